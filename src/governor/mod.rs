@@ -1,0 +1,1 @@
+//! The governor room.

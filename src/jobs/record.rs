@@ -1,0 +1,197 @@
+//! What the queue store tells about jobs: records for people and programs that look, not for handlers.
+
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::State;
+
+/// The answer to an enqueue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Enqueued {
+    /// The new job, or the one that already holds the unique key.
+    pub id: i64,
+    /// True if no new job was made.
+    pub duplicate: bool,
+}
+
+/// A job in a list.
+#[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct Summary {
+    /// Its number.
+    pub id: i64,
+    /// What runs it.
+    pub kind: String,
+    /// Its throttle.
+    pub throttle: String,
+    /// Its rate-limit key.
+    pub key: String,
+    /// Where it stands.
+    pub state: State,
+    /// 0 runs first, 3 last.
+    pub priority: i32,
+    /// Attempts that were used so far.
+    pub attempt: i32,
+    /// Attempts before it is dead.
+    pub max_attempts: i32,
+    /// Tokens it takes from its throttle.
+    pub cost: f64,
+    /// When it was enqueued.
+    pub created_at: Timestamp,
+    /// When it is due, for scheduled and retryable jobs.
+    pub due_at: Option<Timestamp>,
+    /// The error of its last attempt, where there is one.
+    pub last_error: Option<String>,
+}
+
+/// One job with everything that is known about it.
+#[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct Detail {
+    /// As in lists.
+    #[serde(flatten)]
+    pub summary: Summary,
+    /// Its arguments.
+    pub args: Value,
+    /// Its unique key is taken (a digest is kept, not the text).
+    pub unique: bool,
+    /// Every finished attempt, oldest first.
+    pub attempts: Vec<Attempt>,
+    /// The worker that runs it now, where one does.
+    pub worker: Option<String>,
+    /// Since when it runs.
+    pub started_at: Option<Timestamp>,
+    /// True when its cancellation was asked for and its handler has not stopped yet.
+    pub cancelling: bool,
+    /// How far a long job has come.
+    pub progress: Option<Progress>,
+}
+
+/// A finished attempt.
+#[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct Attempt {
+    /// 1 for the first.
+    pub attempt: i32,
+    /// `completed`, `failed`, `throttled`, `snoozed`, `dead`, `cancelled`, `lost` (its worker died) or `handed_back`.
+    pub outcome: String,
+    /// The worker that ran it; absent for a job that was cancelled before it ran.
+    pub worker: Option<String>,
+    /// When it began.
+    pub started_at: Option<Timestamp>,
+    /// When it ended.
+    pub finished_at: Timestamp,
+    /// What went wrong.
+    pub error: Option<String>,
+}
+
+/// How far a long job has come, for people.
+#[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct Progress {
+    /// Units done.
+    pub done: i64,
+    /// Units in all, where known.
+    pub total: Option<i64>,
+    /// 0 to 100, where the total is known.
+    pub percent: Option<f64>,
+    /// One line for people.
+    pub note: String,
+    /// When it was written.
+    pub at: Timestamp,
+}
+
+/// Which jobs to list, newest first.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Filter {
+    /// Only jobs in this state.
+    pub state: Option<State>,
+    /// Only jobs of this kind.
+    pub kind: Option<String>,
+    /// Only jobs of this throttle.
+    pub throttle: Option<String>,
+    /// Only jobs with this key.
+    pub key: Option<String>,
+    /// Only jobs with a smaller id: the cursor.
+    pub before: Option<i64>,
+    /// At most so many, 1 to 1000.
+    pub limit: i64,
+}
+
+/// How many jobs of a throttle are in which state, as last counted.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct Depth {
+    /// The throttle.
+    pub throttle: String,
+    /// May run as soon as tokens allow.
+    pub ready: i64,
+    /// Wait for a time: scheduled and retryable.
+    pub scheduled: i64,
+    /// Hold a lease.
+    pub running: i64,
+    /// Dead letters.
+    pub dead: i64,
+}
+
+/// An attempt that went wrong lately.
+#[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct Failure {
+    /// The job.
+    pub job_id: i64,
+    /// What ran it.
+    pub kind: String,
+    /// Its throttle.
+    pub throttle: String,
+    /// Its key.
+    pub key: String,
+    /// Which attempt.
+    pub attempt: i32,
+    /// As in [`Attempt::outcome`].
+    pub outcome: String,
+    /// What went wrong.
+    pub error: Option<String>,
+    /// When.
+    pub at: Timestamp,
+}
+
+/// What became of a request to cancel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CancelAnswer {
+    /// It was waiting and is cancelled now.
+    Cancelled,
+    /// It runs; its handler has been asked to stop.
+    Requested,
+    /// It had ended already, in this state.
+    Ended(State),
+    /// There is no such job.
+    NotFound,
+}
+
+/// What became of a request to retry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RetryAnswer {
+    /// It is ready now, with its attempts counted from zero again if it was dead.
+    Ready,
+    /// It is in a state from which it cannot be retried: running, completed or cancelled… as said.
+    Refused(State),
+    /// There is no such job.
+    NotFound,
+}
+
+/// Why the queue store did not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A field of a job cannot be accepted; nothing was enqueued.
+    #[error("{field}: {message}")]
+    Refused {
+        /// Which job of a batch, from 0.
+        index: Option<usize>,
+        /// The field, as named in SQL and HTTP.
+        field: String,
+        /// What was wrong and what is allowed.
+        message: String,
+    },
+    /// Postgres cannot be reached or is starting up.
+    #[error("the queue store did not answer: {0}")]
+    Lost(String),
+    /// Anything else that Postgres said.
+    #[error("the queue store failed: {0}")]
+    Store(#[source] sqlx::Error),
+}

@@ -1,0 +1,1 @@
+//! The reindex room.

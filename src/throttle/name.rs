@@ -1,0 +1,87 @@
+//! The name of a throttle, checked once at the door.
+
+use std::fmt;
+
+/// The longest name that is accepted, in bytes.
+pub const MAX_BYTES: usize = 128;
+
+/// A throttle's name: 1 to 128 bytes of letters, digits and `. _ - / : { }`.
+///
+/// Braces are allowed so that a tree of throttles can share one Redis Cluster slot (`{notify}` and `{notify}.sms`).
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
+#[serde(transparent)]
+pub struct Name(String);
+
+/// Why a text is not a throttle's name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("throttle name {text:?} is not allowed: use 1 to 128 letters, digits or any of . _ - / : {{ }}")]
+pub struct InvalidName {
+    /// The refused text, cut to 64 characters.
+    pub text: String,
+}
+
+impl Name {
+    /// The throttle of jobs that name none.
+    pub const DEFAULT: &'static str = "default";
+
+    /// Accepts `text` as a name or says what is allowed.
+    pub fn new(text: impl Into<String>) -> Result<Self, InvalidName> {
+        let text = text.into();
+        let allowed = |c: char| c.is_ascii_alphanumeric() || "._-/:{}".contains(c);
+        if text.is_empty() || text.len() > MAX_BYTES || !text.chars().all(allowed) {
+            return Err(InvalidName { text: text.chars().take(64).collect() });
+        }
+        Ok(Self(text))
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl AsRef<str> for Name {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::str::FromStr for Name {
+    type Err = InvalidName;
+
+    fn from_str(text: &str) -> Result<Self, InvalidName> {
+        Self::new(text)
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for Name {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::new(String::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_one_to_128_plain_characters_are_accepted() {
+        for text in ["a", "reindex", "{notify}.sms", "gcal:42", "a/b_c-d", &"x".repeat(128)] {
+            assert_eq!(Name::new(text).unwrap().as_str(), text);
+        }
+    }
+
+    #[test]
+    fn other_texts_are_refused_and_the_message_says_what_is_allowed() {
+        for text in ["", "two words", "ü", "tab\t", "star*", &"x".repeat(129)] {
+            let message = Name::new(text).unwrap_err().to_string();
+            assert!(message.contains("use 1 to 128 letters"), "{message}");
+        }
+    }
+}
