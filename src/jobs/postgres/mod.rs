@@ -1,50 +1,66 @@
-//! The queue store in Postgres: one statement per function, all SQL in constants.
+//! The queue store in Postgres: one statement per function, every statement a constant.
+//!
+//! Hot paths are single statements, so that a caller who is cancelled half-way cannot leave a transaction open on a pooled
+//! connection. What the tables mean is told in `migrations/`.
 
-use sqlx::PgPool;
+mod cancel;
+mod checkpoint;
+mod claim;
+mod connect;
+mod depth;
+mod enqueue;
+mod error;
+mod finish;
+mod lanes;
+mod maintain;
+mod promote;
+mod read;
+mod rescue;
+mod workers;
 
-use super::{CancelAnswer, Depth, Detail, Enqueued, Error, Failure, Filter, NewJob, RetryAnswer, Summary};
+pub use checkpoint::PgCheckpoints;
+pub use claim::{Claimed, LaneClaim};
+pub use connect::{MIGRATOR, Queue};
+pub use finish::{Ending, Finish};
+pub use lanes::ReadyLane;
+pub use maintain::Maintained;
+pub use rescue::Rescued;
+pub use workers::{NewWorker, Pulse};
 
-/// The queue: a pool of connections and the statements that run on it.
-#[derive(Clone)]
-pub struct Queue {
-    /// The connections.
-    pub pool: PgPool,
-}
-
-#[expect(unused_variables, reason = "bodies follow in the next commits")]
-impl Queue {
-    /// Enqueues all jobs or none, in their order.
-    pub async fn enqueue(&self, jobs: &[NewJob]) -> Result<Vec<Enqueued>, Error> {
-        todo!()
-    }
-
-    /// One job with everything that is known about it.
-    pub async fn get(&self, id: i64) -> Result<Option<Detail>, Error> {
-        todo!()
-    }
-
-    /// Jobs by filter, newest first.
-    pub async fn list(&self, filter: &Filter) -> Result<Vec<Summary>, Error> {
-        todo!()
-    }
-
-    /// Cancels a waiting job at once, asks a running one to stop.
-    pub async fn cancel(&self, id: i64) -> Result<CancelAnswer, Error> {
-        todo!()
-    }
-
-    /// Makes a dead, retryable or scheduled job ready now.
-    pub async fn retry(&self, id: i64) -> Result<RetryAnswer, Error> {
-        todo!()
-    }
-
-    /// Depth of every throttle that has jobs; counting is bounded, see the implementation.
-    pub async fn depths(&self) -> Result<Vec<Depth>, Error> {
-        todo!()
-    }
-
-    /// The last failed attempts, newest first.
-    pub async fn failures(&self, limit: i64) -> Result<Vec<Failure>, Error> {
-        todo!()
-    }
-}
+/// Every statement of this folder, so that a test can prepare each on the migrated schema.
+pub const STATEMENTS: &[(&str, &str)] = &[
+    ("cancel", cancel::CANCEL),
+    ("requeue", cancel::REQUEUE),
+    ("checkpoint load", checkpoint::LOAD),
+    ("checkpoint store", checkpoint::STORE),
+    ("claim", claim::CLAIM),
+    ("depths", depth::DEPTHS),
+    ("enqueue", enqueue::ENQUEUE),
+    ("finish", finish::FINISH),
+    ("lanes", lanes::LANES),
+    ("adopt", lanes::ADOPT),
+    ("sleep", lanes::SLEEP),
+    ("wake", lanes::WAKE),
+    ("due days", maintain::ENSURE_DAYS),
+    ("old days", maintain::OLD_DAYS),
+    ("prune", maintain::PRUNE_DAY),
+    ("forget unique keys", maintain::FORGET_UNIQUE),
+    ("forget failures", maintain::FORGET_FAILURES),
+    ("forget workers", maintain::FORGET_WORKERS),
+    ("promote", promote::PROMOTE),
+    ("get", read::GET),
+    ("attempts", read::ATTEMPTS),
+    ("list", read::LIST),
+    ("list ready", read::LIST_READY),
+    ("list running", read::LIST_RUNNING),
+    ("list scheduled", read::LIST_SCHEDULED),
+    ("list dead", read::LIST_DEAD),
+    ("failures", read::FAILURES),
+    ("rescue", rescue::RESCUE),
+    ("register", workers::REGISTER),
+    ("register kinds", workers::REGISTER_KINDS),
+    ("pulse", workers::PULSE),
+    ("live", workers::LIVE),
+    ("hand back", workers::HAND_BACK),
+    ("stop", workers::STOP),
+];

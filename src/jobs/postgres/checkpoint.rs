@@ -1,0 +1,64 @@
+//! Checkpoints of long jobs, guarded by the fence of their lease.
+
+use futures_util::future::BoxFuture;
+use sqlx::{PgPool, Row};
+
+use crate::jobs::{Checkpoint, CheckpointError, Checkpoints};
+
+pub(super) const LOAD: &str = "select cursor, done, total, note from flyball.checkpoint where job_id = $1";
+
+// The lease is read in the same statement: a worker whose job was given to another writes nothing.
+pub(super) const STORE: &str = "
+insert into flyball.checkpoint (job_id, cursor, done, total, note)
+select l.job_id, $3, $4, $5, $6
+from flyball.lease l
+where l.job_id = $1 and l.fence = $2
+on conflict (job_id) do update
+    set cursor = excluded.cursor, done = excluded.done, total = excluded.total, note = excluded.note, updated_at = clock_timestamp()";
+
+/// Checkpoints in Postgres.
+#[derive(Clone)]
+pub struct PgCheckpoints {
+    pool: PgPool,
+}
+
+impl PgCheckpoints {
+    /// Checkpoints on an existing pool.
+    pub fn new(pool: PgPool) -> Self {
+        Self { pool }
+    }
+}
+
+impl Checkpoints for PgCheckpoints {
+    fn load(&self, job_id: i64) -> BoxFuture<'_, Result<Option<Checkpoint>, CheckpointError>> {
+        Box::pin(async move {
+            let row = sqlx::query(LOAD).bind(job_id).fetch_optional(&self.pool).await.map_err(|error| lost(job_id, &error))?;
+            Ok(row.map(|row| Checkpoint {
+                cursor: row.get("cursor"),
+                done: row.get("done"),
+                total: row.get("total"),
+                note: row.get("note"),
+            }))
+        })
+    }
+
+    fn store<'a>(&'a self, job_id: i64, fence: i64, at: &'a Checkpoint) -> BoxFuture<'a, Result<(), CheckpointError>> {
+        Box::pin(async move {
+            let done = sqlx::query(STORE)
+                .bind(job_id)
+                .bind(fence)
+                .bind(&at.cursor)
+                .bind(at.done)
+                .bind(at.total)
+                .bind(&at.note)
+                .execute(&self.pool)
+                .await
+                .map_err(|error| lost(job_id, &error))?;
+            if done.rows_affected() == 0 { Err(CheckpointError::LeaseLost(job_id)) } else { Ok(()) }
+        })
+    }
+}
+
+fn lost(job: i64, error: &sqlx::Error) -> CheckpointError {
+    CheckpointError::Store { job, reason: error.to_string() }
+}

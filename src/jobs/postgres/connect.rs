@@ -1,0 +1,70 @@
+//! Connections to Postgres, each with the settings that the statements were measured under.
+
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::{Executor, PgPool};
+
+use super::depth::DepthCache;
+use crate::jobs::Error;
+
+/// The migrations, embedded; safe to run twice and beside running workers.
+pub static MIGRATOR: sqlx::migrate::Migrator = sqlx::migrate!("./migrations");
+
+/// JIT and re-planning cost more than these statements themselves do; a forgotten transaction must not pin old rows.
+const SESSION: &str = "set jit = off; set plan_cache_mode = force_generic_plan; \
+     set idle_in_transaction_session_timeout = '60s'; set application_name = 'flyball'";
+
+/// The queue: a pool of connections and the statements that run on it.
+#[derive(Clone)]
+pub struct Queue {
+    /// The connections.
+    pub pool: PgPool,
+    pub(super) depth: Arc<DepthCache>,
+}
+
+impl Queue {
+    /// Makes a queue on an existing pool.
+    pub fn new(pool: PgPool) -> Self {
+        Self { pool, depth: Arc::default() }
+    }
+
+    /// Connects to `url`, waiting up to `patience` for the server; at most `connections` at a time.
+    pub async fn connect(url: &str, connections: u32, patience: Duration) -> Result<Self, Error> {
+        let options = PgConnectOptions::from_str(url)?;
+        let pool = PgPoolOptions::new()
+            .max_connections(connections)
+            .acquire_timeout(patience)
+            .after_connect(|connection, _| Box::pin(async move { connection.execute(SESSION).await.map(|_| ()) }))
+            // A `begin` that was cancelled half-way leaves its connection inside a transaction; such a one is thrown away.
+            .after_release(|connection, _| {
+                Box::pin(async move {
+                    let left_open: bool =
+                        sqlx::query_scalar("select now() < statement_timestamp()").fetch_one(&mut *connection).await?;
+                    Ok(!left_open)
+                })
+            })
+            .connect_with(options)
+            .await?;
+        Ok(Self::new(pool))
+    }
+
+    /// Brings the schema up to date. Answers how many migrations were run now.
+    pub async fn migrate(&self) -> Result<usize, sqlx::migrate::MigrateError> {
+        let before = self.applied().await;
+        MIGRATOR.run(&self.pool).await?;
+        Ok(self.applied().await.saturating_sub(before))
+    }
+
+    async fn applied(&self) -> usize {
+        let count: Result<i64, _> = sqlx::query_scalar("select count(*) from _sqlx_migrations where success").fetch_one(&self.pool).await;
+        count.map_or(0, |n| n as usize)
+    }
+
+    /// True when Postgres answers.
+    pub async fn ping(&self) -> bool {
+        sqlx::query("select 1").execute(&self.pool).await.is_ok()
+    }
+}

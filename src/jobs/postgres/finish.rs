@@ -1,0 +1,137 @@
+//! Finishing: one statement ends many attempts, each guarded by its fence.
+
+use std::time::Duration;
+
+use super::Queue;
+use crate::jobs::Error;
+
+/// How an attempt ended, as the store keeps it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Ending {
+    /// Done.
+    Completed,
+    /// Failed; another attempt is due after this delay.
+    Failed {
+        /// From now.
+        delay: Duration,
+        /// What went wrong.
+        error: String,
+    },
+    /// Asked to slow down: ready again, no attempt used.
+    Throttled {
+        /// What the other side answered.
+        error: String,
+    },
+    /// Run again after this delay, no attempt used.
+    Snoozed {
+        /// From now.
+        delay: Duration,
+        /// Why, for people; empty where the handler just asked for it.
+        why: String,
+    },
+    /// Failed for good.
+    Dead {
+        /// Why.
+        error: String,
+    },
+    /// Cancelled while it ran.
+    Cancelled,
+    /// Given back unfinished: ready again, no attempt used, no trace in the history.
+    HandedBack,
+}
+
+/// The end of one attempt.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finish {
+    /// The job.
+    pub job_id: i64,
+    /// The fence of the lease under which it ran.
+    pub fence: i64,
+    /// How it ended.
+    pub ending: Ending,
+}
+
+// A row whose fence does not match is simply not returned: a stale worker's word changes nothing.
+pub(super) const FINISH: &str = "
+with said as (
+    select * from unnest($1::bigint[], $2::bigint[], $3::text[]::flyball.outcome[], $4::float8[], $5::text[])
+        as s(job_id, fence, outcome, delay_s, error)
+),
+ended as (
+    delete from flyball.lease l
+    using said s
+    where l.job_id = s.job_id and l.fence = s.fence
+    returning l.*, s.outcome, s.delay_s, s.error
+),
+stopped as (
+    delete from flyball.cancel c using ended e where c.job_id = e.job_id
+    returning c.job_id
+),
+history as (
+    insert into flyball.attempt (job_id, attempt, outcome, worker_id, started_at, error)
+    select job_id, attempt, outcome, worker_id, claimed_at, error from ended where outcome <> 'handed_back'
+),
+trouble as (
+    insert into flyball.failure (job_id, attempt, outcome, error)
+    select job_id, attempt, outcome, error from ended where outcome in ('failed', 'throttled', 'dead')
+),
+again as (
+    insert into flyball.ready (lane_id, priority, job_id, attempt, cost)
+    select lane_id, priority, job_id, attempt - 1, cost from ended where outcome in ('throttled', 'handed_back')
+    on conflict do nothing
+),
+later as (
+    insert into flyball.scheduled (job_id, run_at, lane_id, priority, attempt, cost, retry)
+    select job_id, now() + make_interval(secs => delay_s), lane_id, priority,
+        case outcome when 'snoozed' then attempt - 1 else attempt end, cost, outcome = 'failed'
+    from ended where outcome in ('failed', 'snoozed')
+    on conflict do nothing
+),
+buried as (
+    insert into flyball.dead (job_id, lane_id, priority, attempt, cost, error)
+    select job_id, lane_id, priority, attempt, cost, error from ended where outcome = 'dead'
+    on conflict do nothing
+),
+freed as (
+    delete from flyball.uniq u using ended e
+    where u.job_id = e.job_id and u.expires_at is null and e.outcome in ('completed', 'dead', 'cancelled')
+)
+select job_id from ended";
+
+impl Queue {
+    /// Ends the attempts; answers the jobs whose fence still held. A missing id was fenced off: count it, never repeat it.
+    pub async fn finish(&self, ends: &[Finish]) -> Result<Vec<i64>, Error> {
+        let mut ids = Vec::with_capacity(ends.len());
+        let mut fences = Vec::with_capacity(ends.len());
+        let mut outcomes = Vec::with_capacity(ends.len());
+        let mut delays = Vec::with_capacity(ends.len());
+        let mut errors = Vec::with_capacity(ends.len());
+        for end in ends {
+            let (outcome, delay, error) = columns(&end.ending);
+            ids.push(end.job_id);
+            fences.push(end.fence);
+            outcomes.push(outcome);
+            delays.push(delay);
+            errors.push(error);
+        }
+        let statement = sqlx::query_scalar(FINISH).bind(ids).bind(fences).bind(outcomes).bind(delays).bind(errors);
+        Ok(statement.fetch_all(&self.pool).await?)
+    }
+}
+
+fn columns(ending: &Ending) -> (&'static str, Option<f64>, Option<String>) {
+    match ending {
+        Ending::Completed => ("completed", None, None),
+        Ending::Failed { delay, error } => ("failed", Some(delay.as_secs_f64()), Some(tidy(error))),
+        Ending::Throttled { error } => ("throttled", None, Some(tidy(error))),
+        Ending::Snoozed { delay, why } => ("snoozed", Some(delay.as_secs_f64()), (!why.is_empty()).then(|| tidy(why))),
+        Ending::Dead { error } => ("dead", None, Some(tidy(error))),
+        Ending::Cancelled => ("cancelled", None, None),
+        Ending::HandedBack => ("handed_back", None, None),
+    }
+}
+
+/// Errors are kept to 4,000 characters, without the one character that Postgres cannot store.
+fn tidy(error: &str) -> String {
+    error.chars().filter(|c| *c != '\0').take(4000).collect()
+}
