@@ -7,6 +7,7 @@ pub mod job;
 pub mod outcome;
 pub mod postgres;
 pub mod record;
+pub mod retry;
 
 pub use handler::{Checkpoint, CheckpointError, Checkpoints, Context, Handler, Issue, Kinds};
 pub use job::{Job, NewJob, State};

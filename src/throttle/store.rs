@@ -204,4 +204,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// Writes knobs under the conditions of `change`; answers the state before and after.
     fn set<'a>(&'a self, throttle: &'a Name, change: &'a Change) -> BoxFuture<'a, Result<(Option<Status>, Status), Error>>;
+
+    /// Tells how many workers live, for `on_store_loss = local`, where each takes its share of the last known rate.
+    fn set_workers(&self, workers: u32) {
+        let _ = workers;
+    }
 }

@@ -59,7 +59,8 @@ impl Queue {
     }
 
     async fn applied(&self) -> usize {
-        let count: Result<i64, _> = sqlx::query_scalar("select count(*) from _sqlx_migrations where success").fetch_one(&self.pool).await;
+        let count: Result<i64, _> =
+            sqlx::query_scalar("select count(*) from _sqlx_migrations where success").fetch_one(&self.pool).await;
         count.map_or(0, |n| n as usize)
     }
 

@@ -51,7 +51,8 @@ impl Queue {
         let (mut ids, mut throttles, mut keys) = (Vec::new(), Vec::new(), Vec::new());
         for row in rows {
             // A lane whose job was pruned between two looks has no name left; it has no work either.
-            let (Some(throttle), Some(key)) = (row.get::<Option<String>, _>("throttle"), row.get::<Option<String>, _>("key")) else {
+            let (Some(throttle), Some(key)) = (row.get::<Option<String>, _>("throttle"), row.get::<Option<String>, _>("key"))
+            else {
                 continue;
             };
             let lane = ReadyLane { lane_id: row.get("lane_id"), throttle, key };

@@ -12,8 +12,7 @@ pub struct Maintained {
     pub forgotten: u64,
 }
 
-pub(super) const ENSURE_DAYS: &str =
-    "select flyball.ensure_day(flyball.day_of(now()) + i) from generate_series(0, 7) as i";
+pub(super) const ENSURE_DAYS: &str = "select flyball.ensure_day(flyball.day_of(now()) + i) from generate_series(0, 7) as i";
 
 pub(super) const OLD_DAYS: &str = "
 select substr(c.relname, 5)::bigint as day
@@ -26,8 +25,7 @@ pub(super) const PRUNE_DAY: &str = "select flyball.prune_day($1)";
 
 pub(super) const FORGET_UNIQUE: &str = "delete from flyball.uniq where expires_at < now()";
 
-pub(super) const FORGET_FAILURES: &str =
-    "delete from flyball.failure where id < (select max(id) - 10000 from flyball.failure)";
+pub(super) const FORGET_FAILURES: &str = "delete from flyball.failure where id < (select max(id) - 10000 from flyball.failure)";
 
 pub(super) const FORGET_WORKERS: &str = "
 delete from flyball.worker w

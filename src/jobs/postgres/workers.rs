@@ -36,8 +36,7 @@ insert into flyball.worker (name, host, pid, ttl, kinds)
 values ($1, $2, $3, make_interval(secs => $4), $5)
 returning id";
 
-pub(super) const REGISTER_KINDS: &str =
-    "insert into flyball.kind (name) select unnest($1::text[]) on conflict do nothing";
+pub(super) const REGISTER_KINDS: &str = "insert into flyball.kind (name) select unnest($1::text[]) on conflict do nothing";
 
 pub(super) const PULSE: &str = "
 with beat as (

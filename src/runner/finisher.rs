@@ -1,0 +1,69 @@
+//! Writes how attempts ended, in batches, until Postgres has taken each word.
+
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+
+use super::Metrics;
+use crate::jobs::postgres::{Ending, Finish};
+use crate::jobs::{Error, Queue};
+
+/// Most ends in one statement.
+const MAX_BATCH: usize = 500;
+
+/// How long the first end of a batch waits for company.
+const LINGER: Duration = Duration::from_millis(5);
+
+/// Takes ends until every sender is gone, then returns. While Postgres is away, ends are kept and tried again.
+pub(super) async fn finish_all(queue: Queue, metrics: Metrics, mut ends: mpsc::Receiver<Finish>) {
+    let mut batch = Vec::with_capacity(MAX_BATCH);
+    while ends.recv_many(&mut batch, MAX_BATCH).await > 0 {
+        if batch.len() < MAX_BATCH / 2 {
+            tokio::time::sleep(LINGER).await;
+            while batch.len() < MAX_BATCH {
+                match ends.try_recv() {
+                    Ok(end) => batch.push(end),
+                    Err(_) => break,
+                }
+            }
+        }
+        write(&queue, &metrics, &batch).await;
+        batch.clear();
+    }
+}
+
+/// Writes a batch. One that Postgres refuses is halved until the row that it cannot take stands alone.
+async fn write(queue: &Queue, metrics: &Metrics, batch: &[Finish]) {
+    let mut halves = vec![batch];
+    let mut pause = Duration::from_millis(50);
+    while let Some(part) = halves.pop() {
+        match queue.finish(part).await {
+            Ok(kept) => {
+                let fenced = part.len() - kept.len();
+                if fenced > 0 {
+                    metrics.fenced.inc_by(fenced as u64);
+                    tracing::warn!(jobs = fenced, "late answers were refused: the leases had gone to other workers");
+                }
+            }
+            Err(Error::Lost(error)) => {
+                tracing::warn!(%error, jobs = part.len(), "Postgres is away; the ends of these jobs are kept");
+                halves.push(part);
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(Duration::from_secs(2));
+            }
+            Err(error) if part.len() > 1 => {
+                tracing::debug!(%error, jobs = part.len(), "a batch of ends was refused; halving it");
+                let (left, right) = part.split_at(part.len() / 2);
+                halves.push(right);
+                halves.push(left);
+            }
+            Err(error) => {
+                tracing::error!(job.id = part[0].job_id, %error, "the end of this job was refused; burying the job instead");
+                let dead = Ending::Dead { error: format!("its end could not be stored: {error}") };
+                if let Err(error) = queue.finish(&[Finish { ending: dead, ..part[0].clone() }]).await {
+                    tracing::error!(job.id = part[0].job_id, %error, "the job stays leased until its worker stops");
+                }
+            }
+        }
+    }
+}

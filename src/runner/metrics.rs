@@ -1,0 +1,75 @@
+//! What the runner counts. Labels are kinds and outcomes: both are few and named by developers, not by users.
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::{Registry, Unit};
+
+/// Kind and outcome of an attempt.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct Ended {
+    /// The job's kind.
+    pub kind: String,
+    /// How the attempt ended.
+    pub outcome: &'static str,
+}
+
+/// A job's kind.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct OfKind {
+    /// The job's kind.
+    pub kind: String,
+}
+
+/// The runner's metrics. Cheap to clone.
+#[derive(Clone)]
+pub struct Metrics {
+    /// Attempts that ended, by kind and outcome.
+    pub finished: Family<Ended, Counter>,
+    /// How long attempts took, by kind.
+    pub duration: Family<OfKind, Histogram>,
+    /// Jobs claimed.
+    pub claimed: Counter,
+    /// Answers that came after the lease was lost and were refused.
+    pub fenced: Counter,
+    /// Jobs given back to their lanes because their worker died.
+    pub rescued: Counter,
+    /// Workers found dead.
+    pub workers_lost: Counter,
+    /// Jobs running in this process.
+    pub running: Gauge,
+    /// Jobs that this process may run at once.
+    pub permits: Gauge,
+}
+
+impl Metrics {
+    /// Makes the metrics and registers them under the prefix of `registry`.
+    pub fn register(registry: &mut Registry) -> Self {
+        let metrics = Self {
+            finished: Family::default(),
+            duration: Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.001, 4.0, 10))),
+            claimed: Counter::default(),
+            fenced: Counter::default(),
+            rescued: Counter::default(),
+            workers_lost: Counter::default(),
+            running: Gauge::default(),
+            permits: Gauge::default(),
+        };
+        registry.register("flyball_jobs_finished", "Attempts that ended, by kind and outcome", metrics.finished.clone());
+        registry.register_with_unit(
+            "flyball_job_duration",
+            "How long attempts took, by kind",
+            Unit::Seconds,
+            metrics.duration.clone(),
+        );
+        registry.register("flyball_jobs_claimed", "Jobs claimed by this process", metrics.claimed.clone());
+        registry.register("flyball_jobs_fenced", "Late answers that were refused by the fence", metrics.fenced.clone());
+        registry.register("flyball_jobs_rescued", "Jobs given back because their worker died", metrics.rescued.clone());
+        registry.register("flyball_workers_lost", "Workers found dead by this process", metrics.workers_lost.clone());
+        registry.register("flyball_worker_running_jobs", "Jobs running in this process", metrics.running.clone());
+        registry.register("flyball_worker_permits", "Jobs that this process may run at once", metrics.permits.clone());
+        metrics
+    }
+}

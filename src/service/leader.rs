@@ -1,0 +1,54 @@
+//! Leadership by a lease row: a lock that outlives no process and needs no open transaction.
+
+use std::time::Duration;
+
+use sqlx::PgPool;
+
+// The term grows whenever the holder changes or let the lease lapse, so that an old leader's late writes can be refused.
+const HOLD: &str = "
+insert into flyball.leader as l (name, holder, term, expires_at)
+values ($1, $2, 1, clock_timestamp() + make_interval(secs => $3))
+on conflict (name) do update
+    set term = case when l.holder = excluded.holder and l.expires_at > clock_timestamp() then l.term else l.term + 1 end,
+        holder = excluded.holder,
+        expires_at = excluded.expires_at
+    where l.holder = excluded.holder or l.expires_at <= clock_timestamp()
+returning l.term";
+
+const RELEASE: &str = "update flyball.leader set expires_at = clock_timestamp() where name = $1 and holder = $2";
+
+/// Every statement of this file, so that a test can prepare each on the migrated schema.
+pub const STATEMENTS: &[(&str, &str)] = &[("hold", HOLD), ("release", RELEASE)];
+
+/// A candidate for one leadership.
+#[derive(Clone)]
+pub struct Leader {
+    pool: PgPool,
+    name: &'static str,
+    holder: String,
+    ttl: Duration,
+}
+
+impl Leader {
+    /// A candidate under the name `holder`, which must be unique to this process start.
+    pub fn new(pool: PgPool, name: &'static str, holder: impl Into<String>, ttl: Duration) -> Self {
+        Self { pool, name, holder: holder.into(), ttl }
+    }
+
+    /// Takes or renews the lease; the term if this process leads now.
+    pub async fn hold(&self) -> Result<Option<u64>, sqlx::Error> {
+        let term: Option<i64> = sqlx::query_scalar(HOLD)
+            .bind(self.name)
+            .bind(&self.holder)
+            .bind(self.ttl.as_secs_f64())
+            .fetch_optional(&self.pool)
+            .await?;
+        Ok(term.map(|term| term as u64))
+    }
+
+    /// Lets the lease go, so that another may lead at once.
+    pub async fn release(&self) -> Result<(), sqlx::Error> {
+        sqlx::query(RELEASE).bind(self.name).bind(&self.holder).execute(&self.pool).await?;
+        Ok(())
+    }
+}

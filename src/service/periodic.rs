@@ -1,0 +1,54 @@
+//! The shape of a background loop.
+
+use std::fmt::Display;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+/// How often a loop comes round.
+#[derive(Clone)]
+pub struct Pace {
+    /// The name that log lines carry.
+    pub name: &'static str,
+    /// Time between two ticks; a tenth of it is random, so that processes do not march in step.
+    pub every: Duration,
+    /// Ends the sleep early.
+    pub wake: Option<Arc<Notify>>,
+}
+
+/// Runs `tick` until `cancel` fires. A failing tick is logged when it begins to fail and when it works again, not each time.
+pub async fn periodic<E, F>(pace: Pace, cancel: CancellationToken, mut tick: impl FnMut() -> F)
+where
+    E: Display,
+    F: Future<Output = Result<(), E>>,
+{
+    let mut failing = false;
+    loop {
+        match tick().await {
+            Ok(()) if failing => {
+                failing = false;
+                tracing::info!(service = pace.name, "works again");
+            }
+            Ok(()) => {}
+            Err(error) if !failing => {
+                failing = true;
+                tracing::warn!(service = pace.name, %error, "failed; it will be tried again");
+            }
+            Err(error) => tracing::debug!(service = pace.name, %error, "still failing"),
+        }
+        let pause = pace.every.mul_f64(0.95 + rand::random::<f64>() * 0.1);
+        let woken = async {
+            match &pace.wake {
+                Some(wake) => wake.notified().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = cancel.cancelled() => return,
+            () = tokio::time::sleep(pause) => {}
+            () = woken => {}
+        }
+    }
+}
