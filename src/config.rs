@@ -1,1 +1,276 @@
-//! Settings.
+//! Settings: the commented default file, a file of the user's own, and the environment, in this order.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::Deserialize;
+
+/// The reference of all settings: every key with its default, its unit, its range and its environment variable.
+pub const DEFAULT_FILE: &str = include_str!("default.toml");
+
+/// The file that is read from the working directory when none is named.
+pub const USUAL_FILE: &str = "flyball.toml";
+
+/// Key and environment variable of every setting.
+pub const KEYS: &[(&str, &str)] = &[
+    ("database_url", "DATABASE_URL"),
+    ("database_connections", "FLYBALL_DATABASE_CONNECTIONS"),
+    ("redis_url", "REDIS_URL"),
+    ("redis_prefix", "FLYBALL_REDIS_PREFIX"),
+    ("prometheus_url", "PROMETHEUS_URL"),
+    ("listen", "FLYBALL_LISTEN"),
+    ("api_token", "FLYBALL_API_TOKEN"),
+    ("knobs_dir", "FLYBALL_KNOBS_DIR"),
+    ("concurrency", "FLYBALL_CONCURRENCY"),
+    ("worker_ttl_s", "FLYBALL_WORKER_TTL_S"),
+    ("grace_s", "FLYBALL_GRACE_S"),
+    ("retention_days", "FLYBALL_RETENTION_DAYS"),
+    ("allow_private_urls", "FLYBALL_ALLOW_PRIVATE_URLS"),
+    ("log", "FLYBALL_LOG"),
+    ("log_format", "FLYBALL_LOG_FORMAT"),
+];
+
+/// The settings of one process. What each means is told in `default.toml`.
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "the default file is the reference; saying it twice would let the two drift apart")]
+pub struct Settings {
+    pub database_url: String,
+    pub database_connections: u32,
+    pub redis_url: String,
+    pub redis_prefix: String,
+    pub prometheus_url: String,
+    pub listen: String,
+    pub api_token: String,
+    pub knobs_dir: String,
+    pub concurrency: usize,
+    pub worker_ttl_s: f64,
+    pub grace_s: f64,
+    pub retention_days: u32,
+    pub allow_private_urls: bool,
+    pub log: String,
+    pub log_format: LogFormat,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// Lines for people.
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+/// A setting that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The file cannot be read.
+    #[error("cannot read {file}: {source}")]
+    Unreadable {
+        /// Its path.
+        file: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The file is not TOML, or holds a key that does not exist or a value of the wrong type.
+    #[error("{file}:{line}: {message}")]
+    File {
+        /// Its path.
+        file: String,
+        /// The line, from 1.
+        line: usize,
+        /// What was wrong and what is allowed.
+        message: String,
+    },
+    /// A value is of the wrong type or out of range.
+    #[error("{key} (environment {env}) is {value}; allowed is {allowed}")]
+    Value {
+        /// The key.
+        key: &'static str,
+        /// Its environment variable.
+        env: &'static str,
+        /// The value.
+        value: String,
+        /// What is allowed.
+        allowed: &'static str,
+    },
+}
+
+impl Settings {
+    /// Reads the settings: defaults, then `file` (or `flyball.toml` if it is there), then the environment.
+    pub fn load(file: Option<&Path>, environment: &BTreeMap<String, String>) -> Result<Self, Error> {
+        let mut table: toml::Table = toml::from_str(DEFAULT_FILE).expect("the embedded default file is TOML");
+        let usual = Path::new(USUAL_FILE);
+        let file = file.or_else(|| usual.exists().then_some(usual));
+        if let Some(path) = file {
+            let shown = path.display().to_string();
+            let text = std::fs::read_to_string(path).map_err(|source| Error::Unreadable { file: shown.clone(), source })?;
+            check_file(&shown, &text)?;
+            let own: toml::Table = toml::from_str(&text).map_err(|error| located(&shown, &text, &error))?;
+            table.extend(own);
+        }
+        for (key, env) in KEYS {
+            if let Some(text) = environment.get(*env) {
+                let value = typed(key, text, &table[*key]).ok_or_else(|| Error::Value {
+                    key,
+                    env,
+                    value: format!("{text:?}"),
+                    allowed: match table[*key] {
+                        toml::Value::Boolean(_) => "true or false",
+                        toml::Value::Integer(_) => "a whole number",
+                        _ => "a number",
+                    },
+                })?;
+                table.insert((*key).to_owned(), value);
+            }
+        }
+        let settings: Self = table.try_into().map_err(|error: toml::de::Error| Error::File {
+            file: "settings".to_owned(),
+            line: 1,
+            message: error.message().to_owned(),
+        })?;
+        settings.check()?;
+        Ok(settings)
+    }
+
+    /// As [`Settings::load`], with this process's environment.
+    pub fn from_env(file: Option<&Path>) -> Result<Self, Error> {
+        Self::load(file, &std::env::vars().collect())
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let refuse = |key: &str, value: String, allowed: &'static str| {
+            let (key, env) = KEYS.iter().find(|(name, _)| *name == key).expect("the key is in the table");
+            Err(Error::Value { key, env, value, allowed })
+        };
+        if !(2..=500).contains(&self.database_connections) {
+            return refuse("database_connections", self.database_connections.to_string(), "2 to 500");
+        }
+        if !(1..=10_000).contains(&self.concurrency) {
+            return refuse("concurrency", self.concurrency.to_string(), "1 to 10000");
+        }
+        if !(3.0..=3600.0).contains(&self.worker_ttl_s) {
+            return refuse("worker_ttl_s", self.worker_ttl_s.to_string(), "3 to 3600 seconds");
+        }
+        if !(0.0..=3600.0).contains(&self.grace_s) {
+            return refuse("grace_s", self.grace_s.to_string(), "0 to 3600 seconds");
+        }
+        if !(1..=3650).contains(&self.retention_days) {
+            return refuse("retention_days", self.retention_days.to_string(), "1 to 3650 days");
+        }
+        if !self.api_token.is_empty() && self.api_token.len() < 16 {
+            return refuse("api_token", "too short".to_owned(), "at least 16 characters, or empty for none");
+        }
+        if !self.database_url.starts_with("postgres://") && !self.database_url.starts_with("postgresql://") {
+            return refuse("database_url", "not such a URL".to_owned(), "postgres://user@host/database");
+        }
+        if !["redis://", "rediss://", "redis+unix://", "unix://"].iter().any(|scheme| self.redis_url.starts_with(scheme)) {
+            return refuse("redis_url", "not such a URL".to_owned(), "redis://, rediss:// or redis+unix://");
+        }
+        if !self.prometheus_url.starts_with("http://") && !self.prometheus_url.starts_with("https://") {
+            return refuse("prometheus_url", "not such a URL".to_owned(), "http:// or https://");
+        }
+        Ok(())
+    }
+}
+
+/// Deserializing the user's own file alone gives errors with its own lines; absent keys are filled in for this check only.
+fn check_file(file: &str, text: &str) -> Result<(), Error> {
+    let table: toml::Table = toml::from_str(text).map_err(|error| located(file, text, &error))?;
+    let known: Vec<&str> = KEYS.iter().map(|(key, _)| *key).collect();
+    let defaults: toml::Table = toml::from_str(DEFAULT_FILE).expect("the embedded default file is TOML");
+    for (key, value) in &table {
+        let line = line_of_key(text, key);
+        let Some(default) = defaults.get(key) else {
+            let message = format!("{key} is not a setting; settings are {}", known.join(", "));
+            return Err(Error::File { file: file.to_owned(), line, message });
+        };
+        let number = |value: &toml::Value| value.is_integer() || value.is_float();
+        if !(value.same_type(default) || number(value) && key.ends_with("_s")) {
+            let message = format!("{key} must be a {}, not a {}", default.type_str(), value.type_str());
+            return Err(Error::File { file: file.to_owned(), line, message });
+        }
+    }
+    Ok(())
+}
+
+fn line_of_key(text: &str, key: &str) -> usize {
+    let is_key = |line: &str| line.trim_start().strip_prefix(key).is_some_and(|rest| rest.trim_start().starts_with('='));
+    text.lines().position(is_key).map_or(1, |at| at + 1)
+}
+
+fn located(file: &str, text: &str, error: &toml::de::Error) -> Error {
+    let at = error.span().map_or(0, |span| span.start.min(text.len()));
+    let line = text[..at].matches('\n').count() + 1;
+    Error::File { file: file.to_owned(), line, message: error.message().to_owned() }
+}
+
+/// Reads an environment variable's text as the type that the default has.
+fn typed(key: &str, text: &str, default: &toml::Value) -> Option<toml::Value> {
+    match default {
+        toml::Value::Boolean(_) => match text {
+            "1" | "true" | "yes" | "on" => Some(true.into()),
+            "0" | "false" | "no" | "off" | "" => Some(false.into()),
+            _ => None,
+        },
+        toml::Value::Integer(_) if key.ends_with("_s") => text.parse::<f64>().ok().filter(|n| n.is_finite()).map(Into::into),
+        toml::Value::Integer(_) => text.parse::<u32>().ok().map(|n| i64::from(n).into()),
+        _ => Some(text.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn env(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    }
+
+    fn refusal(file: Option<&str>, environment: &[(&str, &str)]) -> String {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("own.toml");
+        if let Some(text) = file {
+            std::fs::write(&path, text).unwrap();
+        }
+        match Settings::load(file.map(|_| path.as_path()), &env(environment)) {
+            Ok(_) => panic!("accepted"),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn the_default_file_names_every_key_and_its_environment_variable() {
+        let table: toml::Table = toml::from_str(DEFAULT_FILE).unwrap();
+        let keys: Vec<&str> = KEYS.iter().map(|(key, _)| *key).collect();
+
+        assert_eq!(table.keys().map(String::as_str).collect::<std::collections::BTreeSet<_>>(), keys.into_iter().collect());
+        for (_, variable) in KEYS {
+            assert!(DEFAULT_FILE.contains(variable), "{variable}");
+        }
+        Settings::load(None, &env(&[])).unwrap();
+    }
+
+    #[test]
+    fn the_environment_wins_over_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("own.toml");
+        std::fs::write(&path, "concurrency = 3\nworker_ttl_s = 5.5\n").unwrap();
+
+        let settings = Settings::load(Some(&path), &env(&[("FLYBALL_CONCURRENCY", "7")])).unwrap();
+
+        assert_eq!((settings.concurrency, settings.worker_ttl_s), (7, 5.5));
+    }
+
+    #[test]
+    fn a_wrong_setting_is_named_with_its_place_and_what_is_allowed() {
+        assert!(refusal(Some("\nconcurency = 3\n"), &[]).contains("own.toml:2: concurency is not a setting; settings are database_url"));
+        assert!(refusal(Some("concurrency = \"many\"\n"), &[]).contains("own.toml:1: concurrency must be a integer"));
+        assert!(refusal(Some("a = [\n"), &[]).contains("own.toml:"));
+        assert!(refusal(None, &[("FLYBALL_CONCURRENCY", "0")]).contains("1 to 10000"));
+        assert!(refusal(None, &[("FLYBALL_CONCURRENCY", "-1")]).contains("whole number"));
+        assert!(refusal(None, &[("FLYBALL_WORKER_TTL_S", "NaN")]).contains("a whole number"));
+        assert!(!refusal(None, &[("FLYBALL_API_TOKEN", "short-secret")]).contains("short-secret"));
+    }
+}
