@@ -188,11 +188,21 @@ fn check_file(file: &str, text: &str) -> Result<(), Error> {
         };
         let number = |value: &toml::Value| value.is_integer() || value.is_float();
         if !(value.same_type(default) || number(value) && key.ends_with("_s")) {
-            let message = format!("{key} must be a {}, not a {}", default.type_str(), value.type_str());
+            let message = format!("{key} must be {}, not {}", kind_of(default), kind_of(value));
             return Err(Error::File { file: file.to_owned(), line, message });
         }
     }
     Ok(())
+}
+
+fn kind_of(value: &toml::Value) -> &'static str {
+    match value {
+        toml::Value::String(_) => "a text",
+        toml::Value::Integer(_) => "a whole number",
+        toml::Value::Float(_) => "a number",
+        toml::Value::Boolean(_) => "true or false",
+        _ => "a list, a table or a time",
+    }
 }
 
 fn line_of_key(text: &str, key: &str) -> usize {
@@ -266,7 +276,7 @@ mod tests {
     #[test]
     fn a_wrong_setting_is_named_with_its_place_and_what_is_allowed() {
         assert!(refusal(Some("\nconcurency = 3\n"), &[]).contains("own.toml:2: concurency is not a setting; settings are database_url"));
-        assert!(refusal(Some("concurrency = \"many\"\n"), &[]).contains("own.toml:1: concurrency must be a integer"));
+        assert!(refusal(Some("concurrency = \"many\"\n"), &[]).contains("own.toml:1: concurrency must be a whole number, not a text"));
         assert!(refusal(Some("a = [\n"), &[]).contains("own.toml:"));
         assert!(refusal(None, &[("FLYBALL_CONCURRENCY", "0")]).contains("1 to 10000"));
         assert!(refusal(None, &[("FLYBALL_CONCURRENCY", "-1")]).contains("whole number"));
