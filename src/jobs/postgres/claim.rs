@@ -55,7 +55,9 @@ leased as (
 )
 select j.id, l.lane_id, l.attempt, l.cost, j.kind, j.args, j.throttle, j.key, j.max_attempts, j.created_at
 from leased l
-join flyball.job j on j.id = l.job_id
+cross join lateral (
+    select * from flyball.job where id = l.job_id limit 1
+) j
 order by l.priority, j.id";
 
 impl Queue {

@@ -1,9 +1,10 @@
 //! Connections to Postgres, each with the settings that the statements were measured under.
 
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use sqlx::migrate::{MigrateError, Migrator};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{Executor, PgPool};
 
@@ -11,10 +12,19 @@ use super::depth::DepthCache;
 use crate::jobs::Error;
 
 /// The migrations, embedded; safe to run twice and beside running workers.
-pub static MIGRATOR: sqlx::migrate::Migrator = sqlx::migrate!("./migrations");
+///
+/// Their record lives in our own schema under its full name: a bare name would be looked up in another schema as soon as
+/// the database's user is called `flyball`, and everything would be run a second time.
+pub static MIGRATOR: LazyLock<Migrator> = LazyLock::new(|| {
+    let mut migrator = sqlx::migrate!("./migrations");
+    migrator.create_schema("flyball");
+    migrator.dangerous_set_table_name("flyball.migration");
+    migrator
+});
 
-/// JIT and re-planning cost more than these statements themselves do; a forgotten transaction must not pin old rows.
-const SESSION: &str = "set jit = off; set plan_cache_mode = force_generic_plan; \
+/// JIT and re-planning cost more than these statements themselves do; a plan that was made while a table was empty must not
+/// scan it once it is full; a forgotten transaction must not pin old rows.
+const SESSION: &str = "set jit = off; set plan_cache_mode = force_generic_plan; set enable_seqscan = off; \
      set idle_in_transaction_session_timeout = '60s'; set application_name = 'flyball'";
 
 /// The queue: a pool of connections and the statements that run on it.
@@ -52,7 +62,7 @@ impl Queue {
     }
 
     /// Brings the schema up to date. Answers how many migrations were run now.
-    pub async fn migrate(&self) -> Result<usize, sqlx::migrate::MigrateError> {
+    pub async fn migrate(&self) -> Result<usize, MigrateError> {
         let before = self.applied().await;
         MIGRATOR.run(&self.pool).await?;
         Ok(self.applied().await.saturating_sub(before))
@@ -60,7 +70,7 @@ impl Queue {
 
     async fn applied(&self) -> usize {
         let count: Result<i64, _> =
-            sqlx::query_scalar("select count(*) from _sqlx_migrations where success").fetch_one(&self.pool).await;
+            sqlx::query_scalar("select count(*) from flyball.migration where success").fetch_one(&self.pool).await;
         count.map_or(0, |n| n as usize)
     }
 

@@ -11,12 +11,10 @@ use std::path::PathBuf;
 use std::sync::{LazyLock, OnceLock};
 use std::time::Duration;
 
+use flyball::jobs::postgres::MIGRATOR;
 use flyball::stack::{Options, Running, spawn};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{Connection, PgConnection, PgPool};
-
-/// The migrations of the crate; every test's database has them applied.
-static MIGRATOR: sqlx::migrate::Migrator = sqlx::migrate!("./migrations");
 
 /// Held while the template is made, by all test processes on one server.
 const LOCK_TEMPLATE: &str = "select pg_advisory_lock(hashtext('flyball tests: template'))";
