@@ -275,8 +275,13 @@ mod tests {
 
     #[test]
     fn a_wrong_setting_is_named_with_its_place_and_what_is_allowed() {
-        assert!(refusal(Some("\nconcurency = 3\n"), &[]).contains("own.toml:2: concurency is not a setting; settings are database_url"));
-        assert!(refusal(Some("concurrency = \"many\"\n"), &[]).contains("own.toml:1: concurrency must be a whole number, not a text"));
+        assert!(
+            refusal(Some("\nconcurency = 3\n"), &[])
+                .contains("own.toml:2: concurency is not a setting; settings are database_url")
+        );
+        assert!(
+            refusal(Some("concurrency = \"many\"\n"), &[]).contains("own.toml:1: concurrency must be a whole number, not a text")
+        );
         assert!(refusal(Some("a = [\n"), &[]).contains("own.toml:"));
         assert!(refusal(None, &[("FLYBALL_CONCURRENCY", "0")]).contains("1 to 10000"));
         assert!(refusal(None, &[("FLYBALL_CONCURRENCY", "-1")]).contains("whole number"));

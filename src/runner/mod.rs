@@ -4,7 +4,6 @@
 
 mod board;
 mod dispatch;
-mod doorbell;
 mod execute;
 mod finisher;
 mod heartbeat;

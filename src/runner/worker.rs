@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::running::{Running, Stop};
-use super::{Metrics, dispatch, doorbell, finisher, heartbeat, upkeep};
+use super::{Metrics, dispatch, finisher, heartbeat, upkeep};
 use crate::jobs::postgres::{Finish, NewWorker, PgCheckpoints};
 use crate::jobs::{Checkpoints, Error, Kinds, Queue};
 use crate::throttle;
@@ -113,7 +113,7 @@ impl Worker {
         let living = CancellationToken::new();
         let loops = vec![
             tokio::spawn(dispatch::dispatch(shared.clone(), dispatching.clone())),
-            tokio::spawn(doorbell::listen(queue.pool.clone(), shared.bell.clone(), dispatching.clone())),
+            tokio::spawn(listen(queue.clone(), shared.bell.clone(), dispatching.clone())),
             tokio::spawn(upkeep::promote(shared.clone(), dispatching.clone())),
             tokio::spawn(upkeep::rescue(shared.clone(), dispatching.clone())),
             tokio::spawn(upkeep::maintain(shared.clone(), dispatching.clone())),
@@ -163,4 +163,8 @@ impl Worker {
         tracing::info!(worker.id = id, handed_back = handed, "worker stopped");
         handed
     }
+}
+
+async fn listen(queue: Queue, bell: Arc<Notify>, cancel: CancellationToken) {
+    queue.listen(bell, cancel).await;
 }

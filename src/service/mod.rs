@@ -3,8 +3,8 @@
 //! A loop ticks at its own pace, may be woken early, and tries again by coming round: there is no other retry. What a tick
 //! does is the business of the room that owns it.
 
-mod leader;
 mod periodic;
+mod postgres;
 
-pub use leader::{Leader, STATEMENTS};
 pub use periodic::{Pace, periodic};
+pub use postgres::{Leader, STATEMENTS};

@@ -73,10 +73,12 @@ async fn sql_enqueues_in_the_callers_own_transaction() {
     let mut connection = database.pool().acquire().await.unwrap();
     let mut open = connection.begin().await.unwrap();
 
-    let row = sqlx::query("select * from flyball.enqueue('http', '{\"url\":\"http://x/\"}', throttle => 'hooks', key => 'k', priority => 2)")
-        .fetch_one(&mut *open)
-        .await
-        .unwrap();
+    let row = sqlx::query(
+        "select * from flyball.enqueue('http', '{\"url\":\"http://x/\"}', throttle => 'hooks', key => 'k', priority => 2)",
+    )
+    .fetch_one(&mut *open)
+    .await
+    .unwrap();
     let id: i64 = row.get("job_id");
 
     assert!(!row.get::<bool, _>("duplicate"));
@@ -409,7 +411,8 @@ async fn an_old_day_is_emptied_and_what_still_lives_stays() {
     claim_all(&queue, worker, FENCE, 2).await;
     queue.finish(&[end(ids[0], FENCE, Ending::Completed), end(ids[1], FENCE, Ending::Dead { error: "x".into() })]).await.unwrap();
 
-    let kept: i64 = sqlx::query_scalar("select flyball.prune_day(flyball.day_of(now()))").fetch_one(database.pool()).await.unwrap();
+    let kept: i64 =
+        sqlx::query_scalar("select flyball.prune_day(flyball.day_of(now()))").fetch_one(database.pool()).await.unwrap();
 
     assert_eq!(kept, 2);
     assert!(queue.get(ids[0]).await.unwrap().is_none());
@@ -426,10 +429,12 @@ async fn days_are_made_ahead_and_even_a_missing_today_is_made_by_enqueue() {
         .await
         .unwrap();
     assert!(days >= 8, "{days}");
-    sqlx::raw_sql("do $$ begin execute format('drop table flyball.job_%1$s, flyball.attempt_%1$s', flyball.day_of(now())); end $$")
-        .execute(database.pool())
-        .await
-        .unwrap();
+    sqlx::raw_sql(
+        "do $$ begin execute format('drop table flyball.job_%1$s, flyball.attempt_%1$s', flyball.day_of(now())); end $$",
+    )
+    .execute(database.pool())
+    .await
+    .unwrap();
 
     let id = enqueue_one(&queue, http()).await;
 

@@ -2,5 +2,6 @@
 
 mod support;
 
-mod services;
 mod jobs;
+mod services;
+mod tidy;

@@ -8,6 +8,7 @@ mod checkpoint;
 mod claim;
 mod connect;
 mod depth;
+mod doorbell;
 mod enqueue;
 mod error;
 mod finish;

@@ -1,0 +1,205 @@
+//! Keeps the house in order: imports point down only, nouns are pure, a technology appears in its own files only.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// Which rooms each room may name. A room that is not here may name none.
+const MAY_NAME: &[(&str, &[&str])] = &[
+    ("control", &[]),
+    ("service", &[]),
+    ("stack", &[]),
+    ("throttle", &["control"]),
+    ("signals", &["control"]),
+    ("jobs", &["control", "throttle"]),
+    ("governor", &["control", "service", "signals", "throttle"]),
+    ("runner", &["control", "jobs", "service", "throttle"]),
+    ("outbound", &["control", "jobs"]),
+    ("reindex", &["control", "jobs", "outbound", "throttle"]),
+    ("api", &["control", "governor", "jobs", "service", "signals", "throttle"]),
+    ("config", &["throttle"]),
+    (
+        "app",
+        &[
+            "api", "config", "control", "governor", "jobs", "outbound", "reindex", "runner", "service", "signals", "stack",
+            "throttle",
+        ],
+    ),
+    (
+        "demo",
+        &["api", "app", "config", "control", "governor", "jobs", "reindex", "runner", "service", "signals", "stack", "throttle"],
+    ),
+    (
+        "cli",
+        &[
+            "api", "app", "config", "control", "demo", "governor", "jobs", "outbound", "reindex", "runner", "service", "signals",
+            "stack", "throttle",
+        ],
+    ),
+    ("main", &["cli"]),
+    (
+        "lib",
+        &[
+            "api", "app", "cli", "config", "control", "demo", "governor", "jobs", "outbound", "reindex", "runner", "service",
+            "signals", "stack", "throttle",
+        ],
+    ),
+];
+
+/// Files that hold nouns: no async, no I/O, no clock. Every file of `control` is one as well.
+const NOUNS: &[&str] = &[
+    "governor/plan.rs",
+    "governor/policy.rs",
+    "governor/why.rs",
+    "jobs/job.rs",
+    "jobs/outcome.rs",
+    "jobs/record.rs",
+    "jobs/retry.rs",
+    "outbound/request.rs",
+    "outbound/response.rs",
+    "outbound/retry_after.rs",
+    "reindex/args.rs",
+    "reindex/progress.rs",
+    "runner/board.rs",
+    "signals/reading.rs",
+    "throttle/bucket.rs",
+    "throttle/knobs.rs",
+    "throttle/name.rs",
+    "throttle/store.rs",
+];
+
+/// What a noun must not contain.
+const IMPURE: &[&str] = &[
+    "async fn",
+    "async {",
+    "async move",
+    ".await",
+    "tokio::",
+    "redis::",
+    "reqwest::",
+    "axum::",
+    "std::fs",
+    "std::net",
+    "::now()",
+];
+
+/// A library, and the words in a path below `src` one of which must occur where it is named.
+const TECHNOLOGIES: &[(&str, &[&str])] = &[
+    ("sqlx::", &["postgres", "jobs/record.rs", "demo/"]),
+    ("redis::", &["redis"]),
+    ("prometheus_http_query::", &["prometheus"]),
+    ("pid::", &["control/"]),
+    ("axum::", &["api/", "demo/"]),
+    ("rust_embed::", &["api/"]),
+    ("plotters::", &["demo/", "plot"]),
+    ("clap::", &["cli/", "demo/"]),
+];
+
+struct Source {
+    path: String,
+    room: String,
+    /// The text without comments and without its own unit tests.
+    code: String,
+}
+
+fn sources() -> Vec<Source> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut files = Vec::new();
+    collect(&root, &mut files);
+    assert!(files.len() > 50, "the sources were found");
+    files
+        .into_iter()
+        .map(|file| {
+            let path = file.strip_prefix(&root).unwrap().to_string_lossy().replace('\\', "/");
+            let room = path.split('/').next().unwrap().trim_end_matches(".rs").to_owned();
+            let text = std::fs::read_to_string(&file).unwrap();
+            let before_tests = text.split("#[cfg(test)]").next().unwrap();
+            let is_code = |line: &&str| !line.trim_start().starts_with("//");
+            let code = before_tests.lines().filter(is_code).collect::<Vec<_>>().join("\n");
+            Source { path, room, code }
+        })
+        .filter(|source| !source.path.ends_with("_tests.rs"))
+        .collect()
+}
+
+fn collect(folder: &Path, into: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            collect(&path, into);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            into.push(path);
+        }
+    }
+}
+
+/// Whether `name::` occurs as a path of its own, not as the end of another word or path.
+fn names(code: &str, name: &str) -> bool {
+    code.match_indices(name).any(|(at, _)| {
+        let before = code[..at].chars().next_back();
+        !before.is_some_and(|c| c.is_alphanumeric() || c == '_' || c == ':')
+    })
+}
+
+fn rooms_named(code: &str) -> BTreeSet<String> {
+    let mut rooms = BTreeSet::new();
+    for (at, _) in code.match_indices("crate::") {
+        let rest = &code[at + "crate::".len()..];
+        if let Some(group) = rest.strip_prefix('{') {
+            let group = group.split('}').next().unwrap_or_default();
+            rooms.extend(group.split(',').map(|one| one.trim().split("::").next().unwrap().trim().to_owned()));
+        } else {
+            rooms.insert(rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap().to_owned());
+        }
+    }
+    rooms.retain(|room| MAY_NAME.iter().any(|(name, _)| name == room));
+    rooms
+}
+
+#[test]
+fn imports_point_down_only() {
+    let allowed: BTreeMap<&str, &[&str]> = MAY_NAME.iter().copied().collect();
+    let mut wrong = Vec::new();
+    for source in sources() {
+        let may = allowed.get(source.room.as_str()).copied().unwrap_or_default();
+        for room in rooms_named(&source.code) {
+            if room != source.room && !may.contains(&room.as_str()) {
+                wrong.push(format!("{} names {room}", source.path));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn nouns_are_pure() {
+    let sources = sources();
+    for noun in NOUNS {
+        assert!(sources.iter().any(|source| source.path == *noun), "{noun} is gone; say where its noun lives now");
+    }
+    let mut wrong = Vec::new();
+    for source in sources.iter().filter(|one| one.room == "control" || NOUNS.contains(&one.path.as_str())) {
+        let found = IMPURE.iter().filter(|word| source.code.contains(**word));
+        wrong.extend(found.map(|word| format!("{} contains {word}", source.path)));
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn a_technology_appears_in_its_own_files_only() {
+    let mut wrong = Vec::new();
+    for source in sources() {
+        for (library, places) in TECHNOLOGIES {
+            if names(&source.code, library) && !places.iter().any(|place| source.path.contains(place)) {
+                wrong.push(format!("{} names {library}", source.path));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn a_door_holds_no_logic() {
+    let doors = sources().into_iter().filter(|source| source.path.ends_with("mod.rs") && source.room != "cli");
+    let wrong: Vec<String> = doors.filter(|door| door.code.contains("fn ")).map(|door| door.path).collect();
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
