@@ -47,6 +47,20 @@ impl Kinds {
         self.0.insert(kind.into(), Arc::new(handler));
     }
 
+    /// Adds an async function as a handler, for kinds that need no check of their arguments and no timeout of their own.
+    pub fn register_fn<F, R>(&mut self, kind: impl Into<String>, run: F)
+    where
+        F: Fn(Job, Context) -> R + Send + Sync + 'static,
+        R: Future<Output = Outcome> + Send + 'static,
+    {
+        self.register(kind, FromFn(run));
+    }
+
+    /// Adds every handler of `others`; the later of two for one kind wins.
+    pub fn extend(&mut self, others: Kinds) {
+        self.0.extend(others.0);
+    }
+
     /// The handler of a kind.
     pub fn get(&self, kind: &str) -> Option<&Arc<dyn Handler>> {
         self.0.get(kind)
@@ -55,6 +69,18 @@ impl Kinds {
     /// The kinds in the order of their names.
     pub fn names(&self) -> Vec<String> {
         self.0.keys().cloned().collect()
+    }
+}
+
+struct FromFn<F>(F);
+
+impl<F, R> Handler for FromFn<F>
+where
+    F: Fn(Job, Context) -> R + Send + Sync + 'static,
+    R: Future<Output = Outcome> + Send + 'static,
+{
+    fn run(&self, job: Job, context: Context) -> BoxFuture<'_, Outcome> {
+        Box::pin((self.0)(job, context))
     }
 }
 

@@ -6,6 +6,7 @@
 
 pub mod knobs;
 pub mod name;
+pub mod postgres;
 pub mod store;
 
 pub use knobs::{Knobs, Mode, OnStoreLoss};

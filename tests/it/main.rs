@@ -5,3 +5,5 @@ mod support;
 mod jobs;
 mod services;
 mod tidy;
+mod chaos;
+mod runner;

@@ -1,0 +1,17 @@
+//! Log lines on standard error.
+
+use tracing_subscriber::EnvFilter;
+
+use crate::config::{LogFormat, Settings};
+
+/// Starts logging as the settings say; a second call changes nothing.
+pub fn start_logging(settings: &Settings) -> anyhow::Result<()> {
+    let filter = EnvFilter::try_new(&settings.log)
+        .map_err(|error| anyhow::anyhow!("log (environment FLYBALL_LOG) is {:?}: {error}; for instance info, or flyball=debug", settings.log))?;
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let _ = match settings.log_format {
+        LogFormat::Text => lines.with_target(false).try_init(),
+        LogFormat::Json => lines.json().flatten_event(true).try_init(),
+    };
+    Ok(())
+}

@@ -1,0 +1,345 @@
+//! The runner on a real Postgres and a real Redis.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use flyball::jobs::{Context, Filter, Job, Kinds, NewJob, Outcome, Queue, State};
+use flyball::runner::{Config, Metrics, Worker};
+use flyball::throttle::redis::RedisStore;
+use flyball::throttle::{Change, Name, Store};
+use serde_json::json;
+
+use crate::support::{Database, database, eventually, redis_prefix, stack};
+
+const SOON: Duration = Duration::from_secs(20);
+
+struct House {
+    _database: Database,
+    queue: Queue,
+    store: Arc<dyn Store>,
+    kinds: Kinds,
+}
+
+impl House {
+    async fn new() -> Self {
+        let database = database().await;
+        let queue = Queue::connect(database.url(), 6, SOON).await.unwrap();
+        let store: Arc<dyn Store> = Arc::new(RedisStore::connect(&stack().await.redis_url, &redis_prefix()).await.unwrap());
+        let house = Self { _database: database, queue, store, kinds: Kinds::default() };
+        house.turn("fast", &[("rps", "-1")]).await;
+        house
+    }
+
+    async fn turn(&self, throttle: &str, knobs: &[(&str, &str)]) {
+        let fields: BTreeMap<_, _> = knobs.iter().map(|(knob, value)| ((*knob).to_owned(), Some((*value).to_owned()))).collect();
+        let change = Change { fields, by: "test".into(), create: true, ..Change::default() };
+        self.store.set(&Name::new(throttle).unwrap(), &change).await.unwrap();
+    }
+
+    fn kind<F, R>(&mut self, name: &str, run: F)
+    where
+        F: Fn(Job, Context) -> R + Send + Sync + 'static,
+        R: Future<Output = Outcome> + Send + 'static,
+    {
+        self.kinds.register_fn(name, run);
+    }
+
+    async fn worker(&self, config: Config) -> Worker {
+        let metrics = Metrics::register(&mut prometheus_client::registry::Registry::default());
+        Worker::start(config, self.queue.clone(), self.store.clone(), self.kinds.clone(), metrics).await.unwrap()
+    }
+
+    async fn enqueue(&self, kind: &str, throttle: &str, key: &str, count: usize) -> Vec<i64> {
+        sqlx::query("select flyball.register_kind($1)").bind(kind).execute(&self.queue.pool).await.unwrap();
+        let job = NewJob { throttle: throttle.into(), key: key.into(), ..NewJob::new(kind, json!({})) };
+        self.queue.enqueue(&vec![job; count]).await.unwrap().iter().map(|one| one.id).collect()
+    }
+
+    async fn state(&self, id: i64) -> State {
+        self.queue.get(id).await.unwrap().unwrap().summary.state
+    }
+
+    async fn until(&self, id: i64, state: State) {
+        eventually(&format!("job {id} is {state:?}"), SOON, || async { (self.state(id).await == state).then_some(()) }).await;
+    }
+
+    async fn until_done(&self, count: usize) {
+        eventually(&format!("{count} jobs are completed"), SOON, || async {
+            let done = self.queue.list(&Filter { state: Some(State::Completed), limit: 1000, ..Filter::default() }).await.unwrap();
+            (done.len() == count).then_some(())
+        })
+        .await;
+    }
+}
+
+fn quick() -> Config {
+    Config { concurrency: 16, grace: Duration::from_secs(5), ..Config::default() }
+}
+
+/// Counts runs, and answers with `outcome`.
+fn counter(outcome: Outcome) -> (Arc<AtomicUsize>, impl Fn(Job, Context) -> std::future::Ready<Outcome> + Send + Sync) {
+    let runs = Arc::new(AtomicUsize::new(0));
+    let inner = runs.clone();
+    let run = move |_: Job, _: Context| {
+        inner.fetch_add(1, Ordering::SeqCst);
+        std::future::ready(outcome.clone())
+    };
+    (runs, run)
+}
+
+/// A job that runs until it is told to stop.
+async fn patient(_: Job, context: Context) -> Outcome {
+    context.cancelled.cancelled().await;
+    Outcome::HandedBack
+}
+
+#[tokio::test]
+async fn every_job_runs_once_and_is_completed() {
+    let mut house = House::new().await;
+    let (runs, run) = counter(Outcome::Done);
+    house.kind("noop", run);
+    house.enqueue("noop", "fast", "", 300).await;
+    let worker = house.worker(quick()).await;
+
+    house.until_done(300).await;
+
+    assert_eq!(runs.load(Ordering::SeqCst), 300);
+    assert_eq!(worker.stop().await, 0);
+}
+
+#[tokio::test]
+async fn a_throttle_never_lets_more_through_than_its_rate_and_its_bucket() {
+    let mut house = House::new().await;
+    let (runs, run) = counter(Outcome::Done);
+    house.kind("noop", run);
+    house.turn("slow", &[("rps", "40"), ("burst", "1"), ("window", "0.25")]).await;
+    house.enqueue("noop", "slow", "a", 60).await;
+    house.enqueue("noop", "slow", "b", 60).await;
+    let begun = Instant::now();
+    let worker = house.worker(quick()).await;
+
+    house.until_done(120).await;
+
+    let elapsed = begun.elapsed().as_secs_f64();
+    assert_eq!(runs.load(Ordering::SeqCst), 120);
+    assert!(120.0 <= 40.0 * (elapsed + 0.25) + 1.0, "120 jobs in {elapsed} s is more than 40 a second");
+    worker.stop().await;
+}
+
+#[tokio::test]
+async fn a_dear_job_pays_its_whole_cost() {
+    let mut house = House::new().await;
+    let (_, run) = counter(Outcome::Done);
+    house.kind("noop", run);
+    house.turn("dear", &[("rps", "50"), ("burst", "1"), ("window", "0.2")]).await;
+    house.enqueue("noop", "dear", "", 0).await;
+    let job = NewJob { throttle: "dear".into(), cost: 10.0, ..NewJob::new("noop", json!({})) };
+    house.queue.enqueue(&vec![job; 12]).await.unwrap();
+    let begun = Instant::now();
+    let worker = house.worker(quick()).await;
+
+    house.until_done(12).await;
+
+    let elapsed = begun.elapsed().as_secs_f64();
+    // The last job may leave its whole cost as a debt.
+    assert!(110.0 <= 50.0 * (elapsed + 0.2) + 1.0, "12 jobs of cost 10 in {elapsed} s is more than 50 tokens a second");
+    worker.stop().await;
+}
+
+#[tokio::test]
+async fn jobs_of_an_unknown_throttle_are_parked_until_it_exists() {
+    let mut house = House::new().await;
+    let (_, run) = counter(Outcome::Done);
+    house.kind("noop", run);
+    let parked = house.enqueue("noop", "nobody-made-me", "", 1).await[0];
+    let other = house.enqueue("noop", "fast", "", 1).await[0];
+    let worker = house.worker(quick()).await;
+
+    house.until(other, State::Completed).await;
+    let detail = house.queue.get(parked).await.unwrap().unwrap();
+    assert_eq!((detail.summary.state, detail.summary.attempt), (State::Ready, 0));
+
+    house.turn("nobody-made-me", &[("rps", "10")]).await;
+    house.until(parked, State::Completed).await;
+    worker.stop().await;
+}
+
+#[tokio::test]
+async fn a_stopped_throttle_holds_its_jobs_and_an_edit_lets_them_go() {
+    let mut house = House::new().await;
+    let (runs, run) = counter(Outcome::Done);
+    house.kind("noop", run);
+    house.turn("gate", &[("rps", "0")]).await;
+    let held = house.enqueue("noop", "gate", "", 1).await[0];
+    let other = house.enqueue("noop", "fast", "", 1).await[0];
+    let worker = house.worker(quick()).await;
+    house.until(other, State::Completed).await;
+    assert_eq!(house.state(held).await, State::Ready);
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
+
+    house.turn("gate", &[("rps", "20")]).await;
+
+    house.until(held, State::Completed).await;
+    worker.stop().await;
+}
+
+#[tokio::test]
+async fn a_throttled_answer_pauses_the_key_alone_and_uses_no_attempt() {
+    let mut house = House::new().await;
+    let runs = Arc::new(Mutex::new(Vec::new()));
+    let seen = runs.clone();
+    house.kind("picky", move |job: Job, _| {
+        let first = {
+            let mut seen = seen.lock().unwrap();
+            seen.push((job.key.clone(), Instant::now()));
+            seen.iter().filter(|(key, _)| key == "hot").count() == 1
+        };
+        std::future::ready(if job.key == "hot" && first {
+            Outcome::Throttled { delay: Some(Duration::from_millis(1500)), error: "429".into() }
+        } else {
+            Outcome::Done
+        })
+    });
+    let hot = house.enqueue("picky", "fast", "hot", 1).await[0];
+    let worker = house.worker(quick()).await;
+    eventually("the key was told to rest", SOON, || async {
+        let detail = house.queue.get(hot).await.unwrap().unwrap();
+        (detail.summary.state == State::Ready && !detail.attempts.is_empty()).then_some(())
+    })
+    .await;
+    let cold = house.enqueue("picky", "fast", "cold", 1).await[0];
+    house.until(cold, State::Completed).await;
+    assert_eq!(house.state(hot).await, State::Ready, "the cold key did not wait for the hot one");
+    house.until(hot, State::Completed).await;
+
+    let runs = runs.lock().unwrap().clone();
+    let hot_runs: Vec<Instant> = runs.iter().filter(|(key, _)| key == "hot").map(|(_, at)| *at).collect();
+    assert_eq!(hot_runs.len(), 2);
+    assert!(hot_runs[1] - hot_runs[0] >= Duration::from_millis(1500), "the key rested as long as it was told to");
+    let detail = house.queue.get(hot).await.unwrap().unwrap();
+    assert_eq!(detail.summary.attempt, 1, "being throttled used no attempt");
+    worker.stop().await;
+}
+
+#[tokio::test]
+async fn failures_are_tried_again_and_then_buried_with_their_error() {
+    let mut house = House::new().await;
+    let (runs, run) = counter(Outcome::Retry { after: Some(Duration::from_millis(10)), error: "boom".into() });
+    house.kind("bad", run);
+    house.kind("panics", |_: Job, _: Context| async { panic!("oh no") });
+    house.enqueue("bad", "fast", "", 0).await;
+    house.enqueue("panics", "fast", "", 0).await;
+    let job = |kind: &str, max_attempts| NewJob { throttle: "fast".into(), max_attempts, ..NewJob::new(kind, json!({})) };
+    let ids = house.queue.enqueue(&[job("bad", 3), job("panics", 1)]).await.unwrap();
+    let worker = house.worker(quick()).await;
+
+    house.until(ids[0].id, State::Dead).await;
+    house.until(ids[1].id, State::Dead).await;
+
+    assert_eq!(runs.load(Ordering::SeqCst), 3);
+    let bad = house.queue.get(ids[0].id).await.unwrap().unwrap();
+    let outcomes: Vec<&str> = bad.attempts.iter().map(|one| one.outcome.as_str()).collect();
+    assert_eq!(outcomes, ["failed", "failed", "dead"]);
+    let panicked = house.queue.get(ids[1].id).await.unwrap().unwrap();
+    assert_eq!(panicked.summary.last_error.as_deref(), Some("the handler panicked"));
+    worker.stop().await;
+}
+
+#[tokio::test]
+async fn a_running_job_stops_when_it_is_cancelled() {
+    let mut house = House::new().await;
+    house.kind("patient", patient);
+    let id = house.enqueue("patient", "fast", "", 1).await[0];
+    let worker = house.worker(quick()).await;
+    house.until(id, State::Running).await;
+
+    house.queue.cancel(id).await.unwrap();
+
+    house.until(id, State::Cancelled).await;
+    worker.stop().await;
+}
+
+#[tokio::test]
+async fn a_stopping_worker_gives_back_what_it_cannot_finish() {
+    let mut house = House::new().await;
+    house.kind("patient", patient);
+    let id = house.enqueue("patient", "fast", "", 1).await[0];
+    let worker = house.worker(Config { grace: Duration::from_millis(200), ..quick() }).await;
+    house.until(id, State::Running).await;
+
+    worker.stop().await;
+
+    let detail = house.queue.get(id).await.unwrap().unwrap();
+    assert_eq!((detail.summary.state, detail.summary.attempt), (State::Ready, 0));
+    assert_eq!(house.queue.live_workers().await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn a_worker_that_was_taken_for_dead_stops_its_jobs_and_starts_afresh() {
+    let mut house = House::new().await;
+    let starts = Arc::new(AtomicUsize::new(0));
+    let counted = starts.clone();
+    house.kind("patient", move |job: Job, context: Context| {
+        let nth = counted.fetch_add(1, Ordering::SeqCst);
+        async move {
+            if nth > 0 {
+                return Outcome::Done;
+            }
+            patient(job, context).await
+        }
+    });
+    let id = house.enqueue("patient", "fast", "", 1).await[0];
+    let worker = house.worker(Config { ttl: Duration::from_secs(3), ..quick() }).await;
+    let first_identity = worker.id();
+    house.until(id, State::Running).await;
+
+    sqlx::query("update flyball.worker set heartbeat_at = now() - interval '1 hour' where id = $1")
+        .bind(first_identity)
+        .execute(&house.queue.pool)
+        .await
+        .unwrap();
+
+    house.until(id, State::Completed).await;
+    assert_ne!(worker.id(), first_identity);
+    let detail = house.queue.get(id).await.unwrap().unwrap();
+    let outcomes: Vec<&str> = detail.attempts.iter().map(|one| one.outcome.as_str()).collect();
+    assert_eq!(outcomes, ["lost", "completed"]);
+    worker.stop().await;
+}
+
+#[tokio::test]
+async fn a_kind_that_no_worker_here_runs_waits_without_using_attempts() {
+    let house = House::new().await;
+    let id = house.enqueue("elsewhere", "fast", "", 1).await[0];
+    let worker = house.worker(quick()).await;
+
+    house.until(id, State::Scheduled).await;
+
+    let detail = house.queue.get(id).await.unwrap().unwrap();
+    assert_eq!(detail.summary.attempt, 0);
+    assert!(detail.summary.last_error.unwrap().contains("does not run the kind elsewhere"));
+    worker.stop().await;
+}
+
+#[tokio::test]
+async fn two_workers_share_the_work_and_no_job_runs_twice() {
+    let mut house = House::new().await;
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let inner = seen.clone();
+    house.kind("noop", move |job: Job, _| {
+        inner.lock().unwrap().push(job.id);
+        std::future::ready(Outcome::Done)
+    });
+    let mut wanted = house.enqueue("noop", "fast", "a", 400).await;
+    let (one, two) = tokio::join!(house.worker(quick()), house.worker(quick()));
+
+    house.until_done(400).await;
+
+    let mut seen = seen.lock().unwrap().clone();
+    seen.sort_unstable();
+    wanted.sort_unstable();
+    assert_eq!(seen, wanted);
+    tokio::join!(one.stop(), two.stop());
+}
