@@ -6,7 +6,7 @@
 //! ```text
 //!   interval  T   = 1e6 / rps                      µs per token
 //!   tolerance tau = max(burst * window * 1e6, 2 T) µs
-//!   units     k   = floor(budget / (cost * T))
+//!   units     k   = floor(budget / (cost * T)), half a microsecond early at most
 //!   grant     spent_to += k * cost * T
 //!   wait          = min(cost * T, tau) - budget    until the next unit fits
 //! ```
@@ -25,6 +25,9 @@ pub const STOPPED_WAIT_US: f64 = 500_000.0;
 
 /// The longest wait that is told, in microseconds (31 years).
 pub const MAX_WAIT_US: f64 = 1e15;
+
+/// How early a unit may fit, in microseconds: clocks tick in whole ones, and doubles at this time of the world in quarters.
+const SLACK_US: f64 = 0.5;
 
 /// A rate and how much of it may be saved up.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -114,7 +117,7 @@ impl Bucket {
 impl Open {
     /// Units of `cost` tokens that fit now. A unit dearer than the bucket fits when the bucket is full.
     pub fn units(&self, cost: f64, now: f64) -> f64 {
-        let units = ((now - self.spent_to) / (cost * self.interval) + 1e-6).floor();
+        let units = ((now - self.spent_to + SLACK_US) / (cost * self.interval)).floor();
         if units < 1.0 && self.is_full(now) { 1.0 } else { units.max(0.0) }
     }
 
@@ -140,9 +143,9 @@ impl Open {
         self.spent_to + self.tau - now
     }
 
-    /// True when the bucket can hold no more; one microsecond of slack covers rounding.
+    /// True when the bucket can hold no more.
     pub fn is_full(&self, now: f64) -> bool {
-        self.spent_to <= now - self.tau + 1.0
+        self.spent_to <= now - self.tau + SLACK_US
     }
 
     /// True if the bucket remembered more debt than can be true.

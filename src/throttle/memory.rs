@@ -225,6 +225,9 @@ impl Store for MemoryStore {
         let throttles = &mut *self.locked();
         let chain = Self::chain(throttles, throttle);
         let units = f64::from(units);
+        if grant.charge_us.is_empty() {
+            return ready(Ok(())).boxed();
+        }
         // If the chain changed since the grant its charges belong to other throttles: then only the key is repaid.
         if grant.charge_us.len() == chain.len() + 1 {
             for (name, charge_us) in chain.iter().zip(&grant.charge_us) {

@@ -57,6 +57,7 @@ pub struct Grant {
     /// When fewer were granted than wanted: the level that says so.
     pub limit: Option<Limit>,
     /// Microseconds that one unit was charged at each level, root first, then the key; what [`Store::refund`] gives back.
+    /// Empty where nothing was granted or the store was lost.
     pub charge_us: Vec<f64>,
 }
 

@@ -11,6 +11,7 @@ if given_now ~= '' then now = tonumber(given_now) end
 
 local STOPPED_WAIT = 500000
 local MAX_WAIT = 1e15
+local SLACK = 0.5
 local WEEK = 604800
 -- With a clock of the tests no key may expire by the real one.
 local SHORTEST_TTL_MS = given_now ~= '' and 3600000 or 1
@@ -80,10 +81,10 @@ local function open(spent_to, debt, rps, depth, full, cost)
   return b
 end
 
-local function is_full(b) return b.spent_to <= now - b.tau + 1 end
+local function is_full(b) return b.spent_to <= now - b.tau + SLACK end
 
 local function units(b, cost)
-  local n = math.floor((now - b.spent_to) / (cost * b.interval) + 1e-6)
+  local n = math.floor((now - b.spent_to + SLACK) / (cost * b.interval))
   if n < 1 and is_full(b) then return 1 end
   return math.max(n, 0)
 end
@@ -147,10 +148,11 @@ local function acquire(write)
   local chain, stopped, unknown = {}, nil, nil
   for i = 1, levels do
     local k = knobs(KEYS[2 * i - 1])
+    local parent = k and k.parent or ''
+    if parent ~= ARGV[4 + i] then return { 'chain', tostring(i), parent } end
     if not k then
       unknown = unknown or i
     else
-      if k.parent ~= ARGV[4 + i] then return { 'chain', tostring(i), k.parent } end
       if k.rps == 0 then stopped = stopped or i end
       chain[i] = k
     end
@@ -273,18 +275,34 @@ local function acquire(write)
   return reply
 end
 
--- refund: KEYS (knobs, bucket) per level, then the key's bucket; ARGV verb, now, levels, units, cost, then the time
--- that one unit was charged at each level and at the key.
-local function refund()
-  local levels, n, cost = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+-- The answer to a call whose levels are not the chain any more, or nil.
+local function chain_changed(levels)
   for i = 1, levels do
-    local b = bucket(KEYS[2 * i])
-    local time = tonumber(ARGV[5 + i])
-    if b.spent_to then b.spent_to = b.spent_to - n * time end
-    b.used = b.used - n * cost
-    keep_bucket(b)
+    local found = redis.pcall('HGET', KEYS[2 * i - 1], 'parent')
+    local parent = type(found) == 'string' and found or ''
+    if parent ~= ARGV[3 + i] then return { 'chain', tostring(i), parent } end
   end
-  local key, time = KEYS[2 * levels + 1], tonumber(ARGV[6 + levels])
+  return nil
+end
+
+-- refund: KEYS (knobs, bucket) per level, then the key's bucket; ARGV verb, now, levels, the parent that each level is
+-- expected to name, units, cost, the time that one unit was charged at the key, then the same for each level, root
+-- first. If the number of levels is another than at the grant, its charges belong to others: only the key is repaid.
+local function refund()
+  local levels = tonumber(ARGV[3])
+  local changed = chain_changed(levels)
+  if changed then return changed end
+  local first = 4 + levels
+  local n, cost, time = tonumber(ARGV[first]), tonumber(ARGV[first + 1]), tonumber(ARGV[first + 2])
+  if #ARGV == first + 2 + levels then
+    for i = 1, levels do
+      local b = bucket(KEYS[2 * i])
+      if b.spent_to then b.spent_to = b.spent_to - n * tonumber(ARGV[first + 2 + i]) end
+      b.used = b.used - n * cost
+      keep_bucket(b)
+    end
+  end
+  local key = KEYS[2 * levels + 1]
   if time > 0 then
     local spent_to, debt = parse_key(redis.call('GET', key))
     if spent_to then redis.call('SET', key, text(spent_to - n * time) .. ' ' .. text(debt), 'KEEPTTL') end
@@ -292,10 +310,12 @@ local function refund()
   return { 'ok' }
 end
 
--- settle: KEYS as refund; ARGV verb, now, levels, tokens (below 0 returns), keyed 0|1.
+-- settle: KEYS as refund; ARGV verb, now, levels, the expected parents, tokens (below 0 returns), keyed 0|1.
 local function settle()
-  local levels, tokens = tonumber(ARGV[3]), tonumber(ARGV[4])
-  local leaf
+  local levels = tonumber(ARGV[3])
+  local changed = chain_changed(levels)
+  if changed then return changed end
+  local tokens, keyed, leaf = tonumber(ARGV[4 + levels]), ARGV[5 + levels] == '1', nil
   for i = 1, levels do
     local k = knobs(KEYS[2 * i - 1])
     if not k then return { 'unknown', tostring(i) } end
@@ -309,7 +329,7 @@ local function settle()
     keep_bucket(b)
     leaf = k
   end
-  if ARGV[5] == '1' and leaf.key_rps > 0 then
+  if keyed and leaf.key_rps > 0 then
     local key = KEYS[2 * levels + 1]
     local spent_to, debt = parse_key(redis.call('GET', key))
     local o = open(spent_to, debt, leaf.key_rps, leaf.key_depth, true, 1)

@@ -41,7 +41,7 @@ pub struct Served {
     pub wait_us: f64,
     /// Who says so.
     pub limit: Option<Where>,
-    /// Microseconds charged per unit, root first, then the key.
+    /// Microseconds charged per unit, root first, then the key; empty where nothing was granted.
     pub charge_us: Vec<f64>,
 }
 
@@ -167,7 +167,8 @@ fn serve_one(
         }
     }
     let rates = levels.iter().map(|level| level.rate).chain([key_rate]);
-    Served { granted, wait_us, limit, charge_us: rates.map(|rate| cost * rate.interval_us()).collect() }
+    let charge_us = rates.filter(|_| granted > 0.0).map(|rate| cost * rate.interval_us()).collect();
+    Served { granted, wait_us, limit, charge_us }
 }
 
 impl Served {

@@ -65,17 +65,12 @@ pub(super) fn acquired(texts: Vec<Text>, levels: &[Name], lanes: &[LaneAsk]) -> 
             _ => None,
         };
         unknown |= matches!(limit, Some(Limit::Unknown { .. }));
-        // Refused without a look at any bucket: nothing was charged, nothing can be given back.
-        let untouched = matches!(word.as_str(), "stopped" | "unknown" | "paused");
         let cost = sane_cost(lane.cost);
         let key_interval = if lane.key.is_empty() { 0.0 } else { key_interval };
-        let charge_us = intervals.iter().chain([&key_interval]).map(|interval| cost * interval);
-        grants.push(Grant {
-            granted: float(&granted)? as u32,
-            wait: Duration::from_micros(float(&wait)? as u64),
-            limit,
-            charge_us: if untouched { Vec::new() } else { charge_us.collect() },
-        });
+        let granted = float(&granted)? as u32;
+        let charged = intervals.iter().chain([&key_interval]).filter(|_| granted > 0);
+        let charge_us = charged.map(|interval| cost * interval).collect();
+        grants.push(Grant { granted, wait: Duration::from_micros(float(&wait)? as u64), limit, charge_us });
     }
     let seen = Seen { on_store_loss, slowest_rps, window_s, key_rate };
     Ok(Acquired::Answer(Answer { lanes: grants, effective_rps, at_us, seq }, (!unknown).then_some(seen)))

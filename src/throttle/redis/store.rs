@@ -38,6 +38,9 @@ const ADOPT_BUDGET: Duration = Duration::from_millis(40);
 /// Most chains that are remembered; what is forgotten costs one more round trip.
 const MAX_CHAINS: usize = 10_000;
 
+/// People who change parents while we ask may win twice in a row, not for ever.
+const CHAIN_TRIES: usize = 3;
+
 /// Throttles in Redis.
 pub struct RedisStore {
     link: Link,
@@ -132,15 +135,6 @@ impl RedisStore {
         known.unwrap_or_else(|| vec![(leaf.clone(), String::new())])
     }
 
-    /// The chain as last seen, or read now: what charges without the script's check of the parents.
-    async fn known_chain(&self, leaf: &Name) -> Result<Vec<(Name, String)>, Error> {
-        let known = locked(&self.chains).get(leaf).cloned();
-        match known {
-            Some(chain) => Ok(chain),
-            None => self.resolve_chain(leaf, self.ask_bound).await,
-        }
-    }
-
     async fn resolve_chain(&self, leaf: &Name, bound: Duration) -> Result<Vec<(Name, String)>, Error> {
         let mut parents = BTreeMap::new();
         let mut next = Some(leaf.clone());
@@ -162,10 +156,32 @@ impl RedisStore {
         Ok(chain)
     }
 
+    /// Makes a call that names the chain, again where the chain has changed meanwhile; answers the chain that held.
+    async fn call_chain(
+        &self,
+        throttle: &Name,
+        verb: &str,
+        add: impl Fn(&mut ScriptInvocation<'_>),
+    ) -> Result<(Vec<(Name, String)>, Vec<Text>), Error> {
+        let mut chain = self.chain(throttle);
+        for _ in 0..CHAIN_TRIES {
+            let mut call = self.call(verb);
+            self.add_levels(&mut call, &chain);
+            call.arg(chain.len());
+            chain.iter().for_each(|(_, parent)| drop(call.arg(parent)));
+            add(&mut call);
+            let texts = self.texts(call, self.ask_bound).await?;
+            if texts.first().is_none_or(|word| word.0 != "chain") {
+                return Ok((chain, texts));
+            }
+            chain = self.resolve_chain(throttle, self.ask_bound).await?;
+        }
+        Err(unsteady(throttle))
+    }
+
     async fn ask(&self, verb: &str, ask: &Ask) -> Result<Answer, Error> {
         let mut chain = self.chain(&ask.throttle);
-        // People who change parents while we ask may win twice in a row, not for ever.
-        for _ in 0..3 {
+        for _ in 0..CHAIN_TRIES {
             match self.ask_chain(verb, ask, &chain).await? {
                 Acquired::Answer(answer, seen) => {
                     if let Some(seen) = seen {
@@ -176,7 +192,7 @@ impl RedisStore {
                 Acquired::ChainChanged => chain = self.resolve_chain(&ask.throttle, self.ask_bound).await?,
             }
         }
-        Err(Error::Lost(format!("the parents of {} change faster than they can be read", ask.throttle)))
+        Err(unsteady(&ask.throttle))
     }
 
     async fn ask_chain(&self, verb: &str, ask: &Ask, chain: &[(Name, String)]) -> Result<Acquired, Error> {
@@ -345,6 +361,10 @@ impl Written {
     }
 }
 
+fn unsteady(throttle: &Name) -> Error {
+    Error::Lost(format!("the parents of {throttle} change faster than they can be read"))
+}
+
 fn hash(fields: Vec<(Text, Text)>) -> BTreeMap<String, String> {
     fields.into_iter().map(|(field, text)| (field.0, text.0)).collect()
 }
@@ -382,31 +402,23 @@ impl Store for RedisStore {
         async move {
             // A grant of a lost store has no charges: there is nothing to give back to.
             let Some((key_charge, charges)) = grant.charge_us.split_last() else { return Ok(()) };
-            let mut chain = self.known_chain(throttle).await?;
-            // If the chain changed since the grant its charges belong to other throttles: then only the key is repaid.
-            if chain.len() != charges.len() {
-                chain.clear();
-            }
-            let mut call = self.call("refund");
-            self.add_levels(&mut call, &chain);
-            call.key(self.key(throttle, &format!("lane:{key}")));
-            call.arg(chain.len()).arg(units).arg(sane_cost(cost).to_string());
-            for charge in charges.iter().take(chain.len()).chain([key_charge]) {
-                call.arg(charge.to_string());
-            }
-            self.texts(call, self.ask_bound).await.map(drop)
+            let add = |call: &mut ScriptInvocation<'_>| {
+                call.key(self.key(throttle, &format!("lane:{key}")));
+                call.arg(units).arg(sane_cost(cost).to_string()).arg(key_charge.to_string());
+                charges.iter().for_each(|charge| drop(call.arg(charge.to_string())));
+            };
+            self.call_chain(throttle, "refund", add).await.map(drop)
         }
         .boxed()
     }
 
     fn settle<'a>(&'a self, throttle: &'a Name, key: &'a str, tokens: f64) -> BoxFuture<'a, Result<(), Error>> {
         async move {
-            let chain = self.known_chain(throttle).await?;
-            let mut call = self.call("settle");
-            self.add_levels(&mut call, &chain);
-            call.key(self.key(throttle, &format!("lane:{key}")));
-            call.arg(chain.len()).arg(tokens.to_string()).arg(u8::from(!key.is_empty()));
-            let texts = self.texts(call, self.ask_bound).await?;
+            let add = |call: &mut ScriptInvocation<'_>| {
+                call.key(self.key(throttle, &format!("lane:{key}")));
+                call.arg(tokens.to_string()).arg(u8::from(!key.is_empty()));
+            };
+            let (chain, texts) = self.call_chain(throttle, "settle", add).await?;
             match (texts.first(), texts.get(1).and_then(|at| at.0.parse::<usize>().ok())) {
                 (Some(word), Some(at)) if word.0 == "unknown" && (1..=chain.len()).contains(&at) => {
                     Err(Error::Unknown(chain[at - 1].0.clone()))
