@@ -1,6 +1,13 @@
 //! The knobs of a throttle, as a person wrote them and as they are used.
+//!
+//! Reading never fails: a person may write anything into the hash while everything runs. What cannot be read becomes a
+//! [`Problem`] and the throttle runs carefully. Doors that can refuse (HTTP, CLI, files) use [`Knobs::check`] instead.
 
-use super::Name;
+use std::collections::BTreeMap;
+
+use super::bucket::{Rate, slower};
+use super::rules::{self, number};
+use super::{Name, Problem};
 
 /// Who turns the `rps` knob.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -33,7 +40,8 @@ pub enum OnStoreLoss {
 /// The knobs of one throttle after reading: every field has a usable value.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Knobs {
-    /// Tokens per second; 0 stops, -1 is unlimited.
+    /// Tokens per second before lease and pause are looked at; 0 stops, -1 is unlimited. Where `rps` or another number of
+    /// the hash cannot be read this is already the slower of `rps` and `safe_rps`.
     pub rps: f64,
     /// Windows' worth of tokens that may be spent at once after a quiet time.
     pub burst: f64,
@@ -57,7 +65,8 @@ pub struct Knobs {
     pub paused: bool,
     /// What acquire answers when Redis cannot be asked.
     pub on_store_loss: OnStoreLoss,
-    /// Unix milliseconds after which `rps` no longer counts and `safe_rps` does; `None` never lapses.
+    /// Unix milliseconds after which `rps` no longer counts and `safe_rps` does; `None` never lapses. Always `None` where
+    /// the hash says `mode` manual, shadow or off: what a person set stays.
     pub valid_until_ms: Option<i64>,
     /// Counts writes through Flyball (not a person's own HSET).
     pub seq: u64,
@@ -70,3 +79,217 @@ pub struct Knobs {
     /// Why.
     pub why: String,
 }
+
+impl Default for Knobs {
+    fn default() -> Self {
+        Self {
+            rps: 1.0,
+            burst: 1.0,
+            window: 1.0,
+            mode: Mode::Manual,
+            min: 0.1,
+            max: 1000.0,
+            safe_rps: 1.0,
+            key_rps: -1.0,
+            key_burst: 1.0,
+            parent: None,
+            paused: false,
+            on_store_loss: OnStoreLoss::Closed,
+            valid_until_ms: None,
+            seq: 0,
+            term: 0,
+            by: String::new(),
+            at_ms: 0,
+            why: String::new(),
+        }
+    }
+}
+
+impl Knobs {
+    /// Reads the hash of a throttle; each field has its own default, and what cannot be used is a problem, not an error.
+    ///
+    /// Nonsense in a number that shapes the rate (`rps burst window safe_rps key_rps key_burst`) makes the throttle run
+    /// at `safe_rps`, or at `rps` if that is readable and slower: a typo must never speed anything up.
+    pub fn read(raw: &BTreeMap<String, String>) -> (Self, Vec<Problem>) {
+        let mut reader = Reader { raw, problems: Vec::new(), careful: false };
+        let plain = Self::default();
+        let safe_rps = reader.rate_number("safe_rps", plain.safe_rps);
+        let burst = reader.rate_number("burst", plain.burst);
+        let window = reader.rate_number("window", plain.window);
+        let key_rps = reader.rate_number("key_rps", plain.key_rps);
+        let key_burst = reader.rate_number("key_burst", plain.key_burst);
+        let rps = match raw.get("rps").map(|text| number("rps", text)) {
+            Some(Some(rps)) if reader.careful => {
+                let rate = slower(rps, safe_rps);
+                reader.add_to_all(&format!("; running at {rate} tokens per second"));
+                rate
+            }
+            Some(Some(rps)) => rps,
+            unreadable => {
+                let what = match unreadable {
+                    None => "is missing".to_owned(),
+                    Some(_) => format!("{:?} cannot be used", raw["rps"]),
+                };
+                let message = format!("{what}: it must be {}", rules::allowed("rps"));
+                reader.problems.insert(0, Problem { field: "rps".to_owned(), message });
+                reader.add_to_all(&format!("; running at safe_rps {safe_rps}"));
+                safe_rps
+            }
+        };
+        let mode = match raw.get("mode").map(|text| (text.as_str(), Mode::of(text))) {
+            Some((_, Some(mode))) => Some(mode),
+            Some((text, None)) => reader.nonsense("mode", text),
+            None => None,
+        };
+        let on_store_loss = match raw.get("on_store_loss").map(|text| (text.as_str(), OnStoreLoss::of(text))) {
+            Some((_, Some(word))) => word,
+            Some((text, None)) => reader.nonsense("on_store_loss", text).unwrap_or_default(),
+            None => OnStoreLoss::Closed,
+        };
+        let paused = match raw.get("paused").map(|text| (text.as_str(), truth(text))) {
+            Some((_, Some(paused))) => paused,
+            Some((text, None)) => reader.nonsense("paused", text).unwrap_or_default(),
+            None => false,
+        };
+        let parent = match raw.get("parent").filter(|text| !text.is_empty()).map(|text| (text, Name::new(text.as_str()))) {
+            Some((_, Ok(name))) => Some(name),
+            Some((text, Err(_))) => reader.nonsense("parent", text),
+            None => None,
+        };
+        let lease = reader.number("valid_until", f64::NAN);
+        let knobs = Self {
+            rps,
+            burst,
+            window,
+            mode: mode.unwrap_or_default(),
+            min: reader.number("min", plain.min),
+            max: reader.number("max", plain.max),
+            safe_rps,
+            key_rps,
+            key_burst,
+            parent,
+            paused,
+            on_store_loss,
+            valid_until_ms: (!lease.is_nan() && matches!(mode, None | Some(Mode::Auto))).then_some(lease as i64),
+            seq: reader.number("seq", 0.0) as u64,
+            term: reader.number("term", 0.0) as u64,
+            by: raw.get("by").cloned().unwrap_or_default(),
+            at_ms: reader.number("at", 0.0) as i64,
+            why: raw.get("why").cloned().unwrap_or_default(),
+        };
+        if knobs.min > knobs.max {
+            let message = format!("{} is above max {}: it must not be", knobs.min, knobs.max);
+            reader.problems.push(Problem { field: "min".to_owned(), message });
+        }
+        for field in raw.keys().filter(|field| rules::knob(field).is_none()) {
+            let message = format!("is not a knob; knobs are {}", rules::names().join(", "));
+            reader.problems.push(Problem { field: field.clone(), message });
+        }
+        (knobs, reader.problems)
+    }
+
+    /// True when the lease of `rps` has lapsed.
+    pub fn lease_lapsed(&self, now_us: i64) -> bool {
+        self.valid_until_ms.is_some_and(|until| now_us as f64 / 1000.0 > until as f64)
+    }
+
+    /// The rate in force after pause and lease: 0 stopped, -1 unlimited.
+    pub fn effective_rps(&self, now_us: i64) -> f64 {
+        match () {
+            () if self.paused => 0.0,
+            () if self.lease_lapsed(now_us) => slower(self.rps, self.safe_rps),
+            () => self.rps,
+        }
+    }
+
+    /// The rate of the throttle's own bucket.
+    pub fn rate(&self, now_us: i64) -> Rate {
+        Rate { rps: self.effective_rps(now_us), depth_us: self.burst * self.window * 1e6 }
+    }
+
+    /// The rate of each key's bucket.
+    pub fn key_rate(&self) -> Rate {
+        Rate { rps: self.key_rps, depth_us: self.key_burst * self.window * 1e6 }
+    }
+}
+
+impl Mode {
+    /// The word used in the hash.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Manual => "manual",
+            Self::Shadow => "shadow",
+            Self::Off => "off",
+        }
+    }
+
+    fn of(text: &str) -> Option<Self> {
+        [Self::Auto, Self::Manual, Self::Shadow, Self::Off].into_iter().find(|mode| mode.as_str() == text)
+    }
+}
+
+impl OnStoreLoss {
+    /// The word used in the hash.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::Open => "open",
+            Self::Local => "local",
+        }
+    }
+
+    /// The word as read from the hash.
+    pub fn of(text: &str) -> Option<Self> {
+        [Self::Closed, Self::Open, Self::Local].into_iter().find(|word| word.as_str() == text)
+    }
+}
+
+fn truth(text: &str) -> Option<bool> {
+    match text {
+        "1" | "true" | "yes" | "on" => Some(true),
+        "" | "0" | "false" | "no" | "off" => Some(false),
+        _ => None,
+    }
+}
+
+/// Collects problems while the fields are read one by one.
+struct Reader<'a> {
+    raw: &'a BTreeMap<String, String>,
+    problems: Vec<Problem>,
+    careful: bool,
+}
+
+impl Reader<'_> {
+    fn number(&mut self, field: &str, default: f64) -> f64 {
+        match self.raw.get(field) {
+            None => default,
+            Some(text) => number(field, text).unwrap_or_else(|| {
+                self.nonsense::<f64>(field, text);
+                default
+            }),
+        }
+    }
+
+    fn rate_number(&mut self, field: &str, default: f64) -> f64 {
+        let problems = self.problems.len();
+        let value = self.number(field, default);
+        self.careful |= self.problems.len() > problems;
+        value
+    }
+
+    fn nonsense<T>(&mut self, field: &str, text: &str) -> Option<T> {
+        let shown: String = text.chars().take(64).collect();
+        let message = format!("{shown:?} cannot be used: it must be {}", rules::allowed(field));
+        self.problems.push(Problem { field: field.to_owned(), message });
+        None
+    }
+
+    fn add_to_all(&mut self, tail: &str) {
+        self.problems.iter_mut().for_each(|problem| problem.message.push_str(tail));
+    }
+}
+
+#[cfg(test)]
+#[path = "knobs_tests.rs"]
+mod tests;

@@ -4,11 +4,23 @@
 //! together. This room knows nothing of jobs: whoever wants to do work asks for tokens and is told how many it may spend
 //! now and, if fewer than asked, for how long to wait and which level says so.
 
+pub mod bucket;
+pub mod file;
 pub mod knobs;
+pub mod loss;
+pub mod memory;
 pub mod name;
 pub mod postgres;
+pub mod redis;
+pub mod rules;
+pub mod seed;
 pub mod store;
+pub mod tree;
 
+pub use file::KnobsFile;
 pub use knobs::{Knobs, Mode, OnStoreLoss};
+pub use memory::MemoryStore;
 pub use name::Name;
-pub use store::{Answer, Ask, Change, Error, Grant, LaneAsk, Limit, Status, Store};
+pub use redis::RedisStore;
+pub use seed::seed;
+pub use store::{Answer, Ask, Change, Error, Grant, LaneAsk, Limit, MAX_LANES_PER_ASK, Problem, Status, Store};

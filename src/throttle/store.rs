@@ -5,10 +5,14 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 
+use super::bucket::Meter;
 use super::{Knobs, Name};
 
 /// Most lanes that one ask may carry, so that Redis is never blocked for more than half a millisecond.
 pub const MAX_LANES_PER_ASK: usize = 48;
+
+/// The longest pause of a key, in milliseconds (31 days).
+pub const MAX_PAUSE_MS: u128 = 31 * 86_400_000;
 
 /// A request for tokens of one throttle, for many lanes at once.
 #[derive(Clone, Debug, PartialEq)]
@@ -53,6 +57,7 @@ pub struct Grant {
     /// When fewer were granted than wanted: the level that says so.
     pub limit: Option<Limit>,
     /// Microseconds that one unit was charged at each level, root first, then the key; what [`Store::refund`] gives back.
+    /// Empty where nothing was granted or the store was lost.
     pub charge_us: Vec<f64>,
 }
 
@@ -107,6 +112,8 @@ pub struct Change {
     pub why: String,
     /// Create the throttle if it does not exist.
     pub create: bool,
+    /// Write only those fields that the hash does not have yet; what somebody wrote stays.
+    pub absent_only: bool,
 }
 
 /// A throttle as an operator sees it.
@@ -130,6 +137,24 @@ pub struct Status {
     pub limited_us: f64,
     /// The store's clock, unix microseconds.
     pub at_us: i64,
+}
+
+impl Status {
+    /// Reads the hash and the counters of a throttle as they stand at `now_us`.
+    pub fn read(name: Name, raw: BTreeMap<String, String>, meter: &Meter, now_us: i64) -> Self {
+        let (knobs, problems) = Knobs::read(&raw);
+        Self {
+            name,
+            effective_rps: knobs.effective_rps(now_us),
+            lease_lapsed: knobs.lease_lapsed(now_us),
+            used: meter.used,
+            limited_us: meter.limited_us_at(now_us as f64),
+            at_us: now_us,
+            knobs,
+            raw,
+            problems,
+        }
+    }
 }
 
 /// A knob that cannot be used as it stands.

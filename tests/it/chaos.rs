@@ -21,7 +21,7 @@ async fn no_job_is_lost_or_completed_twice_when_postgres_and_redis_restart_under
     let mut servers = spawn(dir.path(), &options).unwrap();
     let queue = Queue::connect(&servers.urls.database_url, 8, Duration::from_secs(20)).await.unwrap();
     queue.migrate().await.unwrap();
-    let store: Arc<dyn Store> = Arc::new(RedisStore::connect(&servers.urls.redis_url, "").await.unwrap());
+    let store: Arc<dyn Store> = Arc::new(RedisStore::connect(&servers.urls.redis_url, "").unwrap());
     let fields = BTreeMap::from([("rps".to_owned(), Some("400".to_owned()))]);
     let change = Change { fields, create: true, by: "test".into(), ..Change::default() };
     store.set(&Name::new("load").unwrap(), &change).await.unwrap();
@@ -65,7 +65,10 @@ async fn no_job_is_lost_or_completed_twice_when_postgres_and_redis_restart_under
     })
     .await;
     let completed: Vec<i64> =
-        sqlx::query_scalar("select job_id from flyball.attempt where outcome = 'completed' order by job_id").fetch_all(&queue.pool).await.unwrap();
+        sqlx::query_scalar("select job_id from flyball.attempt where outcome = 'completed' order by job_id")
+            .fetch_all(&queue.pool)
+            .await
+            .unwrap();
     let mut wanted = ids;
     wanted.sort_unstable();
     assert_eq!(completed, wanted, "each job is completed, and each once");

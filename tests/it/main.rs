@@ -2,8 +2,11 @@
 
 mod support;
 
-mod jobs;
-mod services;
-mod tidy;
 mod chaos;
+mod jobs;
 mod runner;
+mod services;
+mod throttle;
+mod throttle_redis;
+mod throttle_same_law;
+mod tidy;

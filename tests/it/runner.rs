@@ -26,7 +26,7 @@ impl House {
     async fn new() -> Self {
         let database = database().await;
         let queue = Queue::connect(database.url(), 6, SOON).await.unwrap();
-        let store: Arc<dyn Store> = Arc::new(RedisStore::connect(&stack().await.redis_url, &redis_prefix()).await.unwrap());
+        let store: Arc<dyn Store> = Arc::new(RedisStore::connect(&stack().await.redis_url, &redis_prefix()).unwrap());
         let house = Self { _database: database, queue, store, kinds: Kinds::default() };
         house.turn("fast", &[("rps", "-1")]).await;
         house
@@ -67,7 +67,8 @@ impl House {
 
     async fn until_done(&self, count: usize) {
         eventually(&format!("{count} jobs are completed"), SOON, || async {
-            let done = self.queue.list(&Filter { state: Some(State::Completed), limit: 1000, ..Filter::default() }).await.unwrap();
+            let done =
+                self.queue.list(&Filter { state: Some(State::Completed), limit: 1000, ..Filter::default() }).await.unwrap();
             (done.len() == count).then_some(())
         })
         .await;

@@ -1,0 +1,145 @@
+//! How knobs are read and checked.
+
+use serde_json::json;
+
+use super::super::rules::TABLE;
+use super::*;
+
+fn read(fields: &[(&str, &str)]) -> (Knobs, Vec<Problem>) {
+    Knobs::read(&fields.iter().map(|(field, text)| ((*field).to_owned(), (*text).to_owned())).collect())
+}
+
+#[test]
+fn each_field_has_its_own_default() {
+    let (knobs, problems) = read(&[("rps", "20")]);
+
+    assert_eq!(knobs, Knobs { rps: 20.0, ..Knobs::default() });
+    assert_eq!(problems, []);
+}
+
+#[test]
+fn a_rate_that_cannot_be_read_runs_at_safe_rps_and_says_so() {
+    for nonsense in ["ten", "", "NaN", "-2", "1e10", "inf", "0x10", "1e-9", "1 2", "--1", "5rps", "1e999"] {
+        let (knobs, problems) = read(&[("rps", nonsense), ("safe_rps", "3")]);
+
+        assert_eq!(knobs.effective_rps(0), 3.0, "{nonsense}");
+        assert_eq!(problems.len(), 1, "{nonsense}");
+        let message = &problems[0].message;
+        assert!(message.contains(&format!("{nonsense:?} cannot be used: it must be a number from 0.000001")), "{message}");
+        assert!(message.ends_with("; running at safe_rps 3"), "{message}");
+    }
+}
+
+#[test]
+fn a_missing_rate_runs_at_safe_rps_and_says_so() {
+    let (knobs, problems) = read(&[("burst", "2")]);
+
+    assert_eq!(knobs.effective_rps(0), 1.0);
+    assert_eq!(problems[0].field, "rps");
+    assert!(problems[0].message.starts_with("is missing: it must be a number"), "{}", problems[0].message);
+}
+
+#[test]
+fn nonsense_in_another_number_of_the_rate_never_speeds_anything_up() {
+    for field in ["burst", "window", "key_rps", "key_burst"] {
+        assert_eq!(read(&[("rps", "50"), ("safe_rps", "5"), (field, "x")]).0.effective_rps(0), 5.0, "{field}");
+        assert_eq!(read(&[("rps", "2"), ("safe_rps", "5"), (field, "x")]).0.effective_rps(0), 2.0, "{field}");
+        assert_eq!(read(&[("rps", "-1"), ("safe_rps", "5"), (field, "x")]).0.effective_rps(0), 5.0, "{field}");
+        assert_eq!(read(&[("rps", "0"), ("safe_rps", "5"), (field, "x")]).0.effective_rps(0), 0.0, "{field}");
+    }
+    assert_eq!(read(&[("rps", "50"), ("safe_rps", "-1")]).0.effective_rps(0), 1.0);
+}
+
+#[test]
+fn nonsense_elsewhere_uses_that_fields_default_and_is_a_problem() {
+    let fields = [("rps", "50"), ("mode", "fast"), ("min", "low"), ("parent", "a b"), ("paused", "perhaps"), ("rsp", "1")];
+
+    let (knobs, problems) = read(&fields);
+
+    assert_eq!(knobs, Knobs { rps: 50.0, ..Knobs::default() });
+    let named: Vec<&str> = problems.iter().map(|problem| problem.field.as_str()).collect();
+    assert_eq!(named, ["mode", "paused", "parent", "min", "rsp"]);
+}
+
+#[test]
+fn a_lapsed_lease_falls_back_to_the_slower_rate() {
+    let lease = |rps, mode| read(&[("rps", rps), ("safe_rps", "5"), ("valid_until", "1000"), ("mode", mode)]).0;
+
+    assert_eq!(lease("50", "auto").effective_rps(1_000_000), 50.0);
+    assert_eq!(lease("50", "auto").effective_rps(1_000_001), 5.0);
+    assert_eq!(lease("2", "auto").effective_rps(2_000_000), 2.0);
+    assert_eq!(lease("-1", "auto").effective_rps(2_000_000), 5.0);
+    assert_eq!(lease("50", "manual").effective_rps(2_000_000), 50.0);
+}
+
+#[test]
+fn a_pause_stops_whatever_the_rate() {
+    assert_eq!(read(&[("rps", "-1"), ("paused", "1")]).0.effective_rps(0), 0.0);
+}
+
+#[test]
+fn doors_take_what_the_hash_can_hold() {
+    let fields = [
+        ("rps", json!(-1), Some("-1")),
+        ("burst", json!(2.5), Some("2.5")),
+        ("mode", json!("auto"), Some("auto")),
+        ("paused", json!(true), Some("1")),
+        ("parent", json!("search"), Some("search")),
+        ("key_rps", json!(null), None),
+        ("max", json!(1e6), Some("1000000")),
+    ];
+    let given = fields.iter().map(|(field, value, _)| ((*field).to_owned(), value.clone())).collect();
+
+    let texts = Knobs::check(&given).unwrap();
+
+    let expected = fields.map(|(field, _, text)| (field.to_owned(), text.map(str::to_owned)));
+    assert_eq!(texts, expected.into());
+}
+
+#[test]
+fn doors_refuse_the_rest_and_name_what_is_allowed() {
+    let cases = [
+        ("rps", json!("ten"), "\"ten\" is not allowed: it must be a number"),
+        ("rps", json!(-3), "-3 is not allowed: it must be a number"),
+        ("rps", json!(1e10), "10000000000.0 is not allowed"),
+        ("rps", json!(null), "cannot be removed"),
+        ("rps", json!([1]), "[1] is not allowed"),
+        ("safe_rps", json!(-1), "-1 is not allowed"),
+        ("window", json!(0), "0 is not allowed: it must be a number from 0.001"),
+        ("mode", json!("fast"), "\"fast\" is not allowed: it must be auto, manual, shadow or off"),
+        ("paused", json!("yes"), "\"yes\" is not allowed: it must be 0 or 1, true or false"),
+        ("parent", json!("two words"), "\"two words\" is not allowed: it must be the name"),
+        ("seq", json!(3), "is written by Flyball itself"),
+        ("rsp", json!(3), "is not a knob; knobs are rps, burst, window"),
+    ];
+    for (field, value, expected) in cases {
+        let problems = Knobs::check(&[(field.to_owned(), value.clone())].into()).unwrap_err();
+        assert_eq!(problems.len(), 1);
+        assert_eq!(problems[0].field, field);
+        assert!(problems[0].message.starts_with(expected), "{field} {value}: {}", problems[0].message);
+    }
+    let both = [("min".to_owned(), json!(5)), ("max".to_owned(), json!(2))].into();
+    assert_eq!(Knobs::check(&both).unwrap_err()[0].message, "5 is above max 2: it must not be");
+}
+
+#[test]
+fn what_people_type_becomes_values() {
+    assert_eq!(Knobs::value_of("rps", "10"), json!(10));
+    assert_eq!(Knobs::value_of("rps", "0.5"), json!(0.5));
+    assert_eq!(Knobs::value_of("rps", "nan"), json!("nan"));
+    assert_eq!(Knobs::value_of("paused", "true"), json!(true));
+    assert_eq!(Knobs::value_of("parent", ""), json!(null));
+    assert_eq!(Knobs::value_of("parent", "42"), json!("42"));
+    assert_eq!(Knobs::value_of("mode", "off"), json!("off"));
+}
+
+#[test]
+fn the_reference_shows_the_table() {
+    let reference = include_str!("../../docs/reference/knobs.md");
+    for knob in TABLE {
+        let cell = |text: &str| if text.is_empty() { "—".to_owned() } else { format!("`{text}`") };
+        let unit = if knob.unit.is_empty() { "—" } else { knob.unit };
+        let row = format!("| `{}` | {} | {unit} | {} | {} |", knob.name, cell(knob.default), knob.allowed, knob.meaning);
+        assert!(reference.lines().any(|line| line == row), "docs/reference/knobs.md lacks the row\n{row}");
+    }
+}

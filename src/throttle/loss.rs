@@ -1,0 +1,173 @@
+//! What acquire answers while Redis cannot be asked: by each throttle's own word, from what was last known of it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::bucket::{Bucket, Meter, Rate, slower};
+use super::tree::{self, Level, Where, Wish, sane_cost};
+use super::{Answer, Ask, Grant, LaneAsk, Limit, Name, OnStoreLoss};
+
+/// How long people are told to wait before they ask a lost store again, in microseconds.
+pub const LOST_WAIT_US: u64 = 250_000;
+
+/// Most throttles that are remembered; more are answered as unknown, that is: closed.
+const MAX_REMEMBERED: usize = 10_000;
+
+/// What was last known of a throttle.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Seen {
+    /// Its word for this case.
+    pub on_store_loss: OnStoreLoss,
+    /// The slowest rate of its chain; -1 is unlimited.
+    pub slowest_rps: f64,
+    /// Its window, in seconds.
+    pub window_s: f64,
+    /// The rate of each key.
+    pub key_rate: Rate,
+}
+
+/// Remembers throttles while the store answers, and answers in its place when it does not.
+#[derive(Debug, Default)]
+pub struct Memo {
+    throttles: BTreeMap<Name, (Seen, Option<Stand>)>,
+}
+
+/// A throttle that stands on its own since the store was lost.
+#[derive(Debug)]
+struct Stand {
+    since_us: i64,
+    bucket: Bucket,
+    meter: Meter,
+    keys: BTreeMap<String, Bucket>,
+}
+
+impl Memo {
+    /// Keeps what the store last said; a throttle that stood on its own falls in line again.
+    pub fn saw(&mut self, throttle: &Name, seen: Seen) {
+        if let Some(known) = self.throttles.get_mut(throttle) {
+            *known = (seen, None);
+        } else if self.throttles.len() < MAX_REMEMBERED {
+            self.throttles.insert(throttle.clone(), (seen, None));
+        }
+    }
+
+    /// Answers for the lost store. `now_us` is any clock that only goes forward; `workers` share the local rate.
+    pub fn answer(&mut self, ask: &Ask, now_us: i64, workers: u32) -> Answer {
+        let Some((seen, stand)) = self.throttles.get_mut(&ask.throttle) else {
+            return closed(ask);
+        };
+        match seen.on_store_loss {
+            OnStoreLoss::Closed => closed(ask),
+            OnStoreLoss::Open => open(ask),
+            OnStoreLoss::Local => {
+                let stand = stand.get_or_insert_with(|| Stand {
+                    since_us: now_us,
+                    bucket: Bucket::default(),
+                    meter: Meter::default(),
+                    keys: BTreeMap::new(),
+                });
+                local(ask, seen, stand, now_us, workers)
+            }
+        }
+    }
+}
+
+fn closed(ask: &Ask) -> Answer {
+    Answer { lanes: ask.lanes.iter().map(|lane| refused(lane, LOST_WAIT_US)).collect(), effective_rps: 0.0, at_us: 0, seq: 0 }
+}
+
+fn open(ask: &Ask) -> Answer {
+    let grant = |lane: &LaneAsk| Grant { granted: lane.want, wait: Duration::ZERO, limit: None, charge_us: Vec::new() };
+    Answer { lanes: ask.lanes.iter().map(grant).collect(), effective_rps: -1.0, at_us: 0, seq: 0 }
+}
+
+fn refused(lane: &LaneAsk, wait_us: u64) -> Grant {
+    let (wait, limit) = if lane.want > 0 { (wait_us, Some(Limit::StoreLost)) } else { (0, None) };
+    Grant { granted: 0, wait: Duration::from_micros(wait), limit, charge_us: Vec::new() }
+}
+
+/// The last rate over the live workers, halved with every window that passes: `rps / workers / 2^windows`.
+fn local(ask: &Ask, seen: &Seen, stand: &mut Stand, now_us: i64, workers: u32) -> Answer {
+    let windows = ((now_us - stand.since_us) as f64 / 1e6 / seen.window_s).floor();
+    let share = 0.5_f64.powf(windows) / f64::from(workers.max(1));
+    // An unlimited throttle has no rate to share and stays unlimited; a share below 1e-6 is nothing.
+    let shared = |rps: f64| match rps * share {
+        _ if rps < 0.0 => -1.0,
+        rps if rps < 1e-6 => 0.0,
+        rps => rps,
+    };
+    let rps = shared(seen.slowest_rps);
+    let rate = Rate { rps, depth_us: 0.0 };
+    let key_rate = Rate { rps: shared(seen.key_rate.rps), depth_us: 0.0 };
+    let lanes = ask.lanes.iter();
+    let wishes: Vec<Wish<'_>> = lanes
+        .map(|lane| Wish { key: &lane.key, want: f64::from(lane.want), cost: sane_cost(lane.cost), paused_until_ms: None })
+        .collect();
+    let mut levels = [Level { rate, bucket: stand.bucket, meter: stand.meter }];
+    let served = tree::serve(now_us as f64, &mut levels, key_rate, &mut stand.keys, &wishes);
+    (stand.bucket, stand.meter) = (levels[0].bucket, levels[0].meter);
+    let grant = |one: tree::Served| Grant {
+        granted: one.granted as u32,
+        // The store may be back long before the halved rate would grant the next unit.
+        wait: Duration::from_micros((one.wait_us as u64).min(LOST_WAIT_US)),
+        limit: one.limit.map(|place| if place == Where::Key { Limit::Key } else { Limit::StoreLost }),
+        charge_us: Vec::new(),
+    };
+    let effective_rps = slower(rps, -1.0);
+    Answer { lanes: served.into_iter().map(grant).collect(), effective_rps, at_us: 0, seq: 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(want: u32) -> Ask {
+        let lanes = vec![LaneAsk { key: String::new(), want, cost: 1.0 }];
+        Ask { throttle: Name::new("mail").unwrap(), lanes }
+    }
+
+    fn memo(on_store_loss: OnStoreLoss, rps: f64) -> Memo {
+        let mut memo = Memo::default();
+        let seen = Seen { on_store_loss, slowest_rps: rps, window_s: 1.0, key_rate: Rate::UNLIMITED };
+        memo.saw(&Name::new("mail").unwrap(), seen);
+        memo
+    }
+
+    fn granted_in(memo: &mut Memo, from_ms: i64, to_ms: i64, workers: u32) -> u32 {
+        (from_ms..to_ms).map(|ms| memo.answer(&ask(1000), ms * 1000, workers).lanes[0].granted).sum()
+    }
+
+    #[test]
+    fn a_throttle_that_was_never_seen_grants_nothing() {
+        let answer = Memo::default().answer(&ask(5), 0, 1);
+
+        assert_eq!((answer.lanes[0].granted, &answer.lanes[0].limit), (0, &Some(Limit::StoreLost)));
+        assert!(!answer.lanes[0].wait.is_zero());
+    }
+
+    #[test]
+    fn closed_grants_nothing_and_open_grants_all() {
+        assert_eq!(granted_in(&mut memo(OnStoreLoss::Closed, 100.0), 0, 10, 1), 0);
+        assert_eq!(memo(OnStoreLoss::Open, 100.0).answer(&ask(7), 0, 1).lanes[0].granted, 7);
+    }
+
+    #[test]
+    fn local_shares_the_last_rate_and_halves_it_each_window() {
+        let mut memo = memo(OnStoreLoss::Local, 400.0);
+
+        let first = granted_in(&mut memo, 0, 1000, 4);
+        let second = granted_in(&mut memo, 1000, 2000, 4);
+        let third = granted_in(&mut memo, 2000, 3000, 4);
+        let much_later = granted_in(&mut memo, 60_000, 61_000, 4);
+
+        assert!((98..=102).contains(&first), "{first}");
+        assert!((48..=53).contains(&second), "{second}");
+        assert!((23..=28).contains(&third), "{third}");
+        assert_eq!(much_later, 0);
+    }
+
+    #[test]
+    fn local_never_starts_a_stopped_throttle() {
+        assert_eq!(granted_in(&mut memo(OnStoreLoss::Local, 0.0), 0, 1000, 1), 0);
+    }
+}

@@ -1,0 +1,10 @@
+//! Throttles in Redis or Valkey, shared by all processes: the same law as in memory, as Lua.
+//!
+//! What is left out: anything that is asked more often than acquire. Nothing here polls or subscribes; a person's edit of
+//! the hash counts from the next ask on.
+
+mod link;
+mod reply;
+mod store;
+
+pub use store::RedisStore;

@@ -1,0 +1,211 @@
+//! The table of knobs: what each is called, what it may be and what it is when nobody has set it.
+//!
+//! One table drives the reading of the hash, the checks at the doors and `docs/reference/knobs.md`.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::{Knobs, Name, Problem};
+
+/// One knob.
+#[derive(Clone, Copy, Debug)]
+pub struct Knob {
+    /// The field of the hash.
+    pub name: &'static str,
+    /// The value when the field is absent, as people write it; empty for none.
+    pub default: &'static str,
+    /// The unit; empty for none.
+    pub unit: &'static str,
+    /// What it may be, completing "it must be …".
+    pub allowed: &'static str,
+    /// What it does.
+    pub meaning: &'static str,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    /// From low to high, and 0 or -1 where they have a meaning.
+    Number {
+        low: f64,
+        high: f64,
+        zero: bool,
+        unlimited: bool,
+    },
+    Choice(&'static [&'static str]),
+    Flag,
+    Throttle,
+    /// Written by Flyball beside a change; doors refuse it.
+    Record,
+    /// As `Record`, and a whole number.
+    Count,
+}
+
+const RATE: &str = "a number from 0.000001 to 1000000000, or 0 (stopped), or -1 (unlimited)";
+const BURST: &str = "a number from 0 to 10000";
+const BOUND: &str = "a number from 0.000001 to 1000000000";
+const WHOLE: &str = "a whole number of 0 or more";
+
+const fn rate(zero: bool, unlimited: bool) -> Kind {
+    Kind::Number { low: 1e-6, high: 1e9, zero, unlimited }
+}
+
+/// All knobs, in the order in which they are shown.
+#[rustfmt::skip]
+pub const TABLE: &[Knob] = &[
+    Knob { name: "rps", default: "safe_rps", unit: "tokens/s", allowed: RATE, kind: rate(true, true),
+        meaning: "The rate. Tokens refill continuously, so 0.3 is one token every 3.33 seconds." },
+    Knob { name: "burst", default: "1", unit: "windows", allowed: BURST, kind: Kind::Number { low: 0.0, high: 1e4, zero: false, unlimited: false },
+        meaning: "How many windows' worth of tokens may be spent at once after a quiet time; there is always room for two tokens." },
+    Knob { name: "window", default: "1", unit: "s", allowed: "a number from 0.001 to 86400", kind: Kind::Number { low: 0.001, high: 86400.0, zero: false, unlimited: false },
+        meaning: "The length of a window. The bucket holds `burst * window` seconds of refill: time, not a count, so that a cut of the rate frees nothing." },
+    Knob { name: "mode", default: "manual", unit: "", allowed: "auto, manual, shadow or off", kind: Kind::Choice(&["auto", "manual", "shadow", "off"]),
+        meaning: "Who turns `rps`: the governor (auto), a person (manual), the governor on paper only (shadow), nobody (off)." },
+    Knob { name: "min", default: "0.1", unit: "tokens/s", allowed: BOUND, kind: rate(false, false),
+        meaning: "The lowest rate that the governor may set, except 0 when a breaker trips." },
+    Knob { name: "max", default: "1000", unit: "tokens/s", allowed: BOUND, kind: rate(false, false),
+        meaning: "The highest rate that the governor may set." },
+    Knob { name: "safe_rps", default: "1", unit: "tokens/s", allowed: "a number from 0.000001 to 1000000000, or 0 (stopped)", kind: rate(true, false),
+        meaning: "The rate used when `rps` cannot be read or its lease has lapsed; never faster than `rps` where that can be read." },
+    Knob { name: "key_rps", default: "-1", unit: "tokens/s", allowed: RATE, kind: rate(true, true),
+        meaning: "The rate of each key by itself. Jobs without a key have no such limit." },
+    Knob { name: "key_burst", default: "1", unit: "windows", allowed: BURST, kind: Kind::Number { low: 0.0, high: 1e4, zero: false, unlimited: false },
+        meaning: "As `burst`, for each key." },
+    Knob { name: "parent", default: "", unit: "", allowed: "the name of another throttle (1 to 128 letters, digits or . _ - / : { }), or empty for none", kind: Kind::Throttle,
+        meaning: "A throttle from which every token is taken as well; up to four levels." },
+    Knob { name: "paused", default: "0", unit: "", allowed: "0 or 1, true or false", kind: Kind::Flag,
+        meaning: "1 stops the throttle while `rps` keeps its value; after the pause it starts empty, without a burst." },
+    Knob { name: "on_store_loss", default: "closed", unit: "", allowed: "closed, open or local", kind: Kind::Choice(&["closed", "open", "local"]),
+        meaning: "What workers do while Redis cannot be asked: grant nothing (closed), grant all (open), or grant the last known rate divided by the live workers and halved each window (local)." },
+    Knob { name: "valid_until", default: "", unit: "unix ms", allowed: WHOLE, kind: Kind::Count,
+        meaning: "Written by the governor: after this time `safe_rps` is in force until somebody writes again. It does not count in the modes manual, shadow and off." },
+    Knob { name: "seq", default: "0", unit: "", allowed: WHOLE, kind: Kind::Count,
+        meaning: "Counts the changes made through Flyball." },
+    Knob { name: "term", default: "0", unit: "", allowed: WHOLE, kind: Kind::Count,
+        meaning: "The term of the governor's leader that wrote last; an older leader is refused." },
+    Knob { name: "by", default: "", unit: "", allowed: "text", kind: Kind::Record,
+        meaning: "Who made the last change through Flyball." },
+    Knob { name: "at", default: "0", unit: "unix ms", allowed: WHOLE, kind: Kind::Count,
+        meaning: "When." },
+    Knob { name: "why", default: "", unit: "", allowed: "text", kind: Kind::Record,
+        meaning: "Why." },
+];
+
+/// The knob of that name.
+pub fn knob(name: &str) -> Option<&'static Knob> {
+    TABLE.iter().find(|knob| knob.name == name)
+}
+
+/// What a knob may be, completing "it must be …".
+pub fn allowed(name: &str) -> &'static str {
+    knob(name).map_or("a known knob", |knob| knob.allowed)
+}
+
+/// The names of all knobs.
+pub fn names() -> Vec<&'static str> {
+    TABLE.iter().map(|knob| knob.name).collect()
+}
+
+/// Reads a number as the Lua text does: blanks around it are fine; hex, `inf`, `nan` and values out of range are not.
+pub fn number(field: &str, text: &str) -> Option<f64> {
+    let text = text.trim_matches([' ', '\t', '\n', '\r', '\x0b', '\x0c']);
+    let plain = |c: char| c.is_ascii_digit() || ".eE+-".contains(c);
+    let value: f64 = if text.chars().all(plain) { text.parse().ok()? } else { return None };
+    knob(field)?.accepts(value).then_some(value)
+}
+
+impl Knob {
+    /// True for knobs that a person may set through a door.
+    pub fn is_settable(&self) -> bool {
+        !matches!(self.kind, Kind::Record | Kind::Count)
+    }
+
+    fn accepts(&self, value: f64) -> bool {
+        match self.kind {
+            Kind::Number { low, high, zero, unlimited } => {
+                (low..=high).contains(&value) || (zero && value == 0.0) || (unlimited && value == -1.0)
+            }
+            Kind::Count => (0.0..=9e15).contains(&value),
+            _ => false,
+        }
+    }
+
+    /// The text for the hash, or what is wrong with `value`.
+    fn text_of(&self, value: &Value) -> Result<Option<String>, String> {
+        let refuse = || Err(format!("{} is not allowed: it must be {}", shown(value), self.allowed));
+        match (self.kind, value) {
+            (Kind::Record | Kind::Count, _) => Err("is written by Flyball itself and cannot be set".to_owned()),
+            (_, Value::Null) if self.name == "rps" => Err("cannot be removed; use 0 to stop or -1 for no limit".to_owned()),
+            (_, Value::Null) => Ok(None),
+            (Kind::Number { .. }, Value::Number(n)) => match n.as_f64().filter(|n| self.accepts(*n)) {
+                Some(n) => Ok(Some(format!("{}", n + 0.0))),
+                None => refuse(),
+            },
+            (Kind::Choice(words), Value::String(word)) if words.contains(&word.as_str()) => Ok(Some(word.clone())),
+            (Kind::Flag, Value::Bool(flag)) => Ok(Some(if *flag { "1" } else { "0" }.to_owned())),
+            (Kind::Flag, Value::Number(n)) if matches!(n.as_u64(), Some(0 | 1)) => Ok(Some(n.to_string())),
+            (Kind::Throttle, Value::String(name)) if name.is_empty() => Ok(None),
+            (Kind::Throttle, Value::String(name)) if Name::new(name.as_str()).is_ok() => Ok(Some(name.clone())),
+            _ => refuse(),
+        }
+    }
+}
+
+impl Knobs {
+    /// Checks fields strictly, for doors that can refuse: the texts for the hash, or everything that is wrong.
+    ///
+    /// `null` removes a field. That `min` is not above `max` is checked again by the store, which knows both.
+    pub fn check(fields: &BTreeMap<String, Value>) -> Result<BTreeMap<String, Option<String>>, Vec<Problem>> {
+        let mut texts = BTreeMap::new();
+        let mut problems = Vec::new();
+        for (field, value) in fields {
+            let checked = match knob(field) {
+                Some(knob) => knob.text_of(value),
+                None => {
+                    let settable: Vec<_> = TABLE.iter().filter(|k| k.is_settable()).map(|k| k.name).collect();
+                    Err(format!("is not a knob; knobs are {}", settable.join(", ")))
+                }
+            };
+            match checked {
+                Ok(text) => drop(texts.insert(field.clone(), text)),
+                Err(message) => problems.push(Problem { field: field.clone(), message }),
+            }
+        }
+        let bound = |field| fields.get(field).and_then(Value::as_f64);
+        if let (Some(min), Some(max)) = (bound("min"), bound("max"))
+            && min > max
+        {
+            problems.push(min_above_max(min, max));
+        }
+        if problems.is_empty() { Ok(texts) } else { Err(problems) }
+    }
+
+    /// What a person typed after `field=`, as a value for [`Knobs::check`]: a number, true or false, nothing, or text.
+    pub fn value_of(field: &str, text: &str) -> Value {
+        let is_text = knob(field).is_some_and(|knob| matches!(knob.kind, Kind::Throttle | Kind::Choice(_)));
+        match text {
+            "" => Value::Null,
+            _ if is_text => Value::String(text.to_owned()),
+            "true" | "yes" | "on" => Value::Bool(true),
+            "false" | "no" | "off" => Value::Bool(false),
+            _ => match text.parse::<f64>().ok().and_then(serde_json::Number::from_f64) {
+                Some(number) if number.as_f64().is_some_and(|n| n.fract() == 0.0 && n.abs() < 1e15) => {
+                    Value::from(number.as_f64().unwrap_or_default() as i64)
+                }
+                Some(number) => Value::Number(number),
+                None => Value::String(text.to_owned()),
+            },
+        }
+    }
+}
+
+/// The problem of a `min` above `max`.
+pub fn min_above_max(min: f64, max: f64) -> Problem {
+    Problem { field: "min".to_owned(), message: format!("{min} is above max {max}: it must not be") }
+}
+
+fn shown(value: &Value) -> String {
+    let text = value.to_string();
+    if text.chars().count() > 64 { text.chars().take(64).collect::<String>() + "…" } else { text }
+}

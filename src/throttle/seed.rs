@@ -1,0 +1,26 @@
+//! Writes the knobs of files into the store where they are absent; what somebody set live stays.
+
+use std::collections::BTreeMap;
+
+use super::{Change, Error, KnobsFile, Name, Store};
+
+/// Seeds every file; answers the throttles that were created.
+pub async fn seed(store: &dyn Store, files: &[KnobsFile]) -> Result<Vec<Name>, Error> {
+    let mut created = Vec::new();
+    for file in files {
+        let fields: BTreeMap<_, _> = file.fields.iter().map(|(field, text)| (field.clone(), Some(text.clone()))).collect();
+        let change = Change {
+            fields,
+            by: "file".to_owned(),
+            why: format!("seeded from {}", file.path.display()),
+            create: true,
+            absent_only: true,
+            ..Change::default()
+        };
+        let (before, _) = store.set(&file.name, &change).await?;
+        if before.is_none() {
+            created.push(file.name.clone());
+        }
+    }
+    Ok(created)
+}

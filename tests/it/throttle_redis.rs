@@ -1,0 +1,86 @@
+//! A redis-server of a test's own, for laws that need to stop, empty or kill it.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A private redis-server on a unix socket; it ends with this value.
+pub struct Server {
+    child: Child,
+    dir: tempfile::TempDir,
+}
+
+impl Server {
+    /// Starts one and waits until it listens.
+    pub fn start() -> Self {
+        // A short path: a socket's may not be longer than about 100 bytes.
+        let dir = tempfile::Builder::new().prefix("fb").tempdir_in("/tmp").expect("a directory in /tmp");
+        let server = Self { child: spawn(&dir.path().join("s")), dir };
+        server.wait();
+        server
+    }
+
+    /// The URL for clients.
+    pub fn url(&self) -> String {
+        format!("redis+unix://{}", self.socket().display())
+    }
+
+    /// Stops the process without ending it, as a machine that hangs.
+    pub fn freeze(&self) {
+        self.signal(rustix::process::Signal::STOP);
+    }
+
+    /// Lets it go on.
+    pub fn thaw(&self) {
+        self.signal(rustix::process::Signal::CONT);
+    }
+
+    /// Kills it and starts an empty one at the same place.
+    pub fn restart(&mut self) {
+        self.kill();
+        self.child = spawn(&self.socket());
+        self.wait();
+    }
+
+    /// Kills it.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_file(self.socket());
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir.path().join("s")
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_raw(self.child.id() as i32).expect("a process id");
+        rustix::process::kill_process(pid, signal).expect("signal redis-server");
+    }
+
+    fn wait(&self) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while std::os::unix::net::UnixStream::connect(self.socket()).is_err() {
+            assert!(Instant::now() < deadline, "redis-server did not listen within 10 s");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn spawn(socket: &std::path::Path) -> Child {
+    Command::new("redis-server")
+        .args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"])
+        .arg(socket)
+        .arg("--dir")
+        .arg(socket.parent().expect("a directory"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("redis-server can be started; install Redis or Valkey")
+}
