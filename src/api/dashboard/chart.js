@@ -8,6 +8,8 @@ import { linear, logTicks, rateScale, timeTicks, ZERO_GUTTER_PX } from './scale.
 import { breakerText } from './words.js';
 
 const SMALL = 10.5;
+/** Height above a band for its title. */
+const TITLE_PX = 20;
 
 /**
  * @typedef {import('./plot.js').Plot} Plot
@@ -26,13 +28,13 @@ export function layout(width, has) {
   const wide = width >= 560;
   const left = wide ? 58 : 46;
   const right = width - (wide ? 96 : 8);
-  let y = 8;
+  let y = TITLE_PX;
   const band = (/** @type {number} */ height, /** @type {number} */ gap) => {
     const found = { top: y, bottom: y + height };
     y += height + gap;
     return found;
   };
-  const rates = band(has.signals ? (wide ? 168 : 140) : 112, has.signals ? 18 : 14);
+  const rates = band(has.signals ? (wide ? 168 : 140) : 112, has.signals ? 10 + TITLE_PX : 14);
   const signals = has.signals ? band(wide ? 116 : 100, 14) : null;
   const breaker = has.breaker ? band(16, 5) : null;
   const decider = band(16, 6);
@@ -91,13 +93,15 @@ function drawTimeAxis(ctx, at, x, from, to, colours) {
   ctx.textAlign = 'center';
   ctx.textBaseline = 'top';
   ctx.lineWidth = 1;
-  for (const t of timeTicks(from, to, at.right - at.left)) {
+  const ticks = timeTicks(from, to, at.right - at.left);
+  const minutes = ticks.every((t) => t % 60 === 0);
+  for (const t of ticks) {
     const px = Math.round(x(t)) + 0.5;
     ctx.strokeStyle = colours.grid;
     line(ctx, px, at.rates.top, px, at.rates.bottom);
     if (at.signals) line(ctx, px, at.signals.top, px, at.signals.bottom);
     ctx.fillStyle = colours.muted;
-    const text = (to - from) % 60 === 0 && t % 60 === 0 ? clock(t).slice(0, 5) : clock(t);
+    const text = minutes ? clock(t).slice(0, 5) : clock(t);
     const half = ctx.measureText(text).width / 2;
     if (px - half >= at.left - 12 && px + half <= at.width) ctx.fillText(text, px, at.axis);
   }
@@ -114,7 +118,7 @@ function drawRates(ctx, at, data, x, colours) {
   for (const value of logTicks(data.domain, most)) axisLine(ctx, at, y(value), rate(value), colours);
   axisLine(ctx, at, bottom, '0', colours, colours.line);
   if (data.points.some((p) => p.effective !== null && p.effective < 0)) axisLine(ctx, at, top + 2, '∞', colours);
-  bandTitle(ctx, at.left + 4, top - 1, 'rate, tokens/s', colours);
+  bandTitle(ctx, at.left, top, 'rate, tokens per second (log)', colours);
   // The cut between zero and the logarithmic part, so that nobody reads a distance there.
   ctx.strokeStyle = colours.muted;
   ctx.lineWidth = 1;
@@ -173,26 +177,7 @@ function drawSignals(ctx, at, band, data, x, colours) {
   });
   ctx.restore();
 
-  axisLine(ctx, at, bottom, '0', colours, colours.line);
-  for (let v = 2; v < data.top; v += 1) if (!data.trips.some((t) => Math.abs(t - v) < 0.3)) axisLine(ctx, at, y(v), `${v}×`, colours);
-  ctx.setLineDash([5, 4]);
-  for (const trip of data.trips) {
-    if (trip > data.top) continue;
-    axisLine(ctx, at, y(trip), `${number(trip)}×`, colours, colours.alarm);
-    ctx.setLineDash([]);
-    ctx.fillStyle = colours.alarm;
-    ctx.textAlign = 'left';
-    ctx.textBaseline = 'bottom';
-    halo(ctx, 'trip', at.left + 5, y(trip) - 2, colours);
-    ctx.setLineDash([5, 4]);
-  }
-  ctx.setLineDash([]);
-  axisLine(ctx, at, y(1), '1×', colours, colours.ink);
-  bandTitle(ctx, at.left + 4, top - 3, 'signals, multiples of their setpoints', colours);
-  ctx.fillStyle = colours.muted;
-  ctx.textAlign = 'left';
-  ctx.textBaseline = 'top';
-  halo(ctx, 'setpoint', at.left + 5, y(1) + 3, colours);
+  drawSignalAxis(ctx, at, band, data, y, colours);
 
   ctx.save();
   clip(ctx, at, top - 1, bottom + 1);
@@ -219,6 +204,29 @@ function drawSignals(ctx, at, band, data, x, colours) {
 }
 
 /**
+ * Setpoint and trip levels are named where the numbers stand; whole multiples fill the room that is left.
+ * @param {CanvasRenderingContext2D} ctx @param {Layout} at @param {Band} band @param {Plot} data @param {(v: number) => number} y
+ * @param {Record<string, string>} colours
+ */
+function drawSignalAxis(ctx, at, band, data, y, colours) {
+  const wide = at.left > 50;
+  bandTitle(ctx, at.left, band.top, wide ? 'signals, as multiples of their setpoints' : 'signals ÷ setpoints', colours);
+  axisLine(ctx, at, band.bottom, '0', colours, colours.line);
+  const taken = [y(1), band.bottom];
+  const free = (/** @type {number} */ py) => taken.every((other) => Math.abs(other - py) >= 12);
+  for (const trip of data.trips) {
+    if (trip > data.top) continue;
+    const py = y(trip);
+    ctx.setLineDash([5, 4]);
+    axisLine(ctx, at, py, free(py) ? `trip ${number(trip)}×` : '', colours, colours.alarm, colours.alarm);
+    ctx.setLineDash([]);
+    taken.push(py);
+  }
+  for (let v = 2; v < data.top; v += 1) if (free(y(v))) axisLine(ctx, at, y(v), `${v}×`, colours);
+  axisLine(ctx, at, y(1), wide ? 'setpoint' : '1×', colours, colours.ink, colours.ink);
+}
+
+/**
  * A signal that goes through the ceiling gets a mark with its peak, once per stretch.
  * @param {CanvasRenderingContext2D} ctx @param {Layout} at @param {Band} band @param {Plot} data @param {X} x
  * @param {Record<string, string>} colours
@@ -235,8 +243,8 @@ function drawClipped(ctx, at, band, data, x, colours) {
         const text = `▲ ${number(stretch.peak)}×`;
         const room = at.right - px > ctx.measureText(text).width + 8;
         ctx.textAlign = room ? 'left' : 'right';
-        ctx.textBaseline = 'top';
-        halo(ctx, text, px + (room ? 5 : -5), band.top + 2, colours);
+        ctx.textBaseline = 'bottom';
+        halo(ctx, text, px + (room ? -4 : 4), band.top - 4, colours);
       }
       stretch = null;
     };
@@ -296,7 +304,7 @@ function ribbonLook(ribbon, value, ctx, colours) {
   if (ribbon === 'breaker') {
     if (value === 'open') return { fill: colours.alarm, alpha: 1, edge: colours.alarm, text: colours.surface, hatched: false };
     if (value === 'half_open') {
-      return { fill: hatch(ctx, colours.note, 6, 1.5), alpha: 0.8, edge: colours.note, text: colours.ink, hatched: true };
+      return { fill: hatch(ctx, colours.note, 6, 1.5), alpha: 0.5, edge: colours.note, text: colours.ink, hatched: true };
     }
     return { fill: colours.calm, alpha: 0.18, edge: colours.line, text: colours.muted, hatched: false };
   }
@@ -461,28 +469,28 @@ function area(ctx, points, valueOf, x, y, base) {
 
 /**
  * @param {CanvasRenderingContext2D} ctx @param {Layout} at @param {number} y @param {string} text
- * @param {Record<string, string>} colours @param {string} [stroke]
+ * @param {Record<string, string>} colours @param {string} [stroke] @param {string} [ink]
  */
-function axisLine(ctx, at, y, text, colours, stroke = colours.grid) {
+function axisLine(ctx, at, y, text, colours, stroke = colours.grid, ink = colours.muted) {
   const py = Math.round(y) + 0.5;
   ctx.strokeStyle = stroke;
   ctx.lineWidth = 1;
   line(ctx, at.left, py, at.right, py);
-  ctx.fillStyle = colours.muted;
+  ctx.fillStyle = ink;
   ctx.textAlign = 'right';
   ctx.textBaseline = 'middle';
   ctx.fillText(text, at.left - 6, py);
 }
 
 /**
- * @param {CanvasRenderingContext2D} ctx @param {number} x @param {number} y @param {string} text
+ * @param {CanvasRenderingContext2D} ctx @param {number} x @param {number} y the band's top @param {string} text
  * @param {Record<string, string>} colours
  */
 function bandTitle(ctx, x, y, text, colours) {
   ctx.fillStyle = colours.muted;
   ctx.textAlign = 'left';
-  ctx.textBaseline = 'top';
-  halo(ctx, text, x, y, colours);
+  ctx.textBaseline = 'bottom';
+  ctx.fillText(text, x, y - 5);
 }
 
 /**

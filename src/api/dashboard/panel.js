@@ -181,9 +181,10 @@ export class Panel {
   /** @param {import('./state.js').Throttle} throttle @param {{ from: number, to: number }} time */
   drawSpark({ ring }, { from, to }) {
     if (!this.chart.seen) return;
-    const width = this.spark.parentElement.clientWidth - 92;
+    const width = this.spark.parentElement.clientWidth - (this.depthAge.textContent ? 150 : 46);
     if (width < 40) return;
-    drawSparkline(prepare(this.spark, width, 26), width, 26, ring.between(from, to), (p) => p.ready, from, to);
+    const height = this.element.classList.contains('plain') ? 26 : 40;
+    drawSparkline(prepare(this.spark, width, height), width, height, ring.between(from, to), (p) => p.ready, from, to);
   }
 
   async askWhy() {
