@@ -17,7 +17,7 @@ export const CSP = "default-src 'none'; script-src 'self'; style-src 'self'; img
 const TYPES = { '.html': 'text/html; charset=utf-8', '.js': 'text/javascript; charset=utf-8', '.css': 'text/css; charset=utf-8', '.svg': 'image/svg+xml' };
 const HISTORY_S = 600;
 /** Where in the story's circle the present is, by name. */
-const PHASES = { steady: 100, open: 136, probing: 152, recovered: 260 };
+const PHASES = { steady: 100, open: 118, probing: 140, recovered: 260 };
 const STORY_S = 320;
 
 const iso = (t) => new Date(t * 1000).toISOString();

@@ -9,7 +9,7 @@ import { plot, ratio, spread } from '../../src/api/dashboard/plot.js';
 import { deciderOf, spans } from '../../src/api/dashboard/ribbons.js';
 import { Ring } from '../../src/api/dashboard/ring.js';
 import * as scale from '../../src/api/dashboard/scale.js';
-import { apply, emptyState, ordered, totalReady } from '../../src/api/dashboard/state.js';
+import { apply, emptyState, facts, ordered, totalReady } from '../../src/api/dashboard/state.js';
 import { auditLine, editText, standing } from '../../src/api/dashboard/words.js';
 
 const NOW = 1_700_000_000;
@@ -121,6 +121,15 @@ test('a_null_reading_stays_null', () => {
   const point = state.throttles.get('a').ring.last;
   assert.equal(point.achieved, null);
   assert.equal(ratio(point, 'load'), null);
+});
+
+test('what_was_told_last_counts_tick_or_details', () => {
+  const state = emptyState();
+  apply(state, tick(1, { a: row({ state: 'paused' }) }));
+  apply(state, { type: 'throttle', data: { name: 'a', mode: 'manual', state: 'flowing', paused: false, knobs: { rps: 3 } } });
+  assert.deepEqual([facts(state.throttles.get('a')).paused, facts(state.throttles.get('a')).mode], [false, 'manual']);
+  apply(state, tick(2, { a: row({ state: 'paused' }) }));
+  assert.deepEqual([facts(state.throttles.get('a')).paused, facts(state.throttles.get('a')).mode], [true, 'auto']);
 });
 
 test('decisions_come_once_and_newest_first', () => {

@@ -381,7 +381,7 @@ async function mockChecks(page, mock, url) {
 
   await check('pause and resume, take over and hand back, by one button each', async () => {
     for (const [button, badge] of [['Pause', 'paused'], ['Resume', null], ['Take over by hand', 'manual'], ['Hand to the governor', 'auto']]) {
-      await page.until(`the button ${button}`, `(() => { const b = [...${panel}.querySelectorAll('.panel-head button')].find((b) => b.textContent === '${button}' && !b.hidden); if (b) b.click(); return Boolean(b); })()`);
+      await page.until(`the button ${button}`, `(() => { const b = [...${panel}.querySelectorAll('.panel-head button')].find((b) => b.textContent === '${button}' && !b.hidden && !b.disabled); if (b) b.click(); return Boolean(b); })()`);
       if (badge) await page.until(`the badge ${badge}`, `[...${panel}.querySelectorAll('.badge')].some((b) => b.textContent === '${badge}')`);
     }
   });

@@ -10,7 +10,7 @@ import { Live } from './live.js';
 import { forgetPalette } from './palette.js';
 import { Panel, panelId } from './panel.js';
 import { radioSetting } from './settings.js';
-import { apply, emptyState, ordered, totalReady } from './state.js';
+import { apply, emptyState, facts, ordered, totalReady } from './state.js';
 import { auditLine, breakerText, standing } from './words.js';
 
 /** The page draws at most so often; ticks come once a second. */
@@ -161,10 +161,10 @@ function drawOverview(all) {
     Object.assign(row, { tone, text, word });
     return row;
   }, (row, t) => {
-    const last = t.ring.last;
-    const stand = standing({ state: last?.state ?? t.detail?.state, breaker: last?.breaker ?? t.detail?.governor?.breaker, paused: t.detail?.paused });
+    const current = facts(t);
+    const stand = standing(current);
     setAttr(row.tone, 'data-tone', stand.tone);
-    setText(row.text, `${rate(last?.achieved ?? t.detail?.achieved_rps)}/s`);
+    setText(row.text, `${rate(current.achieved)}/s`);
     setText(row.word, stand.text);
   });
 }

@@ -26,6 +26,8 @@ export class KnobForm {
     /** @type {Record<string, { input: any, error: HTMLElement, newer: HTMLElement, row: HTMLElement }>} */
     this.fields = {};
     this.busy = false;
+    /** Buttons outside the form that send through it. @type {HTMLButtonElement[]} */
+    this.quickButtons = [];
     this.build();
   }
 
@@ -73,7 +75,7 @@ export class KnobForm {
 
   /** Fields that nobody is editing follow the throttle. @param {any} detail */
   update(detail) {
-    if (!detail || (this.detail && detail.seq < this.detail.seq)) return;
+    if (!detail) return;
     this.detail = detail;
     const values = valuesOf(detail);
     for (const name of NAMES) {
@@ -85,6 +87,12 @@ export class KnobForm {
       show(newer, dirty);
     }
     if (!this.who.value && document.activeElement !== this.who) this.who.value = recall('who', '');
+  }
+
+  /** An answer counts at once, not only when the page draws next. @param {any} detail */
+  take(detail) {
+    this.update(detail);
+    this.on.changed(detail);
   }
 
   /** @param {string} name */
@@ -169,12 +177,12 @@ export class KnobForm {
           return;
         }
         try {
-          this.on.changed(await patchThrottle(this.name, body, this.detail.seq));
+          this.take(await patchThrottle(this.name, body, this.detail.seq));
           this.reset(`Applied ${edited.map((n) => (n === 'paused' ? (body.paused ? 'pause' : 'resume') : n)).join(', ')}.`);
           return;
         } catch (error) {
           if (!(error instanceof ApiError) || error.status !== 409 || attempt === TRIES) throw error;
-          this.on.changed(await get(throttlePath(this.name)));
+          this.take(await get(throttlePath(this.name)));
         }
       }
     } catch (error) {
@@ -245,7 +253,7 @@ export class KnobForm {
   /** @param {boolean} busy */
   setBusy(busy) {
     this.busy = busy;
-    this.apply.disabled = busy;
+    for (const button of [this.apply, ...this.quickButtons]) button.disabled = busy;
     if (busy) setText(this.note, 'Sending …');
     else if (this.note.textContent === 'Sending …') setText(this.note, '');
   }

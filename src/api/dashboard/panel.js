@@ -9,6 +9,7 @@ import { KnobForm } from './knobform.js';
 import { FIELDS, valuesOf } from './knobs.js';
 import { OVERLOAD } from './plot.js';
 import { signalStyle } from './palette.js';
+import { facts } from './state.js';
 import { auditLine, breakerText, handSentence, knobValue, standing } from './words.js';
 
 /** @param {string} name */
@@ -31,8 +32,11 @@ export class Panel {
     this.standing = h('span', { class: 'badge' });
     this.mode = h('span', { class: 'badge quiet' });
     this.parent = h('span', { class: 'parent' });
-    this.pause = h('button', { type: 'button', onclick: () => this.form.quick({ paused: !this.detail?.paused }) }, 'Pause');
-    this.hand = h('button', { type: 'button', onclick: () => this.form.quick({ mode: this.detail?.mode === 'auto' ? 'manual' : 'auto' }) });
+    /** @type {ReturnType<typeof facts> | null} */
+    this.facts = null;
+    this.pause = h('button', { type: 'button', onclick: () => this.form.quick({ paused: !this.facts?.paused }) }, 'Pause');
+    this.hand = h('button', { type: 'button', onclick: () => this.form.quick({ mode: this.facts?.mode === 'auto' ? 'manual' : 'auto' }) });
+    this.form.quickButtons = [this.pause, this.hand];
     this.reason = h('p', { class: 'reason' });
     this.problems = h('ul', { class: 'problems', hidden: true });
 
@@ -86,11 +90,12 @@ export class Panel {
     this.element.classList.toggle('plain', !governor && !last?.breaker);
     this.chart.update(throttle, time.from, time.to);
 
-    const paused = detail?.paused || last?.state === 'paused';
-    const stand = standing({ state: last?.state ?? detail?.state, breaker: last?.breaker ?? governor?.breaker, paused });
+    const now = facts(throttle);
+    this.facts = now;
+    const { paused, mode } = now;
+    const stand = standing(now);
     setText(this.standing, stand.text);
     setAttr(this.standing, 'data-tone', stand.tone);
-    const mode = last?.mode || detail?.mode || '';
     setText(this.mode, mode);
     show(this.mode, mode !== '');
     setText(this.parent, detail?.parent ? `draws from ${detail.parent}` : '');
@@ -101,8 +106,8 @@ export class Panel {
     setAttr(this.hand, 'aria-label', `${hand}: ${this.name}`);
     show(this.hand, Boolean(governor));
 
-    this.updateReason(throttle, time.now);
-    this.updateNumbers(detail, last, time);
+    this.updateReason(throttle, now.mode, time.now);
+    this.updateNumbers(detail, last, now, time);
     this.updateSignals(last, governor);
     if (detail) this.form.update(detail);
     const values = valuesOf(detail);
@@ -115,12 +120,12 @@ export class Panel {
     this.lastDecision = throttle.decisions.at(-1)?.id;
   }
 
-  /** @param {import('./state.js').Throttle} throttle @param {number} now */
-  updateReason({ detail, decisions }, now) {
+  /** @param {import('./state.js').Throttle} throttle @param {string} mode @param {number} now */
+  updateReason({ detail, decisions }, mode, now) {
     const decision = decisions.at(-1);
     const governor = detail?.governor;
     const at = decision?.t ?? unixSeconds(governor?.at);
-    const byHand = detail && (!governor || detail.mode === 'manual' || detail.mode === 'off');
+    const byHand = detail && (!governor || mode === 'manual' || mode === 'off');
     const text = byHand ? handSentence(detail, now) : decision?.reason ?? governor?.reason ?? '';
     const age = !byHand && at !== null && at !== undefined ? ago(now - at) : '';
     setText(this.reason, [text, age && `(${age})`].filter(Boolean).join(' '));
@@ -130,17 +135,14 @@ export class Panel {
   }
 
   /**
-   * @param {any} detail @param {import('./state.js').Point | undefined} last
+   * @param {any} detail @param {import('./state.js').Point | undefined} last @param {ReturnType<typeof facts>} current
    * @param {{ now: number }} time
    */
-  updateNumbers(detail, last, { now }) {
-    const effective = last?.effective ?? detail?.effective_rps ?? null;
-    const knob = last?.rps ?? detail?.knobs?.rps ?? null;
+  updateNumbers(detail, last, { rps: knob, effective, achieved, share }, { now }) {
     setText(this.knobRate, rate(effective));
     this.knobRate.parentElement.classList.toggle('word', effective !== null && effective < 0);
     setText(this.knobNote, knob !== null && effective !== null && Math.abs(knob - effective) > 0.005 * Math.abs(knob) ? `knob stands at ${rate(knob)}` : 'in effect');
-    setText(this.achieved, rate(last?.achieved ?? detail?.achieved_rps));
-    const share = last?.share ?? detail?.limiting_share ?? null;
+    setText(this.achieved, rate(achieved));
     setText(this.achievedNote, share === null ? '' : `${percent(share)} token-limited`);
     setAttr(this.achievedNote, 'title', 'share of the time in which jobs waited for tokens');
     setText(this.depth.ready, count(last?.ready ?? detail?.depth?.ready));

@@ -19,7 +19,7 @@ const LIST_ROWS = 200;
  *   error: string | null, at: string, t: number }} Failure
  * @typedef {{ at: string, t: number, who: string, action: string, subject: string, before: any, after: any,
  *   why: string | null }} Audit
- * @typedef {{ name: string, detail: any, ring: Ring<Point>, decisions: Decision[], edits: Audit[] }} Throttle
+ * @typedef {{ name: string, detail: any, detailAfter: number, ring: Ring<Point>, decisions: Decision[], edits: Audit[] }} Throttle
  * @typedef {'connecting' | 'live' | 'lost' | 'unauthorized'} Phase
  * @typedef {{ throttles: Map<string, Throttle>, known: boolean, decisions: Decision[], failures: Failure[], audit: Audit[],
  *   runningTotal: number | null, workers: number | null, lastTick: number | null, phase: Phase }} State
@@ -61,7 +61,7 @@ export function apply(state, { type, data }) {
       touched.add('throttles');
       break;
     case 'throttle':
-      throttleNamed(state, data.name).detail = data;
+      takeDetail(state, data);
       touched.add('throttles');
       break;
     case 'decisions':
@@ -124,6 +124,29 @@ export function totalReady(state) {
 }
 
 /**
+ * How a throttle stands now: by its last tick, or by its details where those were told after that tick.
+ * @param {Throttle} throttle
+ * @returns {{ state: string, mode: string, paused: boolean, breaker: string | null, rps: number | null, effective: number | null,
+ *   achieved: number | null, share: number | null }}
+ */
+export function facts({ detail, detailAfter, ring }) {
+  const last = ring.last;
+  if (last && (!detail || last.t > detailAfter)) {
+    return { ...last, mode: last.mode || detail?.mode || '', paused: last.state === 'paused' };
+  }
+  return {
+    state: detail?.state ?? '',
+    mode: detail?.mode ?? '',
+    paused: detail?.paused === true,
+    breaker: detail?.governor?.breaker ?? null,
+    rps: finite(detail?.knobs?.rps),
+    effective: finite(detail?.effective_rps),
+    achieved: finite(detail?.achieved_rps),
+    share: finite(detail?.limiting_share),
+  };
+}
+
+/**
  * Is this audit entry about that throttle? The subject may be the bare name or carry a prefix such as `throttle:`.
  * @param {Audit} entry
  * @param {string} name
@@ -141,7 +164,7 @@ export function concerns(entry, name) {
 function throttleNamed(state, name) {
   let throttle = state.throttles.get(name);
   if (!throttle) {
-    throttle = { name, detail: null, ring: new Ring(HISTORY_POINTS), decisions: [], edits: [] };
+    throttle = { name, detail: null, detailAfter: 0, ring: new Ring(HISTORY_POINTS), decisions: [], edits: [] };
     throttle.decisions = state.decisions.filter((d) => d.throttle === name).reverse();
     throttle.edits = state.audit.filter((a) => concerns(a, name));
     state.throttles.set(name, throttle);
@@ -205,6 +228,13 @@ function point(t, row) {
   };
 }
 
+/** @param {State} state @param {any} row */
+function takeDetail(state, row) {
+  const throttle = throttleNamed(state, row.name);
+  throttle.detail = row;
+  throttle.detailAfter = throttle.ring.last?.t ?? 0;
+}
+
 /**
  * The whole list: throttles that are no longer in it go.
  * @param {State} state
@@ -214,7 +244,7 @@ function takeThrottles(state, rows) {
   state.known = true;
   const names = new Set(rows.map((row) => row.name));
   for (const name of [...state.throttles.keys()]) if (!names.has(name)) state.throttles.delete(name);
-  for (const row of rows) throttleNamed(state, row.name).detail = row;
+  for (const row of rows) takeDetail(state, row);
 }
 
 /**
