@@ -1,4 +1,4 @@
-// The dashboard's pure modules: `node --test scripts/browser-test/`.
+// The dashboard's pure modules: `node --test scripts/browser-test/pure.test.mjs`.
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';

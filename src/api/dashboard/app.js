@@ -95,7 +95,7 @@ function drawHeader(now) {
   setAttr($('phase'), 'data-phase', phase);
   setText($('workers'), state.workers === null ? UNKNOWN : count(state.workers));
   setText($('running-total'), state.runningTotal === null ? UNKNOWN : count(state.runningTotal));
-  setText($('ready-total'), count(totalReady(state)));
+  setText($('ready-total'), count(totalReady(state) ?? (state.known ? 0 : null)));
   const open = [...state.throttles.values()].some((t) => t.ring.last?.breaker === 'open');
   document.title = open ? 'Breaker open · Flyball' : 'Flyball';
 
@@ -115,6 +115,7 @@ function drawThrottles(now) {
   const all = ordered(state);
   const idle = state.known && all.length === 0;
   show($('no-throttles'), idle);
+  show($('lists'), state.known);
   show($('waiting'), !state.known && all.length === 0 && state.phase !== 'unauthorized');
   const governed = all.filter((t) => t.detail?.governor || t.ring.last?.breaker);
   const plain = all.filter((t) => !governed.includes(t));

@@ -322,8 +322,8 @@ function ribbonLook(ribbon, value, ctx, colours) {
  * @param {CanvasRenderingContext2D} ctx @param {Layout} at @param {Plot} data @param {X} x @param {Record<string, string>} colours
  */
 function drawEdits(ctx, at, data, x, colours) {
-  ctx.textBaseline = 'top';
-  for (const edit of data.edits) {
+  let labelled = Infinity;
+  for (const edit of [...data.edits].sort((a, b) => b.t - a.t)) {
     const px = Math.round(x(edit.t)) + 0.5;
     if (px < at.left || px > at.right) continue;
     ctx.strokeStyle = colours.ink;
@@ -338,7 +338,11 @@ function drawEdits(ctx, at, data, x, colours) {
     ctx.lineTo(px + 4, at.rates.top - 3);
     ctx.lineTo(px, at.rates.top + 4);
     ctx.fill();
-    const room = at.right - px > ctx.measureText(edit.who).width + 10;
+    const width = ctx.measureText(edit.who).width + 10;
+    const room = Math.min(labelled, at.right) - px > width;
+    if (!room && labelled - px < width) continue; // Flags close together are one person's row of edits; the newest has the name.
+    labelled = room ? px : px - width;
+    ctx.textBaseline = 'top';
     ctx.textAlign = room ? 'left' : 'right';
     halo(ctx, edit.who, px + (room ? 6 : -6), at.rates.top - 2, colours);
   }

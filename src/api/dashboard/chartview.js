@@ -126,6 +126,7 @@ export class ChartView {
    * @param {number | null} t
    */
   read(point, t) {
+    /** @type {{ key: string, label: string, text: string, swatch: Look | null }[]} */
     const rows = [
       { key: 'knob', label: 'knob', text: point ? rate(point.effective) : UNKNOWN, swatch: { colour: 'ink', dash: [], wide: true } },
       { key: 'achieved', label: 'achieved', text: point ? rate(point.achieved) : UNKNOWN, swatch: { colour: 'achieved', dash: [] } },
@@ -137,8 +138,8 @@ export class ChartView {
       rows.push({ key: `signal ${name}`, label: name, text, swatch: signalStyle(i) });
     });
     const decided = point && this.throttle ? deciderOf(this.throttle.decisions)(point) : '';
-    if (t !== null && point?.breaker) rows.push({ key: 'breaker', label: 'breaker', text: breakerText(point.breaker), swatch: null });
-    if (t !== null && decided) rows.push({ key: 'decider', label: 'decider', text: decided, swatch: null });
+    if (point?.breaker) rows.push({ key: 'breaker', label: 'breaker', text: breakerText(point.breaker), swatch: null });
+    if (decided) rows.push({ key: 'decider', label: 'decider', text: decided, swatch: null });
     keyed(this.legend, rows, (row) => row.key, legendRow, (element, row) => setText(element.lastElementChild, row.text));
     const time = t === null ? 'now' : clock(t);
     setText(this.when, time);
@@ -196,14 +197,16 @@ export class ChartView {
   }
 }
 
-/** @param {{ label: string, swatch: any }} row */
+/** @typedef {{ colour: string, dash: number[], wide?: boolean }} Look */
+
+/** @param {{ label: string, swatch: Look | null }} row */
 function legendRow({ label, swatch: look }) {
   return h('li', null, look ? swatch(look) : null, h('span', { class: 'name' }, label), h('b', { class: 'num' }, ''));
 }
 
 /**
  * A short piece of a line as the chart draws it.
- * @param {{ colour: string, dash: number[], wide?: boolean }} look
+ * @param {Look} look
  */
 export function swatch({ colour, dash, wide }) {
   const stroke = svg('line', { x1: 0, y1: 5, x2: 22, y2: 5, 'stroke-width': wide ? 2.4 : 2, 'stroke-dasharray': dash.join(' ') });

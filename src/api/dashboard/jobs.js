@@ -2,11 +2,12 @@
 
 import { call, get } from './api.js';
 import { fill, h, keyed, setText, show } from './dom.js';
+import { showRows } from './lists.js';
 import { clock, count, duration, UNKNOWN, unixSeconds } from './format.js';
 
 /** Details are asked for at most so many jobs at a time, the oldest first: those are the long ones. */
 const DETAILS_AT_ONCE = 6;
-const RUNNING_ROWS = 15;
+const RUNNING_ROWS = 10;
 /** A job without progress is asked again only after so many rounds. */
 const SKIP_ROUNDS = 20;
 
@@ -47,7 +48,7 @@ export class RunningJobs {
   draw(jobs) {
     const rank = (/** @type {any} */ job) => (this.details.get(job.id)?.detail?.progress ? 0 : 1);
     const rows = [...jobs].sort((a, b) => rank(a) - rank(b)).slice(0, RUNNING_ROWS);
-    show(this.empty, rows.length === 0);
+    showRows(this.body, this.empty, rows.length);
     setText(this.more, jobs.length > rows.length ? `and ${count(jobs.length - rows.length)}${jobs.length >= 100 ? ' or more' : ''} short ones` : '');
     keyed(this.body, rows, (job) => String(job.id), (job) => {
       const bar = h('progress', { max: '100', 'aria-label': `Progress of job ${job.id}` });
@@ -132,7 +133,7 @@ export class JobLookup {
       ['worker', job.worker],
       ['running since', job.started_at ? clock(job.started_at) : null],
       ['progress', job.progress ? `${count(job.progress.done)}${job.progress.total ? ` of ${count(job.progress.total)}` : ''} ${job.progress.note}` : null],
-      ['last error', job.last_error],
+      ['last error', job.attempts?.length ? null : job.last_error],
     ].filter(([, value]) => value);
     const waits = job.waiting ? h('p', { class: 'waits' }, job.waiting.reason, job.waiting.until ? ` Until ${clock(job.waiting.until)}.` : '') : null;
     const ended = ['completed', 'cancelled', 'dead'].includes(job.state);

@@ -18,6 +18,15 @@ function cell(label, content, kind) {
 }
 
 /**
+ * A table without rows gives way to a sentence.
+ * @param {HTMLElement} body @param {HTMLElement} empty @param {number} rows
+ */
+export function showRows(body, empty, rows) {
+  show(empty, rows === 0);
+  show(/** @type {HTMLElement} */ (body.parentElement), rows > 0);
+}
+
+/**
  * @param {HTMLElement} body of the table
  * @param {HTMLElement} empty shown without rows
  * @param {import('./state.js').Decision[]} decisions
@@ -26,10 +35,10 @@ function cell(label, content, kind) {
  */
 export function showDecisions(body, empty, decisions, throttle, now) {
   const rows = decisions.filter((d) => !throttle || d.throttle === throttle).slice(0, DECISION_ROWS);
-  show(empty, rows.length === 0);
+  showRows(body, empty, rows.length);
   keyed(body, rows, (d) => String(d.id), (d) => {
-    const moved = d.previous_rps !== null && d.rps !== null && d.previous_rps !== d.rps;
-    const arrow = moved ? (d.rps > d.previous_rps ? '↑' : '↓') : '=';
+    const step = (d.rps ?? 0) - (d.previous_rps ?? d.rps ?? 0);
+    const arrow = step > 0 ? '↑' : step < 0 ? '↓' : '=';
     return h('tr', { class: d.breaker === 'open' ? 'alarming' : undefined },
       cell('at', clock(d.t, now), 'num'),
       cell('throttle', d.throttle),
@@ -49,7 +58,7 @@ export function showDecisions(body, empty, decisions, throttle, now) {
  */
 export function showFailures(body, empty, failures, look, now) {
   const rows = failures.slice(0, FAILURE_ROWS);
-  show(empty, rows.length === 0);
+  showRows(body, empty, rows.length);
   keyed(body, rows, (f) => `${f.job_id}/${f.attempt}/${f.at}`, (f) => {
     const lane = f.key ? `${f.throttle} / ${f.key}` : f.throttle;
     const job = h('button', { type: 'button', class: 'link num', onclick: () => look(f.job_id) }, String(f.job_id));
@@ -88,7 +97,7 @@ function retryButton(id) {
  */
 export function showAudit(body, empty, entries, now) {
   const rows = entries.slice(0, AUDIT_ROWS);
-  show(empty, rows.length === 0);
+  showRows(body, empty, rows.length);
   keyed(body, rows, (a) => `${a.at}/${a.who}/${a.action}/${a.subject}/${JSON.stringify(a.after)}`, (a) => h('tr', null,
     cell('at', clock(a.t, now), 'num'),
     cell('who', a.who),

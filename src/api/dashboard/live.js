@@ -24,6 +24,7 @@ export class Live {
     this.retries = 0;
     this.timer = 0;
     this.heardAt = 0;
+    this.denied = false;
   }
 
   open() {
@@ -63,12 +64,13 @@ export class Live {
     if (!this.source) return;
     const silence = performance.now() - this.heardAt;
     if (silence > STALLED_MS) this.open();
-    if (silence > QUIET_MS) this.handlers.phase('lost');
+    if (silence > QUIET_MS && !this.denied) this.handlers.phase('lost');
   }
 
   heard() {
     this.heardAt = performance.now();
     this.retries = 0;
+    this.denied = false;
     this.handlers.phase('live');
   }
 
@@ -77,12 +79,13 @@ export class Live {
     const delay = RETRY_MS[Math.min(this.retries, RETRY_MS.length - 1)];
     this.retries += 1;
     this.close();
-    this.handlers.phase('lost');
+    if (!this.denied) this.handlers.phase('lost');
     this.timer = setTimeout(() => this.open(), delay + Math.random() * 500);
     try {
       await get('/api/v1/workers');
     } catch (error) {
-      if (/** @type {any} */ (error).status === 401) this.handlers.phase('unauthorized');
+      this.denied = /** @type {any} */ (error).status === 401;
+      if (this.denied) this.handlers.phase('unauthorized');
     }
   }
 }
