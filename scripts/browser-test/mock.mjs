@@ -1,6 +1,6 @@
 // A stand-in for Flyball's API with a moving story, for working on the page and for its test. Node only, no dependencies.
 //
-//   node scripts/browser-test/mock.mjs [--port 8099] [--phase steady|open|recovered] [--empty]
+//   node scripts/browser-test/mock.mjs [--port 8099] [--phase steady|open|recovered] [--empty] [--token TOKEN]
 //
 // The story repeats: a reindex cruises at its setpoint, its documents get ten times harder, the breaker trips, probes, and the
 // governor finds the new rate. POST /__mock {"fail": "down" | "401" | "stream" | null, "edit": {"throttle", "by", "knobs"},
@@ -261,9 +261,9 @@ function validate(body) {
 
 /**
  * Starts the mock; resolves to its url and means to steer it.
- * @param {{ port?: number, phase?: string, empty?: boolean }} options
+ * @param {{ port?: number, phase?: string, empty?: boolean, token?: string }} options
  */
-export async function startMock({ port = 0, phase = 'steady', empty = false } = {}) {
+export async function startMock({ port = 0, phase = 'steady', empty = false, token = undefined } = {}) {
   let world = new World({ phase, empty });
   let fail = null;
   const streams = new Set();
@@ -302,13 +302,22 @@ export async function startMock({ port = 0, phase = 'steady', empty = false } = 
         steer(JSON.parse(text));
         return send(200, {});
       }
+      if (p === '/login' && request.method === 'POST') {
+        const right = new URLSearchParams(text).get('token') === token;
+        if (right) response.setHeader('set-cookie', `flyball=${token}; HttpOnly; SameSite=Strict; Path=/`);
+        response.setHeader('location', '/');
+        if (right) return send(303, '', 'text/plain');
+        const page = await readFile(path.join(DASHBOARD, 'login.html'), 'utf8');
+        return send(401, page.replace('<!--error-->', 'That is not the token of this server.'), TYPES['.html']);
+      }
       if (p === '/' || p === '/login' || p.startsWith('/assets/')) {
         const file = p === '/' ? 'index.html' : p === '/login' ? 'login.html' : path.basename(p);
         const bytes = await readFile(path.join(DASHBOARD, file)).catch(() => null);
         return bytes ? send(200, bytes, TYPES[path.extname(file)]) : send(404, 'no such file', 'text/plain');
       }
       if (fail === 'down') return request.socket.destroy();
-      if (fail === '401') return refuse(problem(401, 'a token is needed'));
+      const signedIn = !token || request.headers.cookie?.includes(`flyball=${token}`);
+      if (fail === '401' || !signedIn) return refuse(problem(401, 'a token is needed'));
       if (p === '/api/v1/stream') {
         if (fail === 'stream') return refuse(problem(503, 'no stream now'));
         response.writeHead(200, { 'content-type': 'text/event-stream', 'cache-control': 'no-store', 'content-security-policy': CSP });
@@ -377,6 +386,6 @@ if (process.argv[1] === fileURLToPath(import.meta.url)) {
     const i = process.argv.indexOf(`--${name}`);
     return i < 0 ? fallback : process.argv[i + 1];
   };
-  const mock = await startMock({ port: Number(option('port', 8099)), phase: option('phase', 'steady'), empty: process.argv.includes('--empty') });
+  const mock = await startMock({ port: Number(option('port', 8099)), phase: option('phase', 'steady'), empty: process.argv.includes('--empty'), token: option('token') });
   console.log(`mock of Flyball at ${mock.url}`);
 }

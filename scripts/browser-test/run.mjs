@@ -145,6 +145,12 @@ async function checks(browser, url, mock) {
     return faults;
   });
   if (option('token')) {
+    await check('a wrong token is refused in words', async () => {
+      provoked.push(/status of 40[13]/);
+      await page.open(`${url}/login`);
+      await page.evaluate(`document.getElementById('token').value = 'wrong', document.forms[0].requestSubmit(), true`);
+      await page.until('the error beside the field', `location.pathname === '/login' && document.getElementById('token-error')?.textContent.trim().length > 5`);
+    });
     await check('the token opens the page', async () => {
       await page.open(`${url}/login`);
       await page.evaluate(`document.getElementById('token').value = ${JSON.stringify(option('token'))}, document.forms[0].requestSubmit(), true`);

@@ -21,6 +21,8 @@ const POLL_JOBS_MS = 3_000;
 const HIDDEN_MS = 30_000;
 /** Throttles without a governor beyond this number are shown on demand. */
 const PLAIN_PANELS = 12;
+/** Chips above the panels; with more throttles than this they would be a wall. */
+const CHIPS = 48;
 
 const $ = (/** @type {string} */ id) => /** @type {any} */ (document.getElementById(id));
 
@@ -154,7 +156,7 @@ function place(parent, throttles) {
 /** One chip per throttle, to see all at a glance and to jump. @param {import('./state.js').Throttle[]} all */
 function drawOverview(all) {
   show($('overview'), all.length > 1);
-  keyed($('overview-list'), all, (t) => t.name, (t) => {
+  keyed($('overview-list'), all.filter((t) => panels.has(t.name)).slice(0, CHIPS), (t) => t.name, (t) => {
     const tone = h('span', { class: 'dot', 'aria-hidden': 'true' });
     const text = h('span', { class: 'num' });
     const word = h('span', { class: 'word' });

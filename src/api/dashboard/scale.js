@@ -39,7 +39,7 @@ export function rateDomain(values) {
 }
 
 /** The height kept for "0" below the logarithmic part and for "unlimited" above it, in pixels. */
-export const ZERO_GUTTER_PX = 13;
+export const ZERO_GUTTER_PX = 15;
 
 /**
  * A logarithmic axis with a place for zero under it and for unlimited (below zero) over it.
