@@ -127,7 +127,7 @@ export class JobLookup {
       ['kind', job.kind],
       ['lane', job.key ? `${job.throttle} / ${job.key}` : job.throttle],
       ['attempt', `${job.attempt} of ${job.max_attempts}`],
-      ['cost', `${job.cost} tokens`],
+      ['cost', job.cost === 1 ? '1 token' : `${job.cost} tokens`],
       ['enqueued', clock(job.created_at)],
       ['due', job.due_at ? clock(job.due_at) : null],
       ['worker', job.worker],
