@@ -1,0 +1,391 @@
+// A stand-in for Flyball's API with a moving story, for working on the page and for its test. Node only, no dependencies.
+//
+//   node scripts/browser-test/mock.mjs [--port 8099] [--phase steady|open|recovered] [--empty] [--token TOKEN]
+//
+// The story repeats: a reindex cruises at its setpoint, its documents get ten times harder, the breaker trips, probes, and the
+// governor finds the new rate. POST /__mock {"fail": "down" | "401" | "stream" | null, "edit": {"throttle", "by", "knobs"},
+// "story": "open"} makes it misbehave.
+
+import { createServer } from 'node:http';
+import { readFile } from 'node:fs/promises';
+import { fileURLToPath } from 'node:url';
+import path from 'node:path';
+
+const DASHBOARD = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '../../src/api/dashboard');
+export const CSP = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+  + "base-uri 'none'; form-action 'self'; frame-ancestors 'none'";
+const TYPES = { '.html': 'text/html; charset=utf-8', '.js': 'text/javascript; charset=utf-8', '.css': 'text/css; charset=utf-8', '.svg': 'image/svg+xml' };
+const HISTORY_S = 600;
+/** Where in the story's circle the present is, by name. */
+const PHASES = { steady: 100, open: 118, probing: 140, recovered: 260 };
+const STORY_S = 320;
+
+const iso = (t) => new Date(t * 1000).toISOString();
+
+/** Small repeatable noise, so that two runs show the same picture. */
+function noise(seed) {
+  let x = seed;
+  return () => {
+    x = (x * 1664525 + 1013904223) % 4294967296;
+    return x / 4294967296 - 0.5;
+  };
+}
+
+class World {
+  constructor({ phase = 'steady', empty = false } = {}) {
+    this.empty = empty;
+    this.rnd = noise(7);
+    this.seq = 1;
+    this.decisionId = 0;
+    this.ticks = [];
+    this.decisions = [];
+    this.failures = [];
+    this.audit = [];
+    this.listeners = new Set();
+    this.throttles = new Map();
+    this.cancelled = new Set();
+    const now = Math.floor(Date.now() / 1000);
+    this.now = now - HISTORY_S;
+    this.clock = PHASES[phase] - HISTORY_S;
+    if (!empty) this.populate();
+    while (this.now < now) this.step();
+    if (!empty) {
+      const past = (s, entry) => this.audit.unshift({ at: iso(now - s), ...entry });
+      past(1900, { who: 'tom', action: 'throttle.set', subject: 'webhooks', before: { rps: 20 }, after: { rps: 50 }, why: 'customer asked for more' });
+      past(48, { who: 'anna', action: 'throttle.set', subject: 'reindex', before: { max: 1000 }, after: { max: 2000 }, why: 'new disks' });
+    }
+  }
+
+  populate() {
+    const base = { burst: 1, window: 1, min: 1, max: 2000, safe_rps: 5, key_rps: -1, key_burst: 1, on_store_loss: 'closed', valid_until_ms: null, by: 'governor', at_ms: this.now * 1000, why: '' };
+    const add = (name, mode, knobs, more = {}) => this.throttles.set(name, { name, mode, parent: null, paused: false, knobs: { ...base, ...knobs }, signals: null, breaker: null, ready: 0, scheduled: 0, running: 0, dead: 0, achieved: 0, share: 0, problems: [], seq: this.seq++, ...more });
+    add('reindex', 'auto', { rps: 240 }, { ready: 42000, breaker: 'closed', limiting: 'search-load', reason: '', signals: { 'search-load': { value: 0.9, setpoint: 1, trip: 2 }, 'store-latency': { value: 40, setpoint: 80, trip: 240 } } });
+    add('notify.sms', 'auto', { rps: 28, min: 0.5, max: 100, safe_rps: 1, key_rps: 1, on_store_loss: 'local' }, { parent: 'notify', ready: 310, scheduled: 12, dead: 3, breaker: 'closed', limiting: 'idle', reason: '', signals: { 'provider-429': { value: 0.01, setpoint: 0.02, trip: 0.2 } } });
+    add('webhooks', 'manual', { rps: 50, by: 'tom', why: 'customer asked for more', key_rps: 2 }, { ready: 1204, scheduled: 31, dead: 2 });
+    add('mail.import', 'manual', { rps: 5, by: 'redis-cli', why: '' }, { ready: 87, problems: [{ field: 'rps', message: '"ten" is not a number; running at safe_rps 5' }], bad: true });
+    add('default', 'off', { rps: -1, by: '' }, { ready: 0 });
+  }
+
+  /** One second of the world. */
+  step() {
+    this.now += 1;
+    this.clock += 1;
+    const story = ((this.clock % STORY_S) + STORY_S) % STORY_S;
+    for (const t of this.throttles.values()) {
+      if (t.name === 'reindex') this.reindex(t, story);
+      else if (t.name === 'notify.sms') this.notify(t, story);
+      else this.plain(t);
+    }
+    const tick = this.tick();
+    this.ticks.push(tick);
+    if (this.ticks.length > HISTORY_S) this.ticks.shift();
+    this.emit('tick', tick);
+    if (!this.empty && this.now % 23 === 0) this.fail(story);
+  }
+
+  effective(t) {
+    if (t.paused || t.breaker === 'open') return 0;
+    return t.bad ? t.knobs.safe_rps : t.knobs.rps;
+  }
+
+  reindex(t, story) {
+    const cost = story >= 110 && story < 290 ? 10 : 1;
+    const rate = this.effective(t);
+    t.achieved += (Math.min(rate, 400) * (1 + this.rnd() * 0.04) - t.achieved) * 0.6;
+    if (t.achieved < 0.05) t.achieved = 0;
+    const load = (t.achieved * cost) / 250;
+    const s = t.signals['search-load'];
+    const tau = load > s.value ? 4 : 9;
+    s.value = Math.max(0.05, s.value + (load - s.value) / tau + this.rnd() * 0.05);
+    t.signals['store-latency'].value = 30 + 40 * Math.min(3, s.value) + this.rnd() * 9;
+    t.share = t.paused ? 0 : 0.94 + this.rnd() * 0.06;
+    t.ready = Math.max(2000, t.ready - t.achieved * 0.2);
+    t.running = Math.round(Math.min(16, t.achieved / 12 + 1));
+    if (t.paused || t.mode !== 'auto') return;
+    const before = t.knobs.rps;
+    if (t.breaker === 'closed' && s.value > s.trip) {
+      t.breaker = 'open';
+      t.openedAt = this.now;
+      t.resume = 24;
+      this.decide(t, before, 0, 'search-load', `search-load ${s.value.toFixed(2)} is above its trip level ${s.trip}: stopped, until it has drained`);
+      t.knobs.rps = 0;
+    } else if (t.breaker === 'open' && this.now - t.openedAt > 22) {
+      t.breaker = 'half_open';
+      t.probeAt = this.now;
+      t.knobs.rps = 2;
+      this.decide(t, 0, 2, 'search-load', `search-load drained to ${s.value.toFixed(2)}: one probe at 2 rps`);
+    } else if (t.breaker === 'half_open' && this.now - t.probeAt > 12) {
+      t.breaker = 'closed';
+      t.knobs.rps = 8;
+      this.decide(t, 2, 8, 'search-load', 'the probe went well: slow start at 8 rps towards the modelled 24');
+    } else if (t.breaker === 'closed' && this.now % 5 === 0) {
+      const error = 1 - s.value;
+      const next = Math.min(t.knobs.max, Math.max(t.knobs.min, before * Math.exp(Math.max(-0.5, Math.min(0.16, error * 0.45)))));
+      t.knobs.rps = Number(next.toFixed(2));
+      const word = Math.abs(error) < 0.05 ? 'holding' : error > 0 ? 'room to grow' : 'easing off';
+      this.decide(t, before, t.knobs.rps, story % 60 > 48 && story < 110 ? 'store-latency' : 'search-load', `search-load ${s.value.toFixed(2)} of 1.0: ${word}`, { p: error * 0.4, i: Math.log(before), error });
+    }
+    if (t.knobs.rps !== before) Object.assign(t, { seq: this.seq++ }).knobs.at_ms = this.now * 1000;
+  }
+
+  notify(t, story) {
+    const rate = this.effective(t);
+    const wanted = 11 + 6 * Math.sin(this.now / 40);
+    t.achieved += (Math.min(rate, wanted) - t.achieved) * 0.4 + this.rnd() * 0.4;
+    t.achieved = Math.max(0, t.achieved);
+    t.share = 0.04;
+    t.ready = Math.max(0, Math.round(20 + 15 * Math.sin(this.now / 25)));
+    t.running = 3;
+    t.signals['provider-429'].value = 0.008 + this.rnd() * 0.006;
+    t.signals['provider-429'].stale = story > 200 && story < 230;
+    t.signals['provider-429'].age_s = t.signals['provider-429'].stale ? 40 + (story - 200) : 3;
+    if (t.mode === 'auto' && this.now % 15 === 0) {
+      const stale = t.signals['provider-429'].stale;
+      this.decide(t, t.knobs.rps, t.knobs.rps, stale ? 'stale' : 'idle', stale ? 'provider-429 has no fresh reading: holding' : 'the queue, not the rate, is the limit: no growth while idle');
+    }
+  }
+
+  plain(t) {
+    const rate = this.effective(t);
+    const wanted = t.name === 'default' ? 1.2 : 400;
+    t.achieved += (Math.min(rate < 0 ? Infinity : rate, wanted) * (1 + this.rnd() * 0.05) - t.achieved) * 0.6;
+    t.share = rate < 0 ? 0 : 0.99;
+    t.ready = Math.max(0, t.ready + (t.name === 'webhooks' ? this.rnd() * 40 : 0));
+    t.running = t.name === 'webhooks' ? 9 : t.name === 'default' ? 0 : 1;
+  }
+
+  decide(t, previous, rps, limiting, reason, terms = {}) {
+    t.limiting = limiting;
+    t.reason = reason;
+    t.decidedAt = this.now;
+    const d = { id: (this.decisionId += 1), throttle: t.name, at: iso(this.now), rps, previous_rps: previous, breaker: t.breaker, mode: t.mode, limiting, reason, terms };
+    this.decisions.unshift(d);
+    this.decisions.length = Math.min(this.decisions.length, 1000);
+    this.emit('decision', d);
+  }
+
+  fail(story) {
+    const rows = [
+      { kind: 'http', throttle: 'webhooks', key: 'customer-19', attempt: 3, outcome: 'failed', error: 'POST https://hooks.example.com/in answered 502 Bad Gateway' },
+      { kind: 'notification', throttle: 'notify.sms', key: 'tenant-4', attempt: 1, outcome: 'throttled', error: '429, Retry-After 5' },
+      { kind: 'http', throttle: 'webhooks', key: 'customer-7', attempt: 10, outcome: 'dead', error: 'https://old.example.org: certificate has expired' },
+      { kind: 'reindex', throttle: 'reindex', key: '', attempt: 1, outcome: 'lost', error: 'its worker died' },
+    ];
+    const row = rows[Math.floor(this.now / 23) % rows.length];
+    const f = { job_id: 7600000000 + (this.now % 100000), at: iso(this.now), ...row };
+    if (f.outcome === 'dead') this.throttles.get('webhooks').dead += 1;
+    this.failures.unshift(f);
+    this.failures.length = Math.min(this.failures.length, 100);
+    this.emit('failure', f);
+  }
+
+  state(t) {
+    if (t.paused) return 'paused';
+    if (t.bad) return 'safe_rps';
+    const rate = this.effective(t);
+    return rate === 0 ? 'stopped' : rate < 0 ? 'unlimited' : 'flowing';
+  }
+
+  signals(t) {
+    return Object.entries(t.signals ?? {}).map(([name, s]) => ({ name, kind: name.includes('429') ? 'ratio' : name.includes('latency') ? 'latency' : 'load', value: s.stale ? null : s.value, setpoint: s.setpoint, trip: s.trip, at: iso(this.now - 3), age_s: s.age_s ?? (this.now % 5) + 0.4, stale: Boolean(s.stale) }));
+  }
+
+  tick() {
+    const throttles = {};
+    for (const t of this.throttles.values()) {
+      throttles[t.name] = { rps: t.knobs.rps, effective_rps: this.effective(t), achieved_rps: Math.max(0, t.achieved), limiting_share: t.share, mode: t.mode, state: this.state(t), breaker: t.breaker, ready: Math.round(t.ready), running: t.running, dead: t.dead, signals: Object.fromEntries(this.signals(t).map(({ name, value, setpoint, trip, age_s, stale }) => [name, { value, setpoint, trip, age_s, stale }])) };
+    }
+    return { at: this.now, throttles, running_total: [...this.throttles.values()].reduce((n, t) => n + t.running, 0), workers: this.empty ? 1 : 3 };
+  }
+
+  show(t) {
+    return { name: t.name, mode: t.mode, parent: t.parent, paused: t.paused, seq: t.seq, knobs: t.knobs, effective_rps: this.effective(t), achieved_rps: t.achieved, limiting_share: t.share, state: this.state(t), problems: t.problems,
+      depth: { ready: Math.round(t.ready), scheduled: t.scheduled, running: t.running, dead: t.dead, at: iso(this.now) },
+      governor: t.signals && { breaker: t.breaker, limiting: t.limiting, reason: t.reason, at: iso(t.decidedAt ?? this.now), signals: this.signals(t) } };
+  }
+
+  /** A person's edit: what the API does with a PATCH. */
+  edit(t, body) {
+    const { by, why, mode, paused, ...knobs } = body;
+    const before = {};
+    const after = {};
+    const set = (target, name, value) => {
+      before[name] = target[name];
+      after[name] = value;
+      target[name] = value;
+    };
+    for (const [name, value] of Object.entries(knobs)) set(t.knobs, name, value);
+    if (mode !== undefined) set(t, 'mode', mode);
+    if (paused !== undefined) set(t, 'paused', paused);
+    if (knobs.rps !== undefined) Object.assign(t, { bad: false, problems: [] });
+    Object.assign(t.knobs, { by: by || 'api', at_ms: Math.round(Date.now()), why: why ?? '' });
+    t.seq = this.seq++;
+    const entry = { at: new Date().toISOString(), who: by || 'api', action: 'throttle.set', subject: t.name, before, after, why: why ?? null };
+    this.audit.unshift(entry);
+    this.emit('audit', entry);
+  }
+
+  job(id) {
+    const running = this.jobs().find((j) => j.id === id);
+    const base = running ?? { id, kind: 'http', throttle: 'webhooks', key: 'customer-7', state: 'ready', priority: 1, attempt: 1, max_attempts: 10, cost: 1, created_at: iso(this.now - 340), due_at: null, last_error: 'POST https://hooks.example.com/in answered 502 Bad Gateway' };
+    const done = Math.round(((this.clock + 3000) * 37) % 50000);
+    return { ...base, state: this.cancelled.has(id) ? 'cancelled' : base.state, args: {}, unique: false, worker: running ? 'worker-2' : null, started_at: running ? base.created_at : null, cancelling: false,
+      attempts: running ? [] : [{ attempt: 1, outcome: 'failed', worker: 'worker-1', started_at: iso(this.now - 300), finished_at: iso(this.now - 299.2), error: base.last_error }],
+      progress: base.kind === 'reindex' ? { done, total: 50000, percent: done / 500, note: `about ${Math.ceil((50000 - done) / 2400)} min left`, at: iso(this.now) } : null,
+      waiting: running ? null : { reason: 'The throttle webhooks gives 50 tokens a second and 311 jobs of its lane are before this one.', until: iso(this.now + 6) } };
+  }
+
+  jobs() {
+    if (this.empty) return [];
+    const job = (id, kind, throttle, key, age) => ({ id, kind, throttle, key, state: 'running', priority: 1, attempt: 1, max_attempts: 10, cost: 1, created_at: iso(this.now - age), due_at: null, last_error: null });
+    return [job(7612345678, 'reindex', 'reindex', '', 900), job(7612345699, 'reindex', 'reindex', 'tenant-9', 420), ...Array.from({ length: 9 }, (_, i) => job(7612346000 + ((this.now * 3 + i * 7) % 900), 'http', 'webhooks', `customer-${i}`, 1))];
+  }
+
+  emit(type, data) {
+    for (const listener of this.listeners) listener(type, data);
+  }
+}
+
+const problem = (status, title, errors = [], detail = title) => ({ status, body: { type: 'about:blank', title, status, detail, code: title.replaceAll(' ', '_'), errors } });
+
+function validate(body) {
+  const errors = [];
+  for (const [name, value] of Object.entries(body)) {
+    const bad = (message) => errors.push({ pointer: `/${name}`, message });
+    if (['min', 'max', 'safe_rps', 'burst', 'window'].includes(name) && !(typeof value === 'number' && value >= 0 && value <= 1e6)) bad(`${value} is not allowed: use a number from 0 to 1000000`);
+    if (['rps', 'key_rps'].includes(name) && !(typeof value === 'number' && (value === -1 || (value >= 0 && value <= 1e6)))) bad(`${value} is not allowed: use 0 to 1000000, or -1 for unlimited`);
+    if (name === 'mode' && !['auto', 'manual', 'shadow', 'off'].includes(value)) bad(`"${value}" is not a mode: use auto, manual, shadow or off`);
+  }
+  return errors;
+}
+
+/**
+ * Starts the mock; resolves to its url and means to steer it.
+ * @param {{ port?: number, phase?: string, empty?: boolean, token?: string }} options
+ */
+export async function startMock({ port = 0, phase = 'steady', empty = false, token = undefined } = {}) {
+  let world = new World({ phase, empty });
+  let fail = null;
+  const streams = new Set();
+  const requests = [];
+  const timer = setInterval(() => {
+    const now = Math.floor(Date.now() / 1000);
+    while (world.now < now) world.step();
+  }, 250);
+
+  const steer = (order) => {
+    if ('fail' in order) {
+      fail = order.fail;
+      if (fail) for (const stream of streams) stream.destroy();
+    }
+    if (order.phase || order.empty !== undefined) {
+      world = new World({ phase: order.phase ?? 'steady', empty: Boolean(order.empty) });
+      for (const stream of streams) stream.destroy();
+    }
+    if (order.edit) world.edit(world.throttles.get(order.edit.throttle), { by: order.edit.by, why: order.edit.why, ...order.edit.knobs });
+  };
+
+  const server = createServer(async (request, response) => {
+    const url = new URL(request.url, 'http://mock');
+    const chunks = [];
+    for await (const chunk of request) chunks.push(chunk);
+    const text = Buffer.concat(chunks).toString();
+    requests.push(`${request.method} ${request.url}`);
+    const send = (status, body, type = 'application/json') => {
+      response.writeHead(status, { 'content-type': type, 'content-security-policy': CSP, 'cache-control': 'no-store', 'x-content-type-options': 'nosniff' });
+      response.end(typeof body === 'string' || Buffer.isBuffer(body) ? body : JSON.stringify(body));
+    };
+    const refuse = ({ status, body }) => send(status, body, 'application/problem+json');
+    try {
+      const p = url.pathname;
+      if (p === '/__mock') {
+        steer(JSON.parse(text));
+        return send(200, {});
+      }
+      if (p === '/login' && request.method === 'POST') {
+        const right = new URLSearchParams(text).get('token') === token;
+        if (right) response.setHeader('set-cookie', `flyball=${token}; HttpOnly; SameSite=Strict; Path=/`);
+        response.setHeader('location', '/');
+        if (right) return send(303, '', 'text/plain');
+        const page = await readFile(path.join(DASHBOARD, 'login.html'), 'utf8');
+        return send(401, page.replace('<!--error-->', 'That is not the token of this server.'), TYPES['.html']);
+      }
+      if (p === '/' || p === '/login' || p.startsWith('/assets/')) {
+        const file = p === '/' ? 'index.html' : p === '/login' ? 'login.html' : path.basename(p);
+        const bytes = await readFile(path.join(DASHBOARD, file)).catch(() => null);
+        return bytes ? send(200, bytes, TYPES[path.extname(file)]) : send(404, 'no such file', 'text/plain');
+      }
+      if (fail === 'down') return request.socket.destroy();
+      const signedIn = !token || request.headers.cookie?.includes(`flyball=${token}`);
+      if (fail === '401' || !signedIn) return refuse(problem(401, 'a token is needed'));
+      if (p === '/api/v1/stream') {
+        if (fail === 'stream') return refuse(problem(503, 'no stream now'));
+        response.writeHead(200, { 'content-type': 'text/event-stream', 'cache-control': 'no-store', 'content-security-policy': CSP });
+        let id = 0;
+        const write = (type, data) => response.write(`${type === 'tick' ? `id: ${(id += 1)}\n` : ''}event: ${type}\ndata: ${JSON.stringify(data)}\n\n`);
+        write('history', { ticks: world.ticks });
+        const here = world;
+        here.listeners.add(write);
+        streams.add(request.socket);
+        request.socket.on('close', () => {
+          here.listeners.delete(write);
+          streams.delete(request.socket);
+        });
+        return undefined;
+      }
+      const limit = Number(url.searchParams.get('limit') ?? 100);
+      if (p === '/api/v1/throttles') return send(200, { at: iso(world.now), throttles: [...world.throttles.values()].map((t) => world.show(t)) });
+      if (p === '/api/v1/decisions') return send(200, { decisions: world.decisions.slice(0, limit) });
+      if (p === '/api/v1/failures') return send(200, { failures: world.failures.slice(0, limit) });
+      if (p === '/api/v1/audit') return send(200, { entries: world.audit.slice(0, limit) });
+      if (p === '/api/v1/workers') return send(200, { workers: [] });
+      if (p === '/api/v1/jobs') return send(200, { jobs: world.jobs(), next: null });
+      let match = p.match(/^\/api\/v1\/jobs\/(\d+)(\/retry)?$/);
+      if (match) {
+        const id = Number(match[1]);
+        if (id < 1000) return refuse(problem(404, 'no such job', [], `there is no job ${id}`));
+        if (request.method === 'DELETE') world.cancelled.add(id);
+        if (match[2]) world.cancelled.delete(id);
+        return send(200, world.job(id));
+      }
+      match = p.match(/^\/api\/v1\/throttles\/([^/]+)(\/why)?$/);
+      const t = match && world.throttles.get(decodeURIComponent(match[1]));
+      if (!t) return refuse(problem(404, 'not found'));
+      if (match[2]) {
+        const own = world.decisions.filter((d) => d.throttle === t.name).slice(0, 20);
+        return send(200, { throttle: t.name, sentence: `${t.name} runs at ${world.effective(t)} rps: ${t.reason || 'a person set it'}.`, decisions: own });
+      }
+      if (request.method === 'PATCH') {
+        const body = JSON.parse(text);
+        const errors = validate(body);
+        if (errors.length) return refuse(problem(422, 'the knobs were refused', errors));
+        const seen = request.headers['if-match'];
+        if (seen !== undefined && seen !== `"${t.seq}"`) return refuse(problem(409, 'somebody was faster', [], `seq is ${t.seq}, not ${seen}`));
+        world.edit(t, body);
+      }
+      return send(200, world.show(t));
+    } catch (error) {
+      return refuse(problem(500, String(error)));
+    }
+  });
+  await new Promise((resolve) => server.listen(port, '127.0.0.1', resolve));
+  return {
+    url: `http://127.0.0.1:${server.address().port}`,
+    requests,
+    steer,
+    close: () => {
+      clearInterval(timer);
+      server.close();
+      server.closeAllConnections();
+    },
+  };
+}
+
+if (process.argv[1] === fileURLToPath(import.meta.url)) {
+  const option = (name, fallback) => {
+    const i = process.argv.indexOf(`--${name}`);
+    return i < 0 ? fallback : process.argv[i + 1];
+  };
+  const mock = await startMock({ port: Number(option('port', 8099)), phase: option('phase', 'steady'), empty: process.argv.includes('--empty'), token: option('token') });
+  console.log(`mock of Flyball at ${mock.url}`);
+}

@@ -1,0 +1,198 @@
+// The dashboard's pure modules: `node --test scripts/browser-test/pure.test.mjs`.
+
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+
+import * as format from '../../src/api/dashboard/format.js';
+import * as knobs from '../../src/api/dashboard/knobs.js';
+import { plot, ratio, spread } from '../../src/api/dashboard/plot.js';
+import { deciderOf, spans } from '../../src/api/dashboard/ribbons.js';
+import { Ring } from '../../src/api/dashboard/ring.js';
+import * as scale from '../../src/api/dashboard/scale.js';
+import { apply, emptyState, facts, ordered, totalReady } from '../../src/api/dashboard/state.js';
+import { auditLine, editText, standing } from '../../src/api/dashboard/words.js';
+
+const NOW = 1_700_000_000;
+const iso = (t) => new Date(t * 1000).toISOString();
+const tick = (at, rows) => ({ type: 'tick', data: { at, running_total: 2, workers: 1, throttles: rows } });
+const row = (more = {}) => ({ rps: 10, effective_rps: 10, achieved_rps: 9, limiting_share: 1, mode: 'auto', state: 'flowing', breaker: 'closed', ready: 5, running: 1, dead: 0, signals: {}, ...more });
+
+test('numbers_keep_three_digits_and_unknown_is_never_zero', () => {
+  assert.deepEqual([0, 0.0123, 1.234, 12.34, 123.4, 1234, 123456, 2.5e6].map(format.number), ['0', '0.012', '1.23', '12.3', '123', '1,234', '123k', '2.5M']);
+  for (const nothing of [null, undefined, NaN, Infinity, 'ten']) assert.equal(format.number(nothing), '–');
+  assert.equal(format.rate(-1), 'unlimited');
+  assert.equal(format.rate(0), '0');
+});
+
+test('durations_and_ages_read_naturally', () => {
+  assert.deepEqual([0.25, 1.5, 42, 600, 3600, 5460, 90000].map(format.duration), ['250 ms', '1.5 s', '42 s', '10 min', '60 min', '1 h 31 min', '1 d']);
+  assert.equal(format.ago(0.3), 'now');
+  assert.equal(format.ago(4.2), '4 s ago');
+  assert.equal(format.unixSeconds('not a time'), null);
+});
+
+test('a_ring_forgets_the_oldest_and_refuses_what_is_not_newer', () => {
+  const ring = new Ring(3);
+  for (const t of [1, 2, 2, 1, 3, 4]) ring.push({ t });
+
+  assert.deepEqual(ring.between(0, 9).map((p) => p.t), [2, 3, 4]);
+  assert.equal(ring.last.t, 4);
+  assert.equal(ring.nearest(3.4, 1).t, 3);
+  assert.equal(ring.nearest(9, 1), null);
+  assert.deepEqual(ring.between(3, 3).map((p) => p.t), [2, 3], 'one neighbour before the edge is kept');
+});
+
+test('a_rate_axis_spans_the_values_between_factor_5_and_1000', () => {
+  for (const values of [[120, 121], [0.001, 900], [0], [], [null, -1, 5], [1e-4], [1e6]]) {
+    const { low, high } = scale.rateDomain(values);
+    assert.ok(low > 0 && high / low >= 5 - 1e-9 && high / low <= 10_001, `${values} gave ${low}..${high}`);
+    const most = Math.max(...values.filter((v) => v > 0), 0);
+    assert.ok(high >= most);
+  }
+});
+
+test('zero_lies_below_every_rate_and_unlimited_above', () => {
+  const y = scale.rateScale({ low: 1, high: 100 }, 0, 100);
+  assert.equal(y(0), 100);
+  assert.ok(y(0) > y(1) && y(1) > y(10) && y(10) > y(100) && y(100) > y(-1));
+  assert.equal(y(1e-9), y(1), 'what is below the axis stays on its floor, apart from zero');
+});
+
+test('log_ticks_are_never_more_than_asked_for', () => {
+  for (const most of [2, 3, 5, 8]) {
+    const ticks = scale.logTicks({ low: 0.01, high: 1e4 }, most);
+    assert.ok(ticks.length >= 2 && ticks.length <= most, `${most}: ${ticks}`);
+  }
+  assert.deepEqual(scale.logTicks({ low: 1, high: 10 }, 5), [1, 2, 5, 10]);
+});
+
+test('time_ticks_fall_on_round_clock_times', () => {
+  assert.ok(scale.timeTicks(NOW, NOW + 120, 800).every((t) => t % 15 === 0));
+  assert.ok(scale.timeTicks(NOW, NOW + 600, 300).every((t) => t % 300 === 0));
+});
+
+test('one_spike_does_not_flatten_the_signals', () => {
+  assert.equal(scale.ratioTop(0.9, 2), 1.6);
+  assert.equal(scale.ratioTop(50, 2), 3);
+  assert.ok(scale.ratioTop(1.9, 2) >= 2);
+});
+
+test('labels_are_moved_apart_in_order_and_stay_inside', () => {
+  const placed = spread([50, 51, 49], 12, 0, 60);
+  assert.ok(placed[2] < placed[0] && placed[0] < placed[1]);
+  assert.ok(placed[0] - placed[2] >= 12 && placed[1] - placed[0] >= 12);
+  assert.ok(Math.max(...placed) <= 54);
+});
+
+test('a_hole_in_time_ends_a_span', () => {
+  const points = [1, 2, 3, 30, 31].map((t) => ({ t, breaker: t === 3 ? 'open' : 'closed' }));
+  assert.deepEqual(spans(points, (p) => p.breaker, 32), [
+    { from: 1, to: 3, value: 'closed' },
+    { from: 3, to: 4, value: 'open' },
+    { from: 30, to: 32, value: 'closed' },
+  ]);
+});
+
+test('a_person_and_a_fallback_go_before_the_last_decision', () => {
+  const decider = deciderOf([{ t: 5, limiting: 'load' }, { t: 8, limiting: 'slew_limit' }]);
+  const point = (t, more) => ({ t, mode: 'auto', state: 'flowing', breaker: 'closed', signals: {}, ...more });
+  assert.equal(decider(point(1)), 'governor');
+  assert.equal(decider(point(5)), 'load');
+  assert.equal(decider(point(6, { mode: 'manual' })), 'manual');
+  assert.equal(decider(point(7, { state: 'paused' })), 'paused');
+  assert.equal(decider(point(8)), 'slew limit');
+  assert.equal(decider(point(9, { signals: { load: { stale: true } } })), 'stale');
+});
+
+test('history_then_ticks_make_one_line_without_doubles', () => {
+  const state = emptyState();
+  apply(state, { type: 'history', data: { ticks: [tick(1, { a: row() }).data, tick(2, { a: row() }).data] } });
+  apply(state, tick(2, { a: row({ rps: 99 }) }));
+  const touched = apply(state, tick(3, { a: row(), b: row({ ready: 7 }) }));
+
+  assert.deepEqual(state.throttles.get('a').ring.between(0, 9).map((p) => p.t), [1, 2, 3]);
+  assert.ok(touched.has('unknown'), 'a throttle without details is asked for');
+  assert.equal(totalReady(state), 12);
+});
+
+test('a_null_reading_stays_null', () => {
+  const state = emptyState();
+  apply(state, tick(1, { a: row({ achieved_rps: null, signals: { load: { value: null, setpoint: 1, trip: 2, stale: false } } }) }));
+  const point = state.throttles.get('a').ring.last;
+  assert.equal(point.achieved, null);
+  assert.equal(ratio(point, 'load'), null);
+});
+
+test('what_was_told_last_counts_tick_or_details', () => {
+  const state = emptyState();
+  apply(state, tick(1, { a: row({ state: 'paused' }) }));
+  apply(state, { type: 'throttle', data: { name: 'a', mode: 'manual', state: 'flowing', paused: false, knobs: { rps: 3 } } });
+  assert.deepEqual([facts(state.throttles.get('a')).paused, facts(state.throttles.get('a')).mode], [false, 'manual']);
+  apply(state, tick(2, { a: row({ state: 'paused' }) }));
+  assert.deepEqual([facts(state.throttles.get('a')).paused, facts(state.throttles.get('a')).mode], [true, 'auto']);
+});
+
+test('decisions_come_once_and_newest_first', () => {
+  const state = emptyState();
+  apply(state, tick(NOW, { a: row() }));
+  const d = (id, at) => ({ id, throttle: 'a', at: iso(at), rps: 1, previous_rps: 2, reason: 'r', limiting: 'load' });
+  apply(state, { type: 'decision', data: d(2, NOW + 2) });
+  apply(state, { type: 'decisions', data: { decisions: [d(2, NOW + 2), d(1, NOW + 1)] } });
+
+  assert.deepEqual(state.decisions.map((x) => x.id), [2, 1]);
+  assert.deepEqual(state.throttles.get('a').decisions.map((x) => x.id), [1, 2]);
+});
+
+test('governed_throttles_come_first_and_vanished_ones_go', () => {
+  const state = emptyState();
+  apply(state, { type: 'throttles', data: { throttles: [{ name: 'a', governor: null }, { name: 'z', governor: {} }] } });
+  assert.deepEqual(ordered(state).map((t) => t.name), ['z', 'a']);
+  apply(state, { type: 'throttles', data: { throttles: [{ name: 'a', governor: null }] } });
+  assert.deepEqual(ordered(state).map((t) => t.name), ['a']);
+});
+
+test('a_plot_carries_edits_by_people_only', () => {
+  const state = emptyState();
+  apply(state, tick(NOW, { a: row() }));
+  for (const who of ['governor', 'anna']) apply(state, { type: 'audit', data: { at: iso(NOW), who, action: 'throttle.set', subject: 'a', before: { rps: 1 }, after: { rps: 2 } } });
+  assert.deepEqual(plot(state.throttles.get('a'), NOW - 10, NOW).edits, [{ t: NOW, who: 'anna' }]);
+});
+
+test('only_what_differs_is_sent_and_a_text_that_is_no_number_is_told', () => {
+  const current = { rps: 120, burst: 1, mode: 'auto' };
+  assert.deepEqual(knobs.readEdits({ rps: '5', burst: '1.0', mode: 'manual' }, current), { body: { rps: 5, mode: 'manual' }, errors: {} });
+  const { body, errors } = knobs.readEdits({ rps: 'ten', burst: ' ' }, current);
+  assert.deepEqual(body, {});
+  assert.match(errors.rps, /"ten" is not a number/);
+  assert.match(errors.burst, /needed/);
+  for (const text of ['1,5', 'NaN', 'Infinity', '0x10', '--1', '1e999', '']) assert.equal(knobs.parseNumber(text), null, text);
+  for (const [text, value] of [['-1', -1], ['.5', 0.5], [' 1e3 ', 1000], ['-7', -7]]) assert.equal(knobs.parseNumber(text), value);
+});
+
+test('the_governors_own_moves_are_no_conflict_but_a_persons_are', () => {
+  const base = { rps: 120, mode: 'auto', max: 10 };
+  assert.deepEqual(knobs.conflicts(base, { ...base, rps: 118 }, ['rps']), []);
+  assert.deepEqual(knobs.conflicts({ ...base, mode: 'manual' }, { ...base, mode: 'manual', rps: 5 }, ['rps']), ['rps']);
+  assert.deepEqual(knobs.conflicts(base, { ...base, mode: 'manual', rps: 5 }, ['rps']), ['rps', 'mode']);
+  assert.deepEqual(knobs.conflicts(base, { ...base, max: 20 }, ['rps']), []);
+});
+
+test('a_problem_is_placed_beside_its_fields', () => {
+  const { fields, rest } = knobs.placeProblem({ errors: [{ pointer: '/rps', message: 'too low' }, { pointer: '#/min', message: 'odd' }, { pointer: '/zzz', message: 'unknown' }] }, ['rps', 'min']);
+  assert.deepEqual(fields, { rps: 'too low', min: 'odd' });
+  assert.deepEqual(rest, ['zzz: unknown']);
+  assert.deepEqual(knobs.placeProblem(null, []).rest, ['the server refused the edit without a reason']);
+});
+
+test('the_audit_line_says_what_who_when_and_why', () => {
+  const entry = { t: NOW, who: 'anna', action: 'throttle.set', subject: 'reindex', before: { rps: 120, seq: 1, paused: false }, after: { rps: 5, seq: 2, paused: false }, why: 'provider asked' };
+  assert.equal(auditLine(entry, NOW), `rps 120 → 5 by anna, ${format.clock(NOW)}, 'provider asked'`);
+  assert.equal(editText({ ...entry, before: { paused: false }, after: { paused: true } }), 'paused');
+  assert.equal(editText({ ...entry, before: { knobs: { rps: 1 } }, after: { knobs: { rps: -1 } } }), 'rps 1 → unlimited');
+  assert.equal(editText({ ...entry, action: 'job_retry', before: null, after: null }), 'job retry');
+});
+
+test('an_open_breaker_goes_before_a_stopped_rate', () => {
+  assert.deepEqual(standing({ state: 'stopped', breaker: 'open' }), { text: 'breaker open', tone: 'alarm' });
+  assert.equal(standing({ state: 'flowing', breaker: null }).tone, 'calm');
+});

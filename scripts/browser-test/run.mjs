@@ -1,0 +1,446 @@
+// Drives the dashboard in headless Chromium and says what is wrong with it.
+//
+//   node scripts/browser-test/run.mjs [--url http://127.0.0.1:8080 [--token TOKEN]] [--shots DIR] [--throttle NAME]
+//
+// Without --url it starts the mock and also plays what a real server cannot be asked to do: a breaker that opens, a rival's
+// edit, a server that vanishes. With --url one knob (max) is turned up by one and back again, signed "browser-test".
+// Exit code 0: all is well; 1: something failed, listed at the end; 69: no Chromium or no server.
+
+import { mkdirSync, writeFileSync } from 'node:fs';
+import path from 'node:path';
+
+import { Chromium, findChromium } from './chromium.mjs';
+import { startMock } from './mock.mjs';
+
+const option = (name) => {
+  const i = process.argv.indexOf(`--${name}`);
+  return i < 0 ? undefined : process.argv[i + 1];
+};
+const shots = option('shots');
+const failures = [];
+/** Log entries that a check provoked itself, such as the 422 of a refused edit. */
+const provoked = [];
+const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+
+async function check(name, work) {
+  const before = failures.length;
+  try {
+    const found = await work();
+    for (const fault of Array.isArray(found) ? found : []) failures.push(`${name}: ${fault}`);
+  } catch (error) {
+    failures.push(`${name}: ${error.message}`);
+  }
+  console.log(`${failures.length === before ? 'ok  ' : 'FAIL'} ${name}`);
+}
+
+async function shot(page, name, full = true) {
+  if (!shots) return;
+  mkdirSync(shots, { recursive: true });
+  writeFileSync(path.join(shots, `${name}.png`), await page.screenshot({ full }));
+}
+
+// === what runs inside the page ===
+
+/** Canvases that are blank: a drawn chart has several colours. */
+const BLANK_CANVASES = `(() => {
+  const faults = [];
+  for (const canvas of document.querySelectorAll('.plane canvas:not(.overlay)')) {
+    const name = canvas.closest('section').querySelector('h2').textContent;
+    if (!canvas.width) { faults.push(name + ': the canvas has no size'); continue; }
+    const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+    const colours = new Set(); let inked = 0;
+    for (let i = 0; i < data.length; i += 4) if (data[i + 3] > 40) { inked += 1; colours.add((data[i] >> 4) + '/' + (data[i + 1] >> 4) + '/' + (data[i + 2] >> 4)); }
+    if (inked < 500 || colours.size < 4) faults.push(name + ': ' + inked + ' inked pixels in ' + colours.size + ' colours');
+  }
+  return faults;
+})()`;
+
+/** Texts whose contrast with what lies behind them is under WCAG AA. */
+const POOR_CONTRAST = `(() => {
+  const pen = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
+  const rgba = (colour) => { pen.clearRect(0, 0, 1, 1); pen.fillStyle = colour; pen.fillRect(0, 0, 1, 1); return [...pen.getImageData(0, 0, 1, 1).data]; };
+  const light = ([r, g, b]) => { const f = (v) => { v /= 255; return v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; }; return 0.2126 * f(r) + 0.7152 * f(g) + 0.0722 * f(b); };
+  const ground = (element) => { for (let e = element; e; e = e.parentElement) { const c = rgba(getComputedStyle(e).backgroundColor); if (c[3] > 250) return c; } return [255, 255, 255, 255]; };
+  const faults = new Map();
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const element = walker.currentNode.parentElement;
+    if (!walker.currentNode.textContent.trim() || !element.checkVisibility({ visibilityProperty: true }) || element.closest('.aloud, .skip, :disabled, option, noscript')) continue;
+    const style = getComputedStyle(element);
+    const a = light(rgba(style.color)); const b = light(ground(element));
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    const large = parseFloat(style.fontSize) >= 24 || (parseFloat(style.fontSize) >= 18.6 && style.fontWeight >= 700);
+    if (ratio < (large ? 3 : 4.5)) faults.set(element.className || element.tagName, ratio.toFixed(2) + ':1 for "' + element.textContent.trim().slice(0, 40) + '" (' + (element.className || element.tagName) + ')');
+  }
+  return [...faults.values()];
+})()`;
+
+/** Elements that stick out of the page sideways, unless something clips or scrolls them. */
+const OVERFLOW = `(() => {
+  const wide = document.documentElement.clientWidth;
+  const faults = [];
+  if (document.documentElement.scrollWidth > wide) faults.push('the page is ' + document.documentElement.scrollWidth + ' px wide in ' + wide);
+  for (const element of document.querySelectorAll('body *')) {
+    const { right, left, width } = element.getBoundingClientRect();
+    if (!width || (right <= wide + 1 && left >= -1) || !element.checkVisibility() || element.closest('.aloud, .skip, thead, legend, svg')) continue;
+    let clipped = false;
+    for (let e = element.parentElement; e && e !== document.body; e = e.parentElement) if (getComputedStyle(e).overflowX !== 'visible') clipped = true;
+    if (!clipped) faults.push((element.className || element.tagName) + ' ends at ' + Math.round(right));
+  }
+  return faults.slice(0, 8);
+})()`;
+
+/** Interactive elements that cannot be told by a screen reader. */
+async function namelessControls(page) {
+  const { nodes } = await page.send('Accessibility.getFullAXTree');
+  const roles = new Set(['button', 'textbox', 'combobox', 'slider', 'radio', 'link', 'searchbox', 'checkbox']);
+  return nodes.filter((n) => !n.ignored && roles.has(n.role?.value) && !n.name?.value?.trim())
+    .map((n) => `a ${n.role.value} has no name`);
+}
+
+const panelOf = (name) => `[...document.querySelectorAll('section.throttle')].find((s) => s.querySelector('h2').textContent === ${JSON.stringify(name)})`;
+const focusIn = (panel, name) => `(() => { const i = ${panel}.querySelector('[name="${name}"]'); i.scrollIntoView({ block: 'center' }); i.focus(); i.select?.(); return true; })()`;
+const openKnobs = (panel) => `${panel}.querySelector('details').open = true`;
+
+// === the checks ===
+
+async function main() {
+  if (!findChromium()) {
+    console.error('no chromium found: apt-get install chromium, or set CHROMIUM to its path');
+    return 69;
+  }
+  const mock = option('url') ? null : await startMock({ phase: 'steady' });
+  const url = (option('url') ?? mock.url).replace(/\/$/, '');
+  const reachable = await fetch(`${url}/login`).catch(() => null);
+  if (!reachable) {
+    console.error(`no server answers at ${url}`);
+    return 69;
+  }
+  const browser = await Chromium.start();
+  try {
+    await checks(browser, url, mock);
+  } finally {
+    await browser.close();
+    mock?.close();
+  }
+  if (failures.length) {
+    console.error(`\n${failures.length} failed:\n${failures.map((f) => `  - ${f}`).join('\n')}`);
+    return 1;
+  }
+  console.log('\nall is well');
+  return 0;
+}
+
+async function checks(browser, url, mock) {
+  const page = await browser.page();
+  await page.size(1400, 1000);
+  await page.scheme('light');
+
+  await check('the login page works without scripts and keeps the policy', async () => {
+    const html = await (await fetch(`${url}/login`)).text();
+    const faults = [];
+    if (!/<form[^>]+method="post"[^>]+action="\/login"/.test(html)) faults.push('no form that posts to /login');
+    if (!/name="token"/.test(html)) faults.push('no field named token');
+    if (/<script>|\sstyle="|\son\w+="/.test(html)) faults.push('inline script or style');
+    return faults;
+  });
+  if (option('token')) {
+    await check('a wrong token is refused in words', async () => {
+      provoked.push(/status of 40[13]/);
+      await page.open(`${url}/login`);
+      await page.evaluate(`document.getElementById('token').value = 'wrong', document.forms[0].requestSubmit(), true`);
+      await page.until('the error beside the field', `location.pathname === '/login' && document.getElementById('token-error')?.textContent.trim().length > 5`);
+    });
+    await check('the token opens the page', async () => {
+      await page.open(`${url}/login`);
+      await page.evaluate(`document.getElementById('token').value = ${JSON.stringify(option('token'))}, document.forms[0].requestSubmit(), true`);
+      await page.until('the dashboard after signing in', `location.pathname === '/' && document.getElementById('governed')`);
+    });
+  }
+  await page.open(`${url}/`);
+
+  await check('every answer for the page carries a strict policy', async () => {
+    const policies = await page.evaluate(`Promise.all(['/', '/login', '/assets/app.js', '/assets/app.css', '/assets/icon.svg'].map(async (p) => {
+      const r = await fetch(p); return [p, r.status, r.headers.get('content-security-policy') ?? '', r.headers.get('content-type') ?? '']; }))`);
+    return policies.flatMap(([p, status, policy, type]) => [
+      ...(status === 200 ? [] : [`${p} answered ${status}`]),
+      ...(p.includes('.') || /default-src 'none'/.test(policy) ? [] : [`${p}: no default-src 'none' in "${policy}"`]),
+      ...(/unsafe|\*|https?:/.test(policy) ? [`${p}: "${policy}" is not strict`] : []),
+      ...(p.endsWith('.js') && !/javascript/.test(type) ? [`${p} is sent as ${type}`] : []),
+    ]);
+  });
+  await check('the stream goes live', () => page.until('the state "live"', `document.getElementById('phase').dataset.phase === 'live' && document.querySelector('section.throttle')`, 15_000).then(() => []));
+  await page.until('a chart', `document.querySelector('.plane canvas')?.width > 0`);
+
+  const throttle = option('throttle') ?? await page.evaluate(`document.querySelector('#governed h2, #plain h2').textContent`);
+  const name = mock ? 'reindex' : throttle;
+  const panel = panelOf(name);
+
+  await check('charts are drawn', async () => {
+    await page.evaluate(`${panel}.scrollIntoView()`);
+    const seen = `[...document.querySelectorAll('.plane')].filter((p) => p.getBoundingClientRect().top < innerHeight).length`;
+    await page.until('a chart in view', `${seen} > 0`);
+    const height = await page.evaluate('document.documentElement.scrollHeight');
+    await page.size(1400, Math.min(height + 200, 12_000));
+    await page.until('ink on every canvas', `(${BLANK_CANVASES}).length === 0`, 6_000).catch(() => {});
+    return page.evaluate(BLANK_CANVASES);
+  });
+  await shot(page, 'light-1400');
+  await page.evaluate(`document.querySelectorAll('details').forEach((d) => { d.open = true; })`);
+  await page.until('the reasons', `${panel}.querySelector('.why p')`).catch(() => {});
+  await check('light: text contrast is AA', () => page.evaluate(POOR_CONTRAST));
+  await check('every control has a name', () => namelessControls(page));
+
+  await page.scheme('dark');
+  await pause(500);
+  await check('dark: the system\'s preference is followed, charts too', async () => {
+    const colour = await page.evaluate(`getComputedStyle(document.body).backgroundColor`);
+    const [r] = colour.match(/\d+/g).map(Number);
+    return [...(r < 60 ? [] : [`the ground is ${colour}`]), ...await page.evaluate(BLANK_CANVASES)];
+  });
+  await check('dark: text contrast is AA', () => page.evaluate(POOR_CONTRAST));
+  await shot(page, 'dark-1400');
+  await page.scheme('light');
+  await check('the toggle overrules the system and is remembered', async () => {
+    await page.evaluate(`document.querySelector('#theme input[value=dark]').click()`);
+    await page.open(`${url}/`);
+    const theme = await page.evaluate('document.documentElement.dataset.theme');
+    await page.evaluate(`document.querySelector('#theme input[value=auto]').click()`);
+    return theme === 'dark' ? [] : [`after reloading the theme is ${theme}`];
+  });
+
+  await page.size(1400, 1000);
+  await page.until('the panel', `${panel}`);
+
+  await check('the keyboard reaches the chart, reads it and reaches the edit form', async () => {
+    await page.evaluate(`document.activeElement?.blur(), scrollTo(0, 0), true`);
+    const here = `(() => { const e = document.activeElement; return { tag: e.tagName, name: e.getAttribute('name'), cls: e.className, own: ${panel}.contains(e), ring: getComputedStyle(e).outlineStyle, radio: e.type === 'radio' }; })()`;
+    const faults = [];
+    let read = false;
+    let opened = false;
+    for (let i = 0; i < 200; i += 1) {
+      await page.key('Tab');
+      const at = await page.evaluate(here);
+      if (at.ring === 'none' && !at.radio && at.tag !== 'BODY' && at.tag !== 'HTML') faults.push(`no focus ring on ${at.tag} ${at.cls} ${at.name ?? ''}`);
+      if (!at.own) continue;
+      if (at.cls === 'plane') {
+        await page.key('ArrowLeft');
+        await page.key('ArrowLeft');
+        const text = await page.evaluate('document.activeElement.getAttribute("aria-valuetext")');
+        if (!/^\d\d:\d\d:\d\d: knob /.test(text)) faults.push(`the chart reads "${text}"`);
+        read = true;
+        await page.key('Escape');
+      } else if (at.tag === 'SUMMARY' && !opened) {
+        await page.key('Enter');
+        opened = true;
+      } else if (at.name === 'rps') {
+        return read ? faults : [...faults, 'the chart was not reached'];
+      }
+    }
+    return [...faults, 'the rps field was not reached in 200 tabs'];
+  });
+
+  await check('without a name nothing is sent, and the page says why', async () => {
+    await page.evaluate(`localStorage.removeItem('flyball.who')`);
+    await page.open(`${url}/`);
+    await page.until('the form', `${panel} && ${panel}.querySelector('[name=max]').value !== ''`);
+    await page.evaluate(openKnobs(panel));
+    await page.evaluate(focusIn(panel, 'max'));
+    await page.type('1999');
+    await page.key('Enter');
+    await page.until('the error at the name', `!document.getElementById(${panel}.querySelector('[name=by]').id + '-error').hidden`);
+    return page.requests.some((r) => r.method === 'PATCH') ? ['a PATCH was sent'] : [];
+  });
+
+  await check('a text that is no number is told beside its field', async () => {
+    await page.evaluate(focusIn(panel, 'by'));
+    await page.type('browser-test');
+    await page.evaluate(focusIn(panel, 'max'));
+    await page.type('ten');
+    await page.key('Enter');
+    const text = await page.until('the field error', `(() => { const i = ${panel}.querySelector('[name=max]'); const e = document.getElementById(i.id + '-error'); return i.getAttribute('aria-invalid') === 'true' && !e.hidden && e.textContent; })()`);
+    return /not a number/.test(text) ? [] : [`it says "${text}"`];
+  });
+
+  await check('a value that the server refuses is told beside its field', async () => {
+    provoked.push(/status of 4(00|22)/);
+    await page.evaluate(`[...${panel}.querySelectorAll('button')].find((b) => b.textContent === 'Discard').click()`);
+    await page.evaluate(focusIn(panel, 'rps'));
+    await page.type('-7');
+    await page.key('Enter');
+    const text = await page.until('the field error', `(() => { const i = ${panel}.querySelector('[name=rps]'); const e = document.getElementById(i.id + '-error'); return i.getAttribute('aria-invalid') === 'true' && !e.hidden && e.textContent; })()`);
+    await shot(page, 'field-error', false);
+    return /\S/.test(text) ? [] : ['the error is empty'];
+  });
+
+  const api = (p) => page.evaluate(`fetch(${JSON.stringify(p)}).then((r) => r.json())`);
+  const throttlePath = `/api/v1/throttles/${encodeURIComponent(name)}`;
+  await check('an edit reaches the server and its audit line appears', async () => {
+    await page.evaluate(`[...${panel}.querySelectorAll('button')].find((b) => b.textContent === 'Discard').click()`);
+    const before = (await api(throttlePath)).knobs.max;
+    for (const value of [before + 1, before]) {
+      await page.until('the form to follow', `${panel}.querySelector('[name=max]').value !== '${value}' && !${panel}.querySelector('button[type=submit]').disabled`);
+      await page.evaluate(focusIn(panel, 'max'));
+      await page.type(String(value));
+      await page.evaluate(focusIn(panel, 'why'));
+      await page.type(value === before ? 'and back' : 'a look at the page');
+      await page.key('Enter');
+      await page.until('the confirmation', `/^Applied/.test(${panel}.querySelector('.form-note').textContent)`);
+      const now = (await api(throttlePath)).knobs.max;
+      if (now !== value) return [`max is ${now} on the server, not ${value}`];
+      await page.until('the audit line', `/by browser-test, \\d\\d:\\d\\d:\\d\\d, '${value === before ? 'and back' : 'a look at the page'}'/.test(${panel}.querySelector('.audit-line').textContent)`);
+      await page.until('the row in the list', `[...document.querySelectorAll('#audit tr')].some((r) => r.textContent.includes('browser-test') && r.textContent.includes('max'))`);
+    }
+    const sent = page.requests.filter((r) => r.method === 'PATCH').at(-1);
+    const guard = Object.entries(sent.headers).find(([h]) => h.toLowerCase() === 'if-match')?.[1];
+    await shot(page, 'edited', false);
+    return /^"\d+"$/.test(guard ?? '') ? [] : [`If-Match was ${guard}`];
+  });
+
+  await check('the crosshair follows the mouse', async () => {
+    const box = await page.evaluate(`(() => { const p = ${panel}.querySelector('.plane'); p.scrollIntoView({ block: 'center' }); const { left, top, width, height } = p.getBoundingClientRect(); return { left, top, width, height }; })()`);
+    await page.mouse(box.left + box.width * 0.6, box.top + box.height * 0.3);
+    await page.until('the time under the mouse', `/^\\d\\d:\\d\\d:\\d\\d$/.test(${panel}.querySelector('.when').textContent)`);
+    await shot(page, 'crosshair', false);
+    await page.mouse(2, 2);
+    await page.until('now again', `${panel}.querySelector('.when').textContent === 'now'`);
+  });
+
+  await check('the page draws at most four times a second, and never while hidden', async () => {
+    await page.evaluate(`${panel}.scrollIntoView()`);
+    await page.evaluate(`(() => { const clear = CanvasRenderingContext2D.prototype.clearRect; window.__frames = 0; const base = ${panel}.querySelector('.plane canvas');
+      CanvasRenderingContext2D.prototype.clearRect = function (...a) { if (this.canvas === base) window.__frames += 1; return clear.apply(this, a); }; return true; })()`);
+    await pause(3_000);
+    const seen = await page.evaluate('__frames');
+    await page.evaluate(`Object.defineProperty(document, 'hidden', { value: true, configurable: true }), document.dispatchEvent(new Event('visibilitychange')), true`);
+    await pause(700);
+    await page.evaluate('__frames = 0');
+    await pause(2_500);
+    const hidden = await page.evaluate('__frames');
+    await page.evaluate(`delete document.hidden, document.dispatchEvent(new Event('visibilitychange')), true`);
+    await page.until('drawing again', '__frames > 0');
+    return [...(seen >= 2 && seen <= 12 ? [] : [`${seen} frames in 3 s`]), ...(hidden === 0 ? [] : [`${hidden} frames while hidden`])];
+  });
+
+  await page.size(360, 780, { mobile: true });
+  await check('360 px wide: nothing sticks out', async () => {
+    await page.open(`${url}/`);
+    await page.until('the panel', `${panel} && ${panel}.querySelector('.plane canvas').width > 0`);
+    await page.evaluate(openKnobs(panel));
+    await pause(600);
+    return page.evaluate(OVERFLOW);
+  });
+  await shot(page, 'phone-360');
+  await check('360 px wide: the crosshair follows a finger', async () => {
+    const box = await page.evaluate(`(() => { const p = ${panel}.querySelector('.plane'); p.scrollIntoView({ block: 'center' }); const { left, top, width, height } = p.getBoundingClientRect(); return { left, top, width, height }; })()`);
+    const touchPoints = [{ x: box.left + box.width * 0.5, y: box.top + box.height * 0.3 }];
+    await page.send('Input.dispatchTouchEvent', { type: 'touchStart', touchPoints });
+    await page.until('the time under the finger', `/^\\d\\d:\\d\\d:\\d\\d$/.test(${panel}.querySelector('.when').textContent)`);
+    await page.send('Input.dispatchTouchEvent', { type: 'touchEnd', touchPoints: [] });
+  });
+  await page.size(1400, 1000);
+
+  if (mock) await mockChecks(page, mock, url);
+
+  await check('no errors in the console, no violations of the policy', () => [...new Set(page.errors)]
+    .filter((e) => !provoked.some((p) => p.test(e))).map((e) => e.slice(0, 220)));
+  await check('nothing was asked of another origin', () => [...new Set(page.requests.map((r) => r.url))]
+    .filter((u) => !u.startsWith(`${url}/`) && !/^(data|blob|about):/.test(u)));
+}
+
+/** What only a steered server can show. */
+async function mockChecks(page, mock, url) {
+  const panel = panelOf('reindex');
+  const fresh = async () => {
+    await page.open(`${url}/`);
+    await page.until('the panel', `${panel} && ${panel}.querySelector('.plane canvas').width > 0`);
+  };
+
+  await check('an open breaker is said in words, colour and title', async () => {
+    mock.steer({ phase: 'open' });
+    await fresh();
+    await page.until('the badge', `${panel}.querySelector('.badge').textContent === 'breaker open'`);
+    await page.until('the title', `document.title.startsWith('Breaker open')`);
+    await page.evaluate(`${panel}.scrollIntoView()`);
+    await pause(500);
+    await shot(page, 'breaker-open', false);
+    await page.scheme('dark');
+    await pause(700);
+    await shot(page, 'breaker-open-dark', false);
+    await page.scheme('light');
+  });
+
+  await check('the newer values of a rival are shown, and the person decides', async () => {
+    provoked.push(/status of 409/);
+    await page.evaluate(openKnobs(panel));
+    await page.evaluate(focusIn(panel, 'min'));
+    await page.type('3');
+    mock.steer({ edit: { throttle: 'reindex', by: 'tom', why: 'night shift', knobs: { min: 2 } } });
+    await page.evaluate(`${panel}.querySelector('form').requestSubmit(), true`);
+    const text = await page.until('the conflict', `(() => { const c = ${panel}.querySelector('.conflict'); return !c.hidden && c.textContent; })()`);
+    await page.evaluate(`${panel}.querySelector('form').scrollIntoView({ block: 'center' })`);
+    await shot(page, 'conflict', false);
+    await page.evaluate(`[...${panel}.querySelectorAll('.conflict button')][0].click()`);
+    await page.until('the edit after the decision', `/^Applied/.test(${panel}.querySelector('.form-note').textContent)`);
+    return /tom changed this/.test(text) && /min is now 2/.test(text) ? [] : [`it says "${text}"`];
+  });
+
+  await check('pause and resume, take over and hand back, by one button each', async () => {
+    for (const [button, badge] of [['Pause', 'paused'], ['Resume', null], ['Take over by hand', 'manual'], ['Hand to the governor', 'auto']]) {
+      await page.until(`the button ${button}`, `(() => { const b = [...${panel}.querySelectorAll('.panel-head button')].find((b) => b.textContent === '${button}' && !b.hidden && !b.disabled); if (b) b.click(); return Boolean(b); })()`);
+      if (badge) await page.until(`the badge ${badge}`, `[...${panel}.querySelectorAll('.badge')].some((b) => b.textContent === '${badge}')`);
+    }
+  });
+
+  await check('a job is found, with why it waits, and can be cancelled and retried', async () => {
+    await page.evaluate(`document.getElementById('lookup-id').value = '7600001111', document.getElementById('lookup').requestSubmit(), true`);
+    await page.until('why it waits', `document.querySelector('#lookup-result .waits')?.textContent.includes('Until')`);
+    await page.evaluate(`document.getElementById('lookup').scrollIntoView({ block: 'start' })`);
+    await page.until('a progress bar', `document.querySelector('#running progress')?.value > 0`);
+    await page.evaluate(`scrollBy(0, -80)`);
+    await shot(page, 'jobs', false);
+    for (const [button, word] of [['Cancel', 'cancelled'], ['Retry now', 'ready']]) {
+      await page.evaluate(`[...document.querySelectorAll('#lookup-result button')].find((b) => b.textContent === '${button}').click()`);
+      await page.until(`the state ${word}`, `document.querySelector('#lookup-result .badge')?.textContent === '${word}'`);
+    }
+    provoked.push(/status of 404/);
+    await page.evaluate(`document.getElementById('lookup-id').value = '7', document.getElementById('lookup').requestSubmit(), true`);
+    await page.until('that there is none', `document.querySelector('#lookup-result .error')?.textContent.includes('no job 7')`);
+    await page.evaluate(`[...document.querySelectorAll('#failures button')].find((b) => b.textContent === 'Retry').click()`);
+    await page.until('the retried job', `[...document.querySelectorAll('#failures button')].some((b) => b.textContent === 'Ready again')`);
+  });
+
+  await check('a broken stream is said with the age of the data, and comes back', async () => {
+    provoked.push(/net::ERR_|status of 503|status of 401/);
+    mock.steer({ fail: 'down' });
+    await page.until('the state "lost"', `/^reconnecting, last data/.test(document.getElementById('phase-text').textContent)`, 15_000);
+    await page.until('the notice', `!document.getElementById('away').hidden`, 15_000);
+    await page.evaluate('scrollTo(0, 0)');
+    await shot(page, 'away', false);
+    mock.steer({ fail: null });
+    await page.until('live again', `document.getElementById('phase').dataset.phase === 'live' && document.getElementById('away').hidden`, 20_000);
+  });
+
+  await check('without a token the way to sign in is shown', async () => {
+    mock.steer({ fail: '401' });
+    await page.open(`${url}/`);
+    await page.until('the link', `!document.getElementById('signed-out').hidden && document.querySelector('#signed-out a').getAttribute('href') === '/login'`);
+    await shot(page, 'signed-out', false);
+    mock.steer({ fail: null });
+  });
+
+  await check('the login page looks right', async () => {
+    await page.open(`${url}/login`);
+    await shot(page, 'login', false);
+    return page.evaluate(POOR_CONTRAST);
+  });
+
+  await check('an empty server says how to enqueue', async () => {
+    mock.steer({ empty: true });
+    await page.open(`${url}/`);
+    await page.until('the example', `!document.getElementById('no-throttles').hidden && document.querySelector('[data-origin]').textContent.includes(location.origin)`);
+    await shot(page, 'empty', false);
+  });
+}
+
+process.exit(await main());

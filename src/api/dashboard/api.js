@@ -1,0 +1,65 @@
+// Requests to the HTTP API, and its problems as errors.
+
+/** The server answered with a problem, or did not answer (status 0). */
+export class ApiError extends Error {
+  /**
+   * @param {number} status
+   * @param {any} problem the problem+json body, if there was one
+   */
+  constructor(status, problem) {
+    super(problem?.detail || problem?.title || (status ? `the server answered ${status}` : 'the server does not answer'));
+    this.status = status;
+    this.problem = problem;
+  }
+}
+
+/** No call waits longer than this. */
+const TIMEOUT_MS = 10_000;
+
+/**
+ * @param {string} method
+ * @param {string} path
+ * @param {{ body?: any, seq?: number }} [options] `seq` is sent as If-Match
+ * @returns {Promise<any>}
+ */
+export async function call(method, path, { body, seq } = {}) {
+  /** @type {Record<string, string>} */
+  const headers = { accept: 'application/json' };
+  if (body !== undefined) headers['content-type'] = 'application/json';
+  if (seq !== undefined) headers['if-match'] = `"${seq}"`;
+  let response;
+  try {
+    response = await fetch(path, {
+      method,
+      headers,
+      body: body === undefined ? undefined : JSON.stringify(body),
+      credentials: 'same-origin',
+      signal: AbortSignal.timeout(TIMEOUT_MS),
+    });
+  } catch {
+    throw new ApiError(0, null);
+  }
+  const answer = await response.json().catch(() => null);
+  if (!response.ok) throw new ApiError(response.status, answer);
+  return answer;
+}
+
+/** @param {string} path */
+export function get(path) {
+  return call('GET', path);
+}
+
+/**
+ * Writes knobs, guarded by the sequence number that the person has seen.
+ * @param {string} name
+ * @param {Record<string, any>} body
+ * @param {number} [seq]
+ */
+export function patchThrottle(name, body, seq) {
+  return call('PATCH', throttlePath(name), { body, seq });
+}
+
+/** @param {string} name */
+export function throttlePath(name) {
+  return `/api/v1/throttles/${encodeURIComponent(name)}`;
+}

@@ -1,0 +1,286 @@
+// The page: brings the stream, the state and the parts together. Starts here.
+
+import { get } from './api.js';
+import { Cursor } from './chartview.js';
+import { h, keyed, setAttr, setText, show } from './dom.js';
+import { ago, clock, count, rate, UNKNOWN } from './format.js';
+import { JobLookup, RunningJobs } from './jobs.js';
+import { showAudit, showDecisions, showFailures } from './lists.js';
+import { Live } from './live.js';
+import { forgetPalette } from './palette.js';
+import { Panel, panelId } from './panel.js';
+import { radioSetting } from './settings.js';
+import { apply, emptyState, facts, ordered, totalReady } from './state.js';
+import { auditLine, breakerText, standing } from './words.js';
+
+/** The page draws at most so often; ticks come once a second. */
+const FRAME_MS = 300;
+const POLL_THROTTLES_MS = 5_000;
+const POLL_JOBS_MS = 3_000;
+/** A hidden page gives its stream back after this time; the history fills the hole when it is seen again. */
+const HIDDEN_MS = 30_000;
+/** Throttles without a governor beyond this number are shown on demand. */
+const PLAIN_PANELS = 12;
+/** Chips above the panels; with more throttles than this they would be a wall. */
+const CHIPS = 48;
+
+const $ = (/** @type {string} */ id) => /** @type {any} */ (document.getElementById(id));
+
+const state = emptyState();
+const cursor = new Cursor();
+/** @type {Map<string, Panel>} */
+const panels = new Map();
+const dirty = new Set(['throttles', 'decisions', 'failures', 'audit', 'phase']);
+let windowS = 120;
+let showAll = false;
+let unreachable = false;
+/** Server's clock minus ours, in seconds, by the last tick. */
+let skew = 0;
+let drawnAt = 0;
+let frame = 0;
+let askSoon = 0;
+
+const lookup = new JobLookup({ form: $('lookup'), input: $('lookup-id'), result: $('lookup-result') });
+const running = new RunningJobs({ body: $('running'), empty: $('running-empty'), more: $('running-more'), look: (id) => lookup.open(id) });
+
+const live = new Live({
+  message: (message) => take(message),
+  phase: (phase) => take({ type: 'phase', data: phase }),
+  connected: () => {
+    askThrottles();
+    askLists();
+  },
+});
+
+/** @param {{ type: string, data: any }} message */
+function take(message) {
+  const isNews = message.type === 'decision' || message.type === 'audit';
+  const before = isNews && message.type === 'decision' ? state.throttles.get(message.data.throttle)?.decisions.at(-1) : null;
+  const touched = apply(state, message);
+  if (message.type === 'tick' && state.lastTick !== null) skew = state.lastTick - Date.now() / 1000;
+  if (touched.has('unknown') || message.type === 'audit') askThrottlesSoon();
+  if (isNews && !document.hidden) announce(message, before ?? null);
+  for (const part of touched) dirty.add(part);
+  if (touched.size) schedule();
+}
+
+/** Draws soon, once, and only while somebody can see it. */
+function schedule() {
+  if (frame || document.hidden) return;
+  const wait = Math.max(0, drawnAt + FRAME_MS - performance.now());
+  frame = window.setTimeout(() => requestAnimationFrame(draw), wait);
+}
+
+function draw() {
+  frame = 0;
+  drawnAt = performance.now();
+  const now = Date.now() / 1000 + skew;
+  drawHeader(now);
+  drawThrottles(now);
+  if (dirty.has('decisions')) showDecisions($('decisions'), $('decisions-empty'), state.decisions, $('decisions-throttle').value, now);
+  if (dirty.has('failures')) showFailures($('failures'), $('failures-empty'), state.failures, (id) => lookup.open(id), now);
+  if (dirty.has('audit')) showAudit($('audit'), $('audit-empty'), state.audit, now);
+  dirty.clear();
+}
+
+/** @param {number} now */
+function drawHeader(now) {
+  const age = state.lastTick === null ? null : now - state.lastTick;
+  const words = {
+    connecting: 'connecting',
+    live: 'live',
+    lost: age === null ? 'reconnecting' : `reconnecting, last data ${ago(age)}`,
+    unauthorized: 'signed out',
+  };
+  const phase = state.phase === 'live' && state.lastTick === null ? 'connecting' : state.phase;
+  setText($('phase-text'), words[phase]);
+  setAttr($('phase'), 'data-phase', phase);
+  setText($('workers'), state.workers === null ? UNKNOWN : count(state.workers));
+  setText($('running-total'), state.runningTotal === null ? UNKNOWN : count(state.runningTotal));
+  setText($('ready-total'), count(totalReady(state) ?? (state.known ? 0 : null)));
+  const open = [...state.throttles.values()].some((t) => t.ring.last?.breaker === 'open');
+  document.title = open ? 'Breaker open · Flyball' : 'Flyball';
+
+  show($('signed-out'), state.phase === 'unauthorized');
+  const away = state.phase === 'lost' && (unreachable || (age !== null && age > 8));
+  show($('away'), away);
+  if (away) {
+    setText($('away-text'), state.lastTick === null
+      ? 'The server does not answer. The page goes on trying.'
+      : `The server does not answer. What you see is from ${clock(state.lastTick, now)}; the page goes on trying.`);
+  }
+  document.body.classList.toggle('old', state.phase !== 'live' && state.lastTick !== null);
+}
+
+/** @param {number} now */
+function drawThrottles(now) {
+  const all = ordered(state);
+  const idle = state.known && all.length === 0;
+  show($('no-throttles'), idle);
+  show($('lists'), state.known);
+  show($('waiting'), !state.known && all.length === 0 && state.phase !== 'unauthorized');
+  const governed = all.filter((t) => t.detail?.governor || t.ring.last?.breaker);
+  const plain = all.filter((t) => !governed.includes(t));
+  const shown = showAll ? plain : plain.slice(0, PLAIN_PANELS);
+  place($('governed'), governed);
+  place($('plain'), shown);
+  for (const [name, panel] of panels) {
+    if (state.throttles.has(name) && (governed.some((t) => t.name === name) || shown.some((t) => t.name === name))) continue;
+    panel.remove();
+    panels.delete(name);
+  }
+  show($('plain-head'), plain.length > 0 && governed.length > 0);
+  show($('show-all'), shown.length < plain.length);
+  setText($('show-all'), `Show all ${count(plain.length)} throttles`);
+
+  // The right edge is the last tick; when ticks stop, time goes on and the hole is seen.
+  const silent = state.lastTick === null || now - state.lastTick > 3;
+  const to = silent ? now : /** @type {number} */ (state.lastTick);
+  const time = { from: to - windowS, to, now };
+  for (const t of [...governed, ...shown]) panels.get(t.name)?.update(t, time);
+  drawOverview(all);
+  drawFilter(all);
+}
+
+/** @param {HTMLElement} parent @param {import('./state.js').Throttle[]} throttles */
+function place(parent, throttles) {
+  for (const { name } of throttles) {
+    if (!panels.has(name)) panels.set(name, new Panel(name, { cursor, changed: (detail) => take({ type: 'throttle', data: detail }) }));
+  }
+  const wanted = throttles.map((t) => /** @type {Panel} */ (panels.get(t.name)).element);
+  wanted.forEach((element, i) => {
+    if (parent.children[i] !== element) parent.insertBefore(element, parent.children[i] ?? null);
+  });
+}
+
+/** One chip per throttle, to see all at a glance and to jump. @param {import('./state.js').Throttle[]} all */
+function drawOverview(all) {
+  show($('overview'), all.length > 1);
+  keyed($('overview-list'), all.filter((t) => panels.has(t.name)).slice(0, CHIPS), (t) => t.name, (t) => {
+    const tone = h('span', { class: 'dot', 'aria-hidden': 'true' });
+    const text = h('span', { class: 'num' });
+    const word = h('span', { class: 'word' });
+    const row = h('li', null, h('a', { href: `#${panelId(t.name)}` }, tone, h('b', null, t.name), text, word));
+    Object.assign(row, { tone, text, word });
+    return row;
+  }, (row, t) => {
+    const current = facts(t);
+    const stand = standing(current);
+    setAttr(row.tone, 'data-tone', stand.tone);
+    setText(row.text, `${rate(current.achieved)}/s`);
+    setText(row.word, stand.text);
+  });
+}
+
+/** @param {import('./state.js').Throttle[]} all */
+function drawFilter(all) {
+  const select = $('decisions-throttle');
+  const names = ['', ...all.filter((t) => t.detail?.governor || t.decisions.length).map((t) => t.name)];
+  keyed(select, names, (name) => name, (name) => h('option', { value: name }, name || 'all throttles'));
+  show(select.parentElement, names.length > 2);
+}
+
+/**
+ * Says aloud what changed in kind, not each step of a number.
+ * @param {{ type: string, data: any }} message
+ * @param {import('./state.js').Decision | null} before
+ */
+function announce({ type, data }, before) {
+  if (type === 'audit') {
+    if (data.who !== 'governor') setText($('aloud'), `${data.subject}: ${auditLine({ ...data, t: Date.parse(data.at) / 1000 })}`);
+  } else if (!before || before.breaker !== data.breaker || before.limiting !== data.limiting || before.mode !== data.mode) {
+    setText($('aloud'), `${data.throttle}: rate ${rate(data.rps)}, breaker ${breakerText(data.breaker)}. ${data.reason ?? ''}`);
+  }
+}
+
+// === questions ===
+
+/** Asks, and tells the page whether the server is there. @param {() => Promise<void>} question */
+async function ask(question) {
+  try {
+    await question();
+    unreachable = false;
+  } catch (error) {
+    const { status } = /** @type {any} */ (error);
+    if (status === 401) take({ type: 'phase', data: 'unauthorized' });
+    else if (status === undefined) throw error;
+    unreachable = status === 0;
+    schedule();
+  }
+}
+
+function askThrottles() {
+  return ask(async () => take({ type: 'throttles', data: await get('/api/v1/throttles') }));
+}
+
+function askThrottlesSoon() {
+  clearTimeout(askSoon);
+  askSoon = window.setTimeout(askThrottles, 150);
+}
+
+async function askLists() {
+  await ask(async () => take({ type: 'decisions', data: await get('/api/v1/decisions?limit=200') }));
+  await ask(async () => take({ type: 'failures', data: await get('/api/v1/failures?limit=50') }));
+  await ask(async () => take({ type: 'audits', data: await get('/api/v1/audit?limit=50') }));
+}
+
+/** Repeats while the page is seen and signed in. @param {() => Promise<void>} question @param {number} each_ms */
+function poll(question, each_ms) {
+  setInterval(() => {
+    if (!document.hidden && state.phase !== 'unauthorized') question();
+  }, each_ms);
+}
+
+// === start ===
+
+function start() {
+  radioSetting($('theme'), 'theme', 'auto', (value) => {
+    if (value === 'auto') delete document.documentElement.dataset.theme;
+    else document.documentElement.dataset.theme = value;
+    forgetPalette();
+    schedule();
+  });
+  matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => {
+    forgetPalette();
+    schedule();
+  });
+  radioSetting($('window'), 'window', '120', (value) => {
+    windowS = Number(value);
+    schedule();
+  });
+  $('decisions-throttle').addEventListener('change', () => {
+    dirty.add('decisions');
+    schedule();
+  });
+  $('show-all').addEventListener('click', () => {
+    showAll = true;
+    schedule();
+  });
+  for (const element of document.querySelectorAll('[data-origin]')) {
+    element.textContent = (element.textContent ?? '').replaceAll('http://127.0.0.1:8080', location.origin);
+  }
+  let hiddenTimer = 0;
+  document.addEventListener('visibilitychange', () => {
+    clearTimeout(hiddenTimer);
+    if (document.hidden) {
+      hiddenTimer = window.setTimeout(() => live.close(), HIDDEN_MS);
+    } else {
+      if (!live.source) live.open();
+      for (const part of ['decisions', 'failures', 'audit']) dirty.add(part);
+      schedule();
+    }
+  });
+  setInterval(() => {
+    if (document.hidden) return;
+    live.watch();
+    if (state.phase !== 'live') schedule(); // Ticks draw by themselves; without them the ages must still grow.
+  }, 1_000);
+  poll(askThrottles, POLL_THROTTLES_MS);
+  poll(() => ask(() => running.refresh()), POLL_JOBS_MS);
+  askThrottles();
+  ask(() => running.refresh());
+  live.open();
+  schedule();
+}
+
+start();

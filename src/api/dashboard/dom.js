@@ -1,0 +1,109 @@
+// Small hands for the DOM: build elements, and write only what changed.
+
+/**
+ * Builds an element. Properties starting with `on` are listeners, `class` and `data-…`/`aria-…` are attributes; children may be
+ * texts, nodes or nothing. Text never passes through HTML.
+ * @param {string} tag
+ * @param {Record<string, any> | null} [props]
+ * @param {...(Node | string | number | null | undefined | false)} children
+ * @returns {any}
+ */
+export function h(tag, props, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(props ?? {})) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name.startsWith('on')) element.addEventListener(name.slice(2), value);
+    else element.setAttribute(name, value === true ? '' : String(value));
+  }
+  append(element, children);
+  return element;
+}
+
+/**
+ * The same for SVG.
+ * @param {string} tag
+ * @param {Record<string, any>} props
+ * @param {...Node} children
+ * @returns {any}
+ */
+export function svg(tag, props, ...children) {
+  const element = document.createElementNS('http://www.w3.org/2000/svg', tag);
+  for (const [name, value] of Object.entries(props)) element.setAttribute(name, String(value));
+  element.append(...children);
+  return element;
+}
+
+/**
+ * Sets a text if it differs, so that an unchanged page is left alone.
+ * @param {Element} element
+ * @param {string} text
+ */
+export function setText(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
+/**
+ * Sets, or with null removes, an attribute if it differs.
+ * @param {Element} element
+ * @param {string} name
+ * @param {string | null} value
+ */
+export function setAttr(element, name, value) {
+  if (element.getAttribute(name) === value) return;
+  if (value === null) element.removeAttribute(name);
+  else element.setAttribute(name, value);
+}
+
+/**
+ * @param {HTMLElement} element
+ * @param {boolean} shown
+ */
+export function show(element, shown) {
+  if (element.hidden === shown) element.hidden = !shown;
+}
+
+/**
+ * Replaces the children of an element.
+ * @param {Element} element
+ * @param {...(Node | string | null | undefined | false)} children
+ */
+export function fill(element, ...children) {
+  element.replaceChildren();
+  append(element, children);
+}
+
+/**
+ * Brings the children of `parent` in line with `items`, reusing rows by key: `make` once per key, `update` each time.
+ * @template T
+ * @param {Element} parent
+ * @param {T[]} items
+ * @param {(item: T) => string} key
+ * @param {(item: T) => Element} make
+ * @param {(row: any, item: T) => void} [update]
+ */
+export function keyed(parent, items, key, make, update) {
+  const rows = new Map([...parent.children].map((row) => [/** @type {HTMLElement} */ (row).dataset.key, row]));
+  let at = parent.firstElementChild;
+  for (const item of items) {
+    const id = key(item);
+    let row = rows.get(id);
+    if (row) {
+      rows.delete(id);
+    } else {
+      row = make(item);
+      /** @type {HTMLElement} */ (row).dataset.key = id;
+    }
+    update?.(row, item);
+    if (row === at) at = at.nextElementSibling;
+    else parent.insertBefore(row, at);
+  }
+  for (const row of rows.values()) row.remove();
+}
+
+/** @param {Element} element @param {any[]} children */
+function append(element, children) {
+  for (const child of children.flat()) {
+    if (child === null || child === undefined || child === false) continue;
+    element.append(child instanceof Node ? child : String(child));
+  }
+}

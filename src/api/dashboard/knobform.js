@@ -1,0 +1,260 @@
+// The form that turns knobs: only what the person edited is sent, guarded by the sequence number that the person has seen.
+
+import { ApiError, get, patchThrottle, throttlePath } from './api.js';
+import { fill, h, setText, show } from './dom.js';
+import { conflicts, FIELDS, placeProblem, readEdits, valuesOf } from './knobs.js';
+import { recall, remember } from './settings.js';
+import { clock } from './format.js';
+import { knobValue } from './words.js';
+
+const NAMES = FIELDS.map((field) => field.name);
+/** The governor may write between our read and our write; then the edit is tried again on the newer number. */
+const TRIES = 4;
+
+export class KnobForm {
+  /**
+   * @param {string} name of the throttle
+   * @param {{ changed: (detail: any) => void, wanted: () => void }} on `changed` gets each newer throttle, `wanted` opens the form
+   */
+  constructor(name, on) {
+    this.name = name;
+    this.on = on;
+    /** @type {any} */
+    this.detail = null;
+    /** @type {Record<string, any> | null} values when the edit began */
+    this.base = null;
+    /** @type {Record<string, { input: any, error: HTMLElement, newer: HTMLElement, row: HTMLElement }>} */
+    this.fields = {};
+    this.busy = false;
+    /** Buttons outside the form that send through it. @type {HTMLButtonElement[]} */
+    this.quickButtons = [];
+    this.build();
+  }
+
+  build() {
+    const id = `knob-${this.name.replace(/[^a-zA-Z0-9_-]/g, (c) => `_${c.charCodeAt(0)}`)}`;
+    const grid = h('div', { class: 'fields' });
+    for (const field of FIELDS) {
+      const inputId = `${id}-${field.name}`;
+      const described = `${inputId}-hint ${inputId}-error`;
+      const input = field.kind === 'choice'
+        ? h('select', { id: inputId, name: field.name, 'aria-describedby': described },
+          ...(field.choices ?? []).map((c) => h('option', { value: c }, c)))
+        : h('input', { id: inputId, name: field.name, type: 'text', inputmode: 'text', autocomplete: 'off', spellcheck: 'false',
+          'aria-describedby': described });
+      input.addEventListener('input', () => this.edited(field.name));
+      const error = h('p', { class: 'error', id: `${inputId}-error`, hidden: true });
+      const newer = h('p', { class: 'newer', hidden: true });
+      const unit = field.unit ? h('span', { class: 'unit' }, field.unit) : null;
+      const row = h('div', { class: 'field' }, h('label', { for: inputId }, field.label, unit), input,
+        h('p', { class: 'hint', id: `${inputId}-hint` }, field.hint), newer, error);
+      this.fields[field.name] = { input, error, newer, row };
+      grid.append(row);
+    }
+    this.who = h('input', { id: `${id}-who`, name: 'by', type: 'text', autocomplete: 'nickname', maxlength: '80',
+      'aria-describedby': `${id}-who-error` });
+    this.who.value = recall('who', '');
+    this.who.addEventListener('input', () => this.clearError(this.who, this.whoError));
+    this.whoError = h('p', { class: 'error', id: `${id}-who-error`, hidden: true });
+    this.why = h('input', { id: `${id}-why`, name: 'why', type: 'text', autocomplete: 'off', maxlength: '300' });
+    this.apply = h('button', { type: 'submit', class: 'primary' }, 'Apply');
+    this.discard = h('button', { type: 'button', onclick: () => this.reset('') }, 'Discard');
+    this.note = h('p', { class: 'form-note', role: 'status' });
+    this.conflict = h('div', { class: 'conflict', role: 'alert', hidden: true });
+    const signed = h('div', { class: 'signed' },
+      h('div', { class: 'field' }, h('label', { for: `${id}-who` }, 'your name'), this.who, this.whoError),
+      h('div', { class: 'field grow' }, h('label', { for: `${id}-why` }, 'why', h('span', { class: 'unit' }, 'optional')), this.why),
+      h('div', { class: 'buttons' }, this.apply, this.discard));
+    this.element = h('form', { class: 'knob-form', novalidate: true, 'aria-label': `Knobs of ${this.name}` }, grid, this.conflict,
+      signed, this.note);
+    this.element.addEventListener('submit', (/** @type {Event} */ event) => {
+      event.preventDefault();
+      this.submit();
+    });
+  }
+
+  /** Fields that nobody is editing follow the throttle. @param {any} detail */
+  update(detail) {
+    if (!detail) return;
+    this.detail = detail;
+    const values = valuesOf(detail);
+    for (const name of NAMES) {
+      const { input, row, newer } = this.fields[name];
+      const dirty = row.classList.contains('dirty');
+      const text = String(values[name] ?? '');
+      if (!dirty && input.value !== text && document.activeElement !== input) input.value = text;
+      if (dirty) setText(newer, `now ${knobValue(name, values[name])}`);
+      show(newer, dirty);
+    }
+    if (!this.who.value && document.activeElement !== this.who) this.who.value = recall('who', '');
+  }
+
+  /** An answer counts at once, not only when the page draws next. @param {any} detail */
+  take(detail) {
+    this.update(detail);
+    this.on.changed(detail);
+  }
+
+  /** @param {string} name */
+  edited(name) {
+    if (!this.base) this.base = valuesOf(this.detail);
+    const { input, row, error, newer } = this.fields[name];
+    row.classList.toggle('dirty', input.value !== String(this.base[name] ?? ''));
+    this.clearError(input, error);
+    setText(newer, `now ${knobValue(name, valuesOf(this.detail)[name])}`);
+    show(newer, row.classList.contains('dirty'));
+    if (!NAMES.some((n) => this.fields[n].row.classList.contains('dirty'))) this.base = null;
+    setText(this.note, '');
+  }
+
+  /** Forgets the edit. @param {string} note */
+  reset(note) {
+    this.base = null;
+    for (const name of NAMES) {
+      const { input, row, error, newer } = this.fields[name];
+      row.classList.remove('dirty');
+      this.clearError(input, error);
+      show(newer, false);
+      input.value = String(valuesOf(this.detail)[name] ?? '');
+    }
+    this.why.value = '';
+    show(this.conflict, false);
+    setText(this.note, note);
+  }
+
+  /** Who edits? Without a name nothing is sent. */
+  signature() {
+    const by = this.who.value.trim();
+    if (by) {
+      remember('who', by);
+      return { by, ...(this.why.value.trim() ? { why: this.why.value.trim() } : {}) };
+    }
+    this.on.wanted();
+    this.showError(this.who, this.whoError, 'say who you are, for the audit line');
+    this.who.focus();
+    return null;
+  }
+
+  async submit() {
+    if (this.busy || !this.detail) return;
+    /** @type {Record<string, string>} */
+    const texts = {};
+    for (const name of NAMES) if (this.fields[name].row.classList.contains('dirty')) texts[name] = this.fields[name].input.value;
+    const { body, errors } = readEdits(texts, valuesOf(this.detail));
+    this.placeErrors(errors);
+    if (Object.keys(errors).length) return;
+    if (Object.keys(body).length === 0) {
+      this.reset('Nothing was changed.');
+      return;
+    }
+    const signature = this.signature();
+    if (signature) await this.send({ ...body, ...signature }, this.base ?? valuesOf(this.detail));
+  }
+
+  /**
+   * One button, one field: pause, resume, hand over.
+   * @param {Record<string, any>} body
+   */
+  async quick(body) {
+    if (this.busy || !this.detail) return;
+    const signature = this.signature();
+    if (signature) await this.send({ ...body, ...signature }, valuesOf(this.detail));
+  }
+
+  /**
+   * @param {Record<string, any>} body
+   * @param {Record<string, any>} base values that the person saw
+   */
+  async send(body, base) {
+    this.setBusy(true);
+    show(this.conflict, false);
+    const edited = Object.keys(body).filter((name) => name !== 'by' && name !== 'why');
+    try {
+      for (let attempt = 1; ; attempt += 1) {
+        const newer = conflicts(base, valuesOf(this.detail), edited);
+        if (newer.length) {
+          this.showConflict(newer, base, body);
+          return;
+        }
+        try {
+          this.take(await patchThrottle(this.name, body, this.detail.seq));
+          this.reset(`Applied ${edited.map((n) => (n === 'paused' ? (body.paused ? 'pause' : 'resume') : n)).join(', ')}.`);
+          return;
+        } catch (error) {
+          if (!(error instanceof ApiError) || error.status !== 409 || attempt === TRIES) throw error;
+          this.take(await get(throttlePath(this.name)));
+        }
+      }
+    } catch (error) {
+      this.fail(error);
+    } finally {
+      this.setBusy(false);
+    }
+  }
+
+  /** @param {any} error */
+  fail(error) {
+    const { fields, rest } = placeProblem(error.problem ?? { detail: error.message }, [...NAMES, 'by', 'why']);
+    this.on.wanted();
+    this.placeErrors(fields);
+    if (fields.by) this.showError(this.who, this.whoError, fields.by);
+    const lines = [...rest, ...(fields.why ? [`why: ${fields.why}`] : [])];
+    setText(this.note, error.status === 401 ? 'The server asks for a token: sign in, then apply again.' : lines.join('; '));
+  }
+
+  /**
+   * Somebody else was faster: their values are shown, and the person decides.
+   * @param {string[]} names
+   * @param {Record<string, any>} base
+   * @param {Record<string, any>} body
+   */
+  showConflict(names, base, body) {
+    this.on.wanted();
+    const now = valuesOf(this.detail);
+    const { by, at_ms: atMs, why } = this.detail.knobs;
+    const rows = names.map((name) => h('li', null, h('b', null, name), ` is now ${knobValue(name, now[name])}; it was ${knobValue(name, base[name])}`,
+      name in body ? ` when you began, you ask for ${knobValue(name, body[name])}` : ' when you began'));
+    const mine = h('button', { type: 'button', onclick: () => this.send(body, valuesOf(this.detail)) }, 'Apply mine all the same');
+    const theirs = h('button', { type: 'button', onclick: () => this.reset('The newer values were kept.') }, 'Keep the newer values');
+    fill(this.conflict, h('p', null, `${by || 'Somebody'} changed this while you were editing`, atMs ? ` (${clock(atMs / 1000)}${why ? `, '${why}'` : ''})` : '', '.'),
+      h('ul', null, ...rows), h('div', { class: 'buttons' }, mine, theirs));
+    show(this.conflict, true);
+    mine.focus();
+  }
+
+  /** @param {Record<string, string>} errors */
+  placeErrors(errors) {
+    let first = null;
+    for (const name of NAMES) {
+      const { input, error } = this.fields[name];
+      if (errors[name]) {
+        this.showError(input, error, errors[name]);
+        first ??= input;
+      } else {
+        this.clearError(input, error);
+      }
+    }
+    first?.focus();
+  }
+
+  /** @param {HTMLElement} input @param {HTMLElement} place @param {string} text */
+  showError(input, place, text) {
+    input.setAttribute('aria-invalid', 'true');
+    setText(place, text);
+    show(place, true);
+  }
+
+  /** @param {HTMLElement} input @param {HTMLElement} place */
+  clearError(input, place) {
+    input.removeAttribute('aria-invalid');
+    show(place, false);
+  }
+
+  /** @param {boolean} busy */
+  setBusy(busy) {
+    this.busy = busy;
+    for (const button of [this.apply, ...this.quickButtons]) button.disabled = busy;
+    if (busy) setText(this.note, 'Sending …');
+    else if (this.note.textContent === 'Sending …') setText(this.note, '');
+  }
+}

@@ -1,0 +1,131 @@
+// What a person typed into the knob form, as a PATCH; and what the server answered, as texts beside the fields. Pure.
+// Ranges are the server's word: here only "is it a number at all" is decided.
+
+/**
+ * @typedef {{ name: string, label: string, unit: string, hint: string, kind: 'number' | 'choice', choices?: string[], rare?: boolean }} Field
+ */
+
+/** @type {Field[]} */
+export const FIELDS = [
+  { name: 'rps', label: 'rps', unit: 'tokens/s', hint: '0 stops, -1 is unlimited', kind: 'number' },
+  { name: 'mode', label: 'mode', unit: '', hint: 'who turns rps', kind: 'choice', choices: ['auto', 'manual', 'shadow', 'off'] },
+  { name: 'min', label: 'min', unit: 'tokens/s', hint: 'lowest the governor sets', kind: 'number' },
+  { name: 'max', label: 'max', unit: 'tokens/s', hint: 'highest the governor sets', kind: 'number' },
+  { name: 'safe_rps', label: 'safe_rps', unit: 'tokens/s', hint: 'used while rps is unknown', kind: 'number' },
+  { name: 'key_rps', label: 'key_rps', unit: 'tokens/s', hint: 'of each key, -1 is unlimited', kind: 'number' },
+  { name: 'burst', label: 'burst', unit: 'windows', hint: 'spent at once after quiet', kind: 'number' },
+  { name: 'window', label: 'window', unit: 's', hint: 'length of a window', kind: 'number' },
+];
+
+/** Fields that are no knobs of a person's edit, left out of differences. */
+const BOOKKEEPING = new Set(['seq', 'term', 'by', 'at', 'at_ms', 'why', 'valid_until', 'valid_until_ms']);
+
+/**
+ * The current values of a throttle as the form uses them.
+ * @param {any} detail a throttle as the API shows it
+ * @returns {Record<string, any>}
+ */
+export function valuesOf(detail) {
+  return { ...(detail?.knobs ?? {}), mode: detail?.mode, paused: detail?.paused };
+}
+
+/**
+ * A number as people type it, or null. Spaces around are fine; commas are refused because they mean two things.
+ * @param {string} text
+ * @returns {number | null}
+ */
+export function parseNumber(text) {
+  const trimmed = text.trim();
+  if (!/^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(trimmed)) return null;
+  const value = Number(trimmed);
+  return Number.isFinite(value) ? value : null;
+}
+
+/**
+ * Turns the edited texts into a PATCH body with only what differs from the current values.
+ * @param {Record<string, string>} texts the edited fields only
+ * @param {Record<string, any>} current
+ * @returns {{ body: Record<string, any>, errors: Record<string, string> }}
+ */
+export function readEdits(texts, current) {
+  /** @type {Record<string, any>} */
+  const body = {};
+  /** @type {Record<string, string>} */
+  const errors = {};
+  for (const field of FIELDS) {
+    const text = texts[field.name];
+    if (text === undefined) continue;
+    if (field.kind === 'choice') {
+      if (text !== current[field.name]) body[field.name] = text;
+      continue;
+    }
+    const value = parseNumber(text);
+    if (value === null) {
+      errors[field.name] = text.trim() ? `"${text.trim()}" is not a number such as 12.5` : 'a number is needed here';
+    } else if (value !== current[field.name]) {
+      body[field.name] = value;
+    }
+  }
+  return { body, errors };
+}
+
+/**
+ * Edited fields that somebody else changed since the edit began. In auto mode the governor moves `rps` all the time, which
+ * is no conflict; but an edit of `rps` does conflict with a change of the mode.
+ * @param {Record<string, any>} base values when the edit began
+ * @param {Record<string, any>} current values now
+ * @param {string[]} edited
+ * @returns {string[]}
+ */
+export function conflicts(base, current, edited) {
+  const found = edited.filter((name) => {
+    if (name === 'rps' && base.mode === 'auto' && current.mode === 'auto') return false;
+    return base[name] !== current[name];
+  });
+  if (edited.includes('rps') && base.mode !== current.mode && !found.includes('mode')) found.push('mode');
+  return found;
+}
+
+/**
+ * A problem+json body, sorted into texts beside known fields and the rest.
+ * @param {any} problem
+ * @param {string[]} names fields that have a place of their own
+ * @returns {{ fields: Record<string, string>, rest: string[] }}
+ */
+export function placeProblem(problem, names) {
+  /** @type {Record<string, string>} */
+  const fields = {};
+  const rest = [];
+  for (const { pointer, message } of problem?.errors ?? []) {
+    const name = String(pointer ?? '').replace(/^#?\//, '').split('/')[0];
+    if (names.includes(name)) fields[name] = fields[name] ? `${fields[name]}; ${message}` : String(message);
+    else rest.push(name ? `${name}: ${message}` : String(message));
+  }
+  if (Object.keys(fields).length === 0 && rest.length === 0) {
+    rest.push(problem?.detail || problem?.title || 'the server refused the edit without a reason');
+  }
+  return { fields, rest };
+}
+
+/**
+ * Which knobs an edit changed.
+ * @param {any} before
+ * @param {any} after
+ * @returns {{ name: string, from: any, to: any }[]}
+ */
+export function changes(before, after) {
+  const old = flat(before);
+  const now = flat(after);
+  const found = [];
+  for (const name of Object.keys(now)) {
+    if (BOOKKEEPING.has(name)) continue;
+    if (JSON.stringify(old[name]) !== JSON.stringify(now[name])) found.push({ name, from: old[name], to: now[name] });
+  }
+  return found;
+}
+
+/** @param {any} value @returns {Record<string, any>} */
+function flat(value) {
+  if (!value || typeof value !== 'object') return {};
+  return value.knobs && typeof value.knobs === 'object' ? { ...value, ...value.knobs, knobs: undefined } : value;
+}

@@ -1,0 +1,106 @@
+// The tables below the throttles: decisions, failures, edits.
+
+import { call } from './api.js';
+import { h, keyed, setText, show } from './dom.js';
+import { clock, rate, UNKNOWN } from './format.js';
+import { breakerText, editText } from './words.js';
+
+const DECISION_ROWS = 40;
+const FAILURE_ROWS = 30;
+const AUDIT_ROWS = 30;
+
+/**
+ * A cell that carries its column's name, which the phone's layout shows.
+ * @param {string} label @param {any} content @param {string} [kind]
+ */
+function cell(label, content, kind) {
+  return h('td', { 'data-label': label, class: kind }, content);
+}
+
+/**
+ * A table without rows gives way to a sentence.
+ * @param {HTMLElement} body @param {HTMLElement} empty @param {number} rows
+ */
+export function showRows(body, empty, rows) {
+  show(empty, rows === 0);
+  show(/** @type {HTMLElement} */ (body.parentElement), rows > 0);
+}
+
+/**
+ * @param {HTMLElement} body of the table
+ * @param {HTMLElement} empty shown without rows
+ * @param {import('./state.js').Decision[]} decisions
+ * @param {string} throttle only this one, or all if empty
+ * @param {number} now
+ */
+export function showDecisions(body, empty, decisions, throttle, now) {
+  const rows = decisions.filter((d) => !throttle || d.throttle === throttle).slice(0, DECISION_ROWS);
+  showRows(body, empty, rows.length);
+  keyed(body, rows, (d) => String(d.id), (d) => {
+    const step = (d.rps ?? 0) - (d.previous_rps ?? d.rps ?? 0);
+    const arrow = step > 0 ? '↑' : step < 0 ? '↓' : '=';
+    return h('tr', { class: d.breaker === 'open' ? 'alarming' : undefined },
+      cell('at', clock(d.t, now), 'num'),
+      cell('throttle', d.throttle),
+      cell('rate', h('span', null, h('span', { class: 'arrow', 'aria-hidden': 'true' }, arrow), ` ${rate(d.previous_rps)} → `, h('b', null, rate(d.rps))), 'num rate'),
+      cell('limits', d.limiting ? d.limiting.replaceAll('_', ' ') : UNKNOWN),
+      cell('breaker', breakerText(d.breaker)),
+      cell('reason', d.reason ?? '', 'wide'));
+  });
+}
+
+/**
+ * @param {HTMLElement} body
+ * @param {HTMLElement} empty
+ * @param {import('./state.js').Failure[]} failures
+ * @param {(id: number) => void} look opens a job
+ * @param {number} now
+ */
+export function showFailures(body, empty, failures, look, now) {
+  const rows = failures.slice(0, FAILURE_ROWS);
+  showRows(body, empty, rows.length);
+  keyed(body, rows, (f) => `${f.job_id}/${f.attempt}/${f.at}`, (f) => {
+    const lane = f.key ? `${f.throttle} / ${f.key}` : f.throttle;
+    const job = h('button', { type: 'button', class: 'link num', onclick: () => look(f.job_id) }, String(f.job_id));
+    return h('tr', { class: f.outcome === 'dead' ? 'alarming' : undefined },
+      cell('at', clock(f.t, now), 'num'),
+      cell('job', job),
+      cell('kind', f.kind),
+      cell('lane', lane, 'wrap'),
+      cell('attempt', h('span', null, h('span', { class: 'num' }, String(f.attempt)), ' ', h('span', { class: 'outcome' }, f.outcome))),
+      cell('error', f.error ?? '', 'wide'),
+      cell('', f.outcome === 'dead' ? retryButton(f.job_id) : null, 'act'));
+  });
+}
+
+/** @param {number} id */
+function retryButton(id) {
+  const button = h('button', { type: 'button', 'aria-label': `Retry job ${id}` }, 'Retry');
+  button.addEventListener('click', async () => {
+    button.disabled = true;
+    try {
+      await call('POST', `/api/v1/jobs/${id}/retry`);
+      setText(button, 'Ready again');
+    } catch (error) {
+      setText(button, /** @type {any} */ (error).message);
+      button.disabled = false;
+    }
+  });
+  return button;
+}
+
+/**
+ * @param {HTMLElement} body
+ * @param {HTMLElement} empty
+ * @param {import('./state.js').Audit[]} entries
+ * @param {number} now
+ */
+export function showAudit(body, empty, entries, now) {
+  const rows = entries.slice(0, AUDIT_ROWS);
+  showRows(body, empty, rows.length);
+  keyed(body, rows, (a) => `${a.at}/${a.who}/${a.action}/${a.subject}/${JSON.stringify(a.after)}`, (a) => h('tr', null,
+    cell('at', clock(a.t, now), 'num'),
+    cell('who', a.who),
+    cell('what', h('span', null, h('b', null, a.subject), ` ${editText(a)}`), 'wide'),
+    cell('why', a.why ?? '', 'wide')));
+}

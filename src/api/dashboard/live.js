@@ -1,0 +1,91 @@
+// The stream of server-sent events: opened while the page is seen, watched, and opened again when it breaks.
+
+import { get } from './api.js';
+
+/** What the stream may carry; each event is one JSON document. */
+const EVENTS = ['history', 'tick', 'decision', 'failure', 'audit'];
+/** Ticks come each second: after this silence the page says that it has lost touch … */
+const QUIET_MS = 4_500;
+/** … and after this one it opens a new stream. */
+const STALLED_MS = 15_000;
+const RETRY_MS = [1_000, 2_000, 4_000, 8_000];
+
+/**
+ * @typedef {{ message: (message: { type: string, data: any }) => void, phase: (phase: import('./state.js').Phase) => void,
+ *   connected: () => void }} Handlers
+ */
+
+export class Live {
+  /** @param {Handlers} handlers */
+  constructor(handlers) {
+    this.handlers = handlers;
+    /** @type {EventSource | null} */
+    this.source = null;
+    this.retries = 0;
+    this.timer = 0;
+    this.heardAt = 0;
+    this.denied = false;
+  }
+
+  open() {
+    this.close();
+    this.heardAt = performance.now();
+    const source = new EventSource('/api/v1/stream');
+    this.source = source;
+    for (const type of EVENTS) {
+      source.addEventListener(type, (event) => {
+        this.heard();
+        let data;
+        try {
+          data = JSON.parse(/** @type {MessageEvent} */ (event).data);
+        } catch {
+          return; // A cut-off event is no event; the next tick tells the whole truth again.
+        }
+        this.handlers.message({ type, data });
+      });
+    }
+    source.addEventListener('open', () => {
+      this.heard();
+      this.handlers.connected();
+    });
+    source.addEventListener('error', () => {
+      if (this.source === source) this.lost();
+    });
+  }
+
+  close() {
+    clearTimeout(this.timer);
+    this.source?.close();
+    this.source = null;
+  }
+
+  /** Called each second: a stream that is open but silent is lost too. */
+  watch() {
+    if (!this.source) return;
+    const silence = performance.now() - this.heardAt;
+    if (silence > STALLED_MS) this.open();
+    if (silence > QUIET_MS && !this.denied) this.handlers.phase('lost');
+  }
+
+  heard() {
+    this.heardAt = performance.now();
+    this.retries = 0;
+    this.denied = false;
+    this.handlers.phase('live');
+  }
+
+  /** EventSource tells no status, so an ordinary request finds out whether a token is missing. */
+  async lost() {
+    const delay = RETRY_MS[Math.min(this.retries, RETRY_MS.length - 1)];
+    this.retries += 1;
+    this.close();
+    if (!this.denied) this.handlers.phase('lost');
+    this.timer = setTimeout(() => this.open(), delay + Math.random() * 500);
+    try {
+      await get('/api/v1/workers');
+    } catch (error) {
+      this.denied = /** @type {any} */ (error).status === 401;
+      if (this.denied) this.handlers.phase('unauthorized');
+    }
+  }
+}

@@ -1,0 +1,213 @@
+// One throttle on the page: its chart, its numbers, the reason of its rate, its knobs.
+
+import { get, throttlePath } from './api.js';
+import { drawSparkline, prepare } from './chart.js';
+import { ChartView, swatch } from './chartview.js';
+import { fill, h, keyed, setAttr, setText, show } from './dom.js';
+import { ago, clock, count, duration, number, percent, rate, UNKNOWN, unixSeconds } from './format.js';
+import { KnobForm } from './knobform.js';
+import { FIELDS, valuesOf } from './knobs.js';
+import { OVERLOAD } from './plot.js';
+import { signalStyle } from './palette.js';
+import { facts } from './state.js';
+import { auditLine, breakerText, handSentence, knobValue, standing } from './words.js';
+
+/** @param {string} name */
+export function panelId(name) {
+  return `throttle-${encodeURIComponent(name)}`;
+}
+
+export class Panel {
+  /**
+   * @param {string} name
+   * @param {{ cursor: import('./chartview.js').Cursor, changed: (detail: any) => void }} page
+   */
+  constructor(name, { cursor, changed }) {
+    this.name = name;
+    /** @type {any} */
+    this.detail = null;
+    this.chart = new ChartView(name, cursor);
+    this.form = new KnobForm(name, { changed, wanted: () => { this.knobs.open = true; } });
+
+    this.standing = h('span', { class: 'badge' });
+    this.mode = h('span', { class: 'badge quiet' });
+    this.parent = h('span', { class: 'parent' });
+    /** @type {ReturnType<typeof facts> | null} */
+    this.facts = null;
+    this.pause = h('button', { type: 'button', onclick: () => this.form.quick({ paused: !this.facts?.paused }) }, 'Pause');
+    this.hand = h('button', { type: 'button', onclick: () => this.form.quick({ mode: this.facts?.mode === 'auto' ? 'manual' : 'auto' }) });
+    this.form.quickButtons = [this.pause, this.hand];
+    this.reason = h('p', { class: 'reason' });
+    this.problems = h('ul', { class: 'problems', hidden: true });
+
+    this.knobRate = h('b', { class: 'num' });
+    this.knobNote = h('span', { class: 'sub' });
+    this.achieved = h('b', { class: 'num' });
+    this.achievedNote = h('span', { class: 'sub' });
+    this.signals = h('ul', { class: 'signals' });
+    this.depth = { ready: h('b', { class: 'num' }), scheduled: h('b', { class: 'num' }), running: h('b', { class: 'num' }), dead: h('b', { class: 'num' }) };
+    this.depthAge = h('span', { class: 'sub' });
+    this.spark = h('canvas', { class: 'spark', 'aria-hidden': 'true' });
+    this.edit = h('p', { class: 'audit-line' });
+    this.knobSummary = h('span', { class: 'knob-values' });
+    this.knobs = h('details', { class: 'drawer' }, h('summary', null, h('span', { class: 'drawer-title' }, 'Knobs'), this.knobSummary), this.form.element);
+    this.whyText = h('div', { class: 'why' });
+    this.whyDrawer = h('details', { class: 'drawer', ontoggle: () => this.askWhy() },
+      h('summary', null, h('span', { class: 'drawer-title' }, 'Why'), h('span', { class: 'knob-values' }, 'the reason in one sentence, and the last decisions with their terms')), this.whyText);
+
+    const titleId = `${panelId(name)}-title`;
+    this.element = h('section', { class: 'panel throttle', id: panelId(name), 'aria-labelledby': titleId },
+      h('div', { class: 'panel-head' },
+        h('div', { class: 'title' }, h('h2', { id: titleId }, name), this.standing, this.mode, this.parent),
+        h('div', { class: 'buttons' }, this.pause, this.hand)),
+      this.reason, this.problems,
+      h('div', { class: 'panel-body' }, this.chart.element,
+        h('div', { class: 'side' },
+          h('div', { class: 'readouts' },
+            h('div', { class: 'readout' }, h('span', { class: 'label' }, 'knob'), h('span', { class: 'value' }, this.knobRate, h('i', null, '/s')), this.knobNote),
+            h('div', { class: 'readout' }, h('span', { class: 'label' }, 'achieved'), h('span', { class: 'value achieved' }, this.achieved, h('i', null, '/s')), this.achievedNote)),
+          this.signals,
+          h('div', { class: 'depth' },
+            h('dl', null, ...Object.entries(this.depth).map(([label, value]) => h('div', null, h('dt', null, label), h('dd', null, value)))),
+            h('div', { class: 'spark-row' }, h('span', { class: 'label' }, 'ready'), this.spark, this.depthAge)))),
+      this.edit, this.knobs, this.whyDrawer);
+  }
+
+  remove() {
+    this.chart.remove();
+    this.element.remove();
+  }
+
+  /**
+   * @param {import('./state.js').Throttle} throttle
+   * @param {{ from: number, to: number, now: number }} time unix seconds
+   */
+  update(throttle, time) {
+    this.detail = throttle.detail;
+    const detail = throttle.detail;
+    const last = throttle.ring.last;
+    const governor = detail?.governor ?? null;
+    this.element.classList.toggle('plain', !governor && !last?.breaker);
+    this.chart.update(throttle, time.from, time.to);
+
+    const now = facts(throttle);
+    this.facts = now;
+    const { paused, mode } = now;
+    const stand = standing(now);
+    setText(this.standing, stand.text);
+    setAttr(this.standing, 'data-tone', stand.tone);
+    setText(this.mode, mode);
+    show(this.mode, mode !== '');
+    setText(this.parent, detail?.parent ? `draws from ${detail.parent}` : '');
+    setText(this.pause, paused ? 'Resume' : 'Pause');
+    setAttr(this.pause, 'aria-label', `${paused ? 'Resume' : 'Pause'} ${this.name}`);
+    const hand = mode === 'auto' ? 'Take over by hand' : 'Hand to the governor';
+    setText(this.hand, hand);
+    setAttr(this.hand, 'aria-label', `${hand}: ${this.name}`);
+    show(this.hand, Boolean(governor));
+
+    this.updateReason(throttle, now.mode, time.now);
+    this.updateNumbers(detail, last, now, time);
+    this.updateSignals(last, governor);
+    if (detail) this.form.update(detail);
+    const values = valuesOf(detail);
+    setText(this.knobSummary, detail ? `${FIELDS.filter((f) => f.name !== 'mode').map((f) => `${f.label} ${knobValue(f.name, values[f.name])}`).join(' · ')} · seq ${detail.seq}` : '');
+    const edit = throttle.edits.find((e) => e.who !== 'governor');
+    setText(this.edit, edit ? auditLine(edit, time.now) : '');
+    show(this.edit, Boolean(edit));
+    this.drawSpark(throttle, time);
+    if (this.whyDrawer.open && throttle.decisions.at(-1)?.id !== this.whyFor) this.askWhy();
+    this.lastDecision = throttle.decisions.at(-1)?.id;
+  }
+
+  /** @param {import('./state.js').Throttle} throttle @param {string} mode @param {number} now */
+  updateReason({ detail, decisions }, mode, now) {
+    const decision = decisions.at(-1);
+    const governor = detail?.governor;
+    const at = decision?.t ?? unixSeconds(governor?.at);
+    const byHand = detail && (!governor || mode === 'manual' || mode === 'off');
+    const text = byHand ? handSentence(detail, now) : decision?.reason ?? governor?.reason ?? '';
+    const age = !byHand && at !== null && at !== undefined ? ago(now - at) : '';
+    setText(this.reason, [text, age && `(${age})`].filter(Boolean).join(' '));
+    const problems = detail?.problems ?? [];
+    show(this.problems, problems.length > 0);
+    keyed(this.problems, problems, (p) => `${p.field} ${p.message}`, (p) => h('li', null, h('b', null, p.field), ` ${p.message}`));
+  }
+
+  /**
+   * @param {any} detail @param {import('./state.js').Point | undefined} last @param {ReturnType<typeof facts>} current
+   * @param {{ now: number }} time
+   */
+  updateNumbers(detail, last, { rps: knob, effective, achieved, share }, { now }) {
+    setText(this.knobRate, rate(effective));
+    this.knobRate.parentElement.classList.toggle('word', effective !== null && effective < 0);
+    setText(this.knobNote, knob !== null && effective !== null && Math.abs(knob - effective) > 0.005 * Math.abs(knob) ? `knob stands at ${rate(knob)}` : 'in effect');
+    setText(this.achieved, rate(achieved));
+    setText(this.achievedNote, share === null ? '' : `${percent(share)} token-limited`);
+    setAttr(this.achievedNote, 'title', 'share of the time in which jobs waited for tokens');
+    setText(this.depth.ready, count(last?.ready ?? detail?.depth?.ready));
+    setText(this.depth.scheduled, count(detail?.depth?.scheduled));
+    setText(this.depth.running, count(last?.running ?? detail?.depth?.running));
+    const dead = last?.dead ?? detail?.depth?.dead;
+    setText(this.depth.dead, count(dead));
+    this.depth.dead.classList.toggle('alarming', dead > 0);
+    const counted = unixSeconds(detail?.depth?.at);
+    setText(this.depthAge, counted === null || now - counted < 15 ? '' : `counted ${ago(now - counted)}`);
+  }
+
+  /** @param {import('./state.js').Point | undefined} last @param {any} governor */
+  updateSignals(last, governor) {
+    /** @type {Record<string, any>} */
+    const found = {};
+    for (const s of governor?.signals ?? []) found[s.name] = s;
+    for (const [name, s] of Object.entries(last?.signals ?? {})) found[name] = { ...found[name], ...s };
+    const names = Object.keys(found).sort();
+    show(this.signals, names.length > 0);
+    keyed(this.signals, names, (name) => name, (name) => {
+      const parts = { value: h('b', { class: 'num' }), of: h('span', { class: 'sub num' }), age: h('span', { class: 'sub age' }), meter: h('div', { class: 'meter' }, h('i', null), h('u', null)) };
+      const row = h('li', null, h('span', { class: 'name' }, swatch(signalStyle(names.indexOf(name))), h('span', null, name)), h('span', { class: 'reading' }, parts.value, parts.of), parts.meter, parts.age);
+      row.parts = parts;
+      return row;
+    }, (row, name) => {
+      const s = found[name];
+      const multiple = s.value !== null && s.setpoint > 0 && !s.stale ? s.value / s.setpoint : null;
+      setText(row.parts.value, number(s.value));
+      setText(row.parts.of, ` of ${number(s.setpoint)}`);
+      setText(row.parts.age, s.stale ? `stale, ${duration(s.age_s)} old` : `${duration(s.age_s)} old`);
+      row.classList.toggle('stale', Boolean(s.stale));
+      row.classList.toggle('over', multiple !== null && multiple > OVERLOAD);
+      row.parts.meter.firstElementChild.style.width = `${Math.min(100, ((multiple ?? 0) / 2) * 100)}%`;
+    });
+  }
+
+  /** @param {import('./state.js').Throttle} throttle @param {{ from: number, to: number }} time */
+  drawSpark({ ring }, { from, to }) {
+    if (!this.chart.seen) return;
+    const width = this.spark.parentElement.clientWidth - (this.depthAge.textContent ? 150 : 46);
+    if (width < 40) return;
+    const height = this.element.classList.contains('plain') ? 26 : 40;
+    drawSparkline(prepare(this.spark, width, height), width, height, ring.between(from, to), (p) => p.ready, from, to);
+  }
+
+  async askWhy() {
+    if (!this.whyDrawer.open) return;
+    this.whyFor = this.lastDecision;
+    try {
+      const answer = await get(`${throttlePath(this.name)}/why`);
+      const rows = (answer.decisions ?? []).slice(0, 6).map((/** @type {any} */ d) => h('li', null,
+        h('span', { class: 'num' }, clock(d.at)), ` ${rate(d.previous_rps)} → ${rate(d.rps)}, ${d.limiting ?? UNKNOWN}, breaker ${breakerText(d.breaker)}. ${d.reason ?? ''}`,
+        d.terms && Object.keys(d.terms).length ? h('code', null, termsText(d.terms)) : null));
+      fill(this.whyText, h('p', null, answer.sentence ?? UNKNOWN), h('ol', null, ...rows));
+    } catch (error) {
+      fill(this.whyText, h('p', { class: 'error' }, /** @type {any} */ (error).message));
+    }
+  }
+}
+
+/** @param {Record<string, any>} terms @param {string} [prefix] @returns {string} */
+function termsText(terms, prefix = '') {
+  return Object.entries(terms).map(([name, value]) => {
+    if (value && typeof value === 'object' && !Array.isArray(value)) return termsText(value, `${prefix}${name}.`);
+    return `${prefix}${name}=${typeof value === 'number' ? number(value) : Array.isArray(value) ? JSON.stringify(value) : value}`;
+  }).join('  ');
+}

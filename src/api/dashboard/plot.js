@@ -1,0 +1,86 @@
+// The measures of a throttle's chart: what is in view, how high the axes go, where it is overloaded. Pure.
+
+import { ratioTop, rateDomain } from './scale.js';
+import { breakerOf, deciderOf, spans } from './ribbons.js';
+
+/** From this multiple of the setpoint on, a signal counts as overload. */
+export const OVERLOAD = 1.2;
+
+/**
+ * @typedef {import('./state.js').Point} Point
+ * @typedef {import('./state.js').Throttle} Throttle
+ * @typedef {{ points: Point[], domain: { low: number, high: number }, signalNames: string[], top: number,
+ *   trips: number[], breaker: import('./ribbons.js').Span[], decider: import('./ribbons.js').Span[],
+ *   edits: { t: number, who: string }[] }} Plot
+ */
+
+/**
+ * A signal as a multiple of its setpoint; null where either is unknown or the reading is stale.
+ * @param {Point} point
+ * @param {string} name
+ * @returns {number | null}
+ */
+export function ratio(point, name) {
+  const signal = point.signals[name];
+  if (!signal || signal.stale || signal.value === null || signal.setpoint === null || signal.setpoint <= 0) return null;
+  return signal.value / signal.setpoint;
+}
+
+/**
+ * Everything the chart needs to draw the time from `from` to `to`.
+ * @param {Throttle} throttle
+ * @param {number} from unix seconds
+ * @param {number} to unix seconds
+ * @returns {Plot}
+ */
+export function plot(throttle, from, to) {
+  const points = throttle.ring.between(from, to);
+  const rates = [];
+  const names = new Set();
+  const trips = new Set();
+  let peak = 0;
+  for (const p of points) {
+    rates.push(p.effective, p.achieved);
+    for (const [name, signal] of Object.entries(p.signals)) {
+      names.add(name);
+      if (signal.trip !== null && signal.setpoint) trips.add(Number((signal.trip / signal.setpoint).toFixed(3)));
+      peak = Math.max(peak, ratio(p, name) ?? 0);
+    }
+  }
+  const sortedTrips = [...trips].sort((a, b) => a - b);
+  return {
+    points,
+    domain: rateDomain(rates),
+    signalNames: [...names].sort(),
+    top: ratioTop(peak, sortedTrips[0] ?? null),
+    trips: sortedTrips,
+    breaker: spans(points, breakerOf, to),
+    decider: spans(points, deciderOf(throttle.decisions), to),
+    edits: throttle.edits.filter((e) => e.t >= from && e.t <= to && e.who !== 'governor').map((e) => ({ t: e.t, who: e.who })),
+  };
+}
+
+/**
+ * Moves labels apart so that none overlap, keeping their order and staying inside.
+ * @param {number[]} wanted positions of the middle of each label, in any order
+ * @param {number} height of a label
+ * @param {number} top
+ * @param {number} bottom
+ * @returns {number[]} positions in the order given
+ */
+export function spread(wanted, height, top, bottom) {
+  const order = wanted.map((y, i) => ({ y, i })).sort((a, b) => a.y - b.y);
+  let floor = top + height / 2;
+  for (const label of order) {
+    label.y = Math.max(label.y, floor);
+    floor = label.y + height;
+  }
+  let ceiling = bottom - height / 2;
+  for (const label of order.reverse()) {
+    label.y = Math.min(label.y, ceiling);
+    ceiling = label.y - height;
+  }
+  const placed = new Array(wanted.length);
+  for (const { y, i } of order) placed[i] = y;
+  return placed;
+}

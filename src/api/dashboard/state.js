@@ -1,0 +1,294 @@
+// Everything the page knows, and how each message changes it. No DOM, no clock, no network.
+
+import { finite, unixSeconds } from './format.js';
+import { Ring } from './ring.js';
+
+/** Points kept per throttle: the longest window (600 s) and a little. */
+const HISTORY_POINTS = 660;
+/** Rows kept per list; the page shows fewer. */
+const LIST_ROWS = 200;
+
+/**
+ * @typedef {{ value: number | null, setpoint: number | null, trip: number | null, age_s: number | null, stale: boolean }} Signal
+ * @typedef {{ t: number, rps: number | null, effective: number | null, achieved: number | null, share: number | null,
+ *   mode: string, state: string, breaker: string | null, ready: number | null, running: number | null, dead: number | null,
+ *   signals: Record<string, Signal> }} Point
+ * @typedef {{ id: number, throttle: string, at: string, t: number, rps: number | null, previous_rps: number | null,
+ *   breaker: string | null, mode: string | null, limiting: string | null, reason: string, terms?: Record<string, unknown> }} Decision
+ * @typedef {{ job_id: number, kind: string, throttle: string, key: string, attempt: number, outcome: string,
+ *   error: string | null, at: string, t: number }} Failure
+ * @typedef {{ at: string, t: number, who: string, action: string, subject: string, before: any, after: any,
+ *   why: string | null }} Audit
+ * @typedef {{ name: string, detail: any, detailAfter: number, ring: Ring<Point>, decisions: Decision[], edits: Audit[] }} Throttle
+ * @typedef {'connecting' | 'live' | 'lost' | 'unauthorized'} Phase
+ * @typedef {{ throttles: Map<string, Throttle>, known: boolean, decisions: Decision[], failures: Failure[], audit: Audit[],
+ *   runningTotal: number | null, workers: number | null, lastTick: number | null, phase: Phase }} State
+ */
+
+/** @returns {State} */
+export function emptyState() {
+  return {
+    throttles: new Map(),
+    known: false,
+    decisions: [],
+    failures: [],
+    audit: [],
+    runningTotal: null,
+    workers: null,
+    lastTick: null,
+    phase: 'connecting',
+  };
+}
+
+/**
+ * Applies one message and says which parts of the page it touched: `ticks`, `throttles`, `decisions`, `failures`, `audit`,
+ * `phase`, and `unknown` if a throttle appeared whose details have to be asked for.
+ * @param {State} state changed in place
+ * @param {{ type: string, data: any }} message
+ * @returns {Set<string>}
+ */
+export function apply(state, { type, data }) {
+  const touched = new Set();
+  switch (type) {
+    case 'history':
+      for (const tick of data?.ticks ?? []) takeTick(state, tick, touched);
+      break;
+    case 'tick':
+      takeTick(state, data, touched);
+      break;
+    case 'throttles':
+      takeThrottles(state, data?.throttles ?? []);
+      touched.add('throttles');
+      break;
+    case 'throttle':
+      takeDetail(state, data);
+      touched.add('throttles');
+      break;
+    case 'decisions':
+    case 'decision': {
+      const rows = type === 'decision' ? [data] : data?.decisions ?? [];
+      for (const row of rows) takeDecision(state, row);
+      touched.add('decisions');
+      break;
+    }
+    case 'failures':
+    case 'failure': {
+      const rows = type === 'failure' ? [data] : data?.failures ?? [];
+      for (const row of rows) {
+        const failure = { ...row, t: unixSeconds(row.at) ?? 0 };
+        insert(state.failures, failure, (f) => `${f.job_id}/${f.attempt}/${f.at}`);
+      }
+      touched.add('failures');
+      break;
+    }
+    case 'audits':
+    case 'audit': {
+      const rows = type === 'audit' ? [data] : data?.entries ?? [];
+      for (const row of rows) takeAudit(state, row);
+      touched.add('audit');
+      break;
+    }
+    case 'phase':
+      if (state.phase !== data) {
+        state.phase = data;
+        touched.add('phase');
+      }
+      break;
+    default:
+      break;
+  }
+  return touched;
+}
+
+/**
+ * Throttles in the order of the page: governed ones first, then by name.
+ * @param {State} state
+ * @returns {Throttle[]}
+ */
+export function ordered(state) {
+  const governed = (/** @type {Throttle} */ t) => (t.detail?.governor || t.ring.last?.breaker ? 0 : 1);
+  return [...state.throttles.values()].sort((a, b) => governed(a) - governed(b) || (a.name < b.name ? -1 : 1));
+}
+
+/**
+ * Ready jobs of all throttles by the last tick, or null before one came.
+ * @param {State} state
+ */
+export function totalReady(state) {
+  let total = null;
+  for (const throttle of state.throttles.values()) {
+    const ready = throttle.ring.last?.ready ?? finite(throttle.detail?.depth?.ready);
+    if (ready !== null && ready !== undefined) total = (total ?? 0) + ready;
+  }
+  return total;
+}
+
+/**
+ * How a throttle stands now: by its last tick, or by its details where those were told after that tick.
+ * @param {Throttle} throttle
+ * @returns {{ state: string, mode: string, paused: boolean, breaker: string | null, rps: number | null, effective: number | null,
+ *   achieved: number | null, share: number | null }}
+ */
+export function facts({ detail, detailAfter, ring }) {
+  const last = ring.last;
+  if (last && (!detail || last.t > detailAfter)) {
+    return { ...last, mode: last.mode || detail?.mode || '', paused: last.state === 'paused' };
+  }
+  return {
+    state: detail?.state ?? '',
+    mode: detail?.mode ?? '',
+    paused: detail?.paused === true,
+    breaker: detail?.governor?.breaker ?? null,
+    rps: finite(detail?.knobs?.rps),
+    effective: finite(detail?.effective_rps),
+    achieved: finite(detail?.achieved_rps),
+    share: finite(detail?.limiting_share),
+  };
+}
+
+/**
+ * Is this audit entry about that throttle? The subject may be the bare name or carry a prefix such as `throttle:`.
+ * @param {Audit} entry
+ * @param {string} name
+ */
+export function concerns(entry, name) {
+  const subject = entry.subject ?? '';
+  return subject === name || subject === `throttle:${name}` || subject === `throttle/${name}` || subject === `throttle ${name}`;
+}
+
+/**
+ * @param {State} state
+ * @param {string} name
+ * @returns {Throttle}
+ */
+function throttleNamed(state, name) {
+  let throttle = state.throttles.get(name);
+  if (!throttle) {
+    throttle = { name, detail: null, detailAfter: 0, ring: new Ring(HISTORY_POINTS), decisions: [], edits: [] };
+    throttle.decisions = state.decisions.filter((d) => d.throttle === name).reverse();
+    throttle.edits = state.audit.filter((a) => concerns(a, name));
+    state.throttles.set(name, throttle);
+  }
+  return throttle;
+}
+
+/**
+ * @param {State} state
+ * @param {any} tick
+ * @param {Set<string>} touched
+ */
+function takeTick(state, tick, touched) {
+  const t = finite(tick?.at);
+  if (t === null) return;
+  for (const [name, row] of Object.entries(tick.throttles ?? {})) {
+    const isNew = !state.throttles.has(name);
+    const throttle = throttleNamed(state, name);
+    throttle.ring.push(point(t, row));
+    if (isNew || !throttle.detail) touched.add('unknown');
+  }
+  if (state.lastTick === null || t >= state.lastTick) {
+    state.lastTick = t;
+    state.runningTotal = finite(tick.running_total);
+    state.workers = finite(tick.workers);
+  }
+  touched.add('ticks');
+}
+
+/**
+ * @param {number} t
+ * @param {any} row
+ * @returns {Point}
+ */
+function point(t, row) {
+  /** @type {Record<string, Signal>} */
+  const signals = {};
+  for (const [name, s] of Object.entries(row.signals ?? {})) {
+    const signal = /** @type {any} */ (s);
+    signals[name] = {
+      value: finite(signal.value),
+      setpoint: finite(signal.setpoint),
+      trip: finite(signal.trip),
+      age_s: finite(signal.age_s),
+      stale: signal.stale === true,
+    };
+  }
+  return {
+    t,
+    rps: finite(row.rps),
+    effective: finite(row.effective_rps),
+    achieved: finite(row.achieved_rps),
+    share: finite(row.limiting_share),
+    mode: row.mode ?? '',
+    state: row.state ?? '',
+    breaker: row.breaker ?? null,
+    ready: finite(row.ready),
+    running: finite(row.running),
+    dead: finite(row.dead),
+    signals,
+  };
+}
+
+/** @param {State} state @param {any} row */
+function takeDetail(state, row) {
+  const throttle = throttleNamed(state, row.name);
+  throttle.detail = row;
+  throttle.detailAfter = throttle.ring.last?.t ?? 0;
+}
+
+/**
+ * The whole list: throttles that are no longer in it go.
+ * @param {State} state
+ * @param {any[]} rows
+ */
+function takeThrottles(state, rows) {
+  state.known = true;
+  const names = new Set(rows.map((row) => row.name));
+  for (const name of [...state.throttles.keys()]) if (!names.has(name)) state.throttles.delete(name);
+  for (const row of rows) takeDetail(state, row);
+}
+
+/**
+ * @param {State} state
+ * @param {any} row
+ */
+function takeDecision(state, row) {
+  const decision = { ...row, t: unixSeconds(row.at) ?? 0 };
+  if (!insert(state.decisions, decision, (d) => String(d.id))) return;
+  const own = state.throttles.get(decision.throttle)?.decisions;
+  if (!own) return;
+  let i = own.length;
+  while (i > 0 && own[i - 1].t > decision.t) i -= 1;
+  own.splice(i, 0, decision);
+  if (own.length > LIST_ROWS) own.shift();
+}
+
+/**
+ * @param {State} state
+ * @param {any} row
+ */
+function takeAudit(state, row) {
+  const entry = { ...row, t: unixSeconds(row.at) ?? 0 };
+  const key = (/** @type {Audit} */ a) => `${a.at}/${a.who}/${a.action}/${a.subject}/${JSON.stringify(a.after)}`;
+  if (!insert(state.audit, entry, key)) return;
+  for (const throttle of state.throttles.values()) {
+    if (concerns(entry, throttle.name)) throttle.edits = state.audit.filter((a) => concerns(a, throttle.name));
+  }
+}
+
+/**
+ * Puts a row into a list that is newest first, once.
+ * @template {{ t: number }} R
+ * @param {R[]} list
+ * @param {R} row
+ * @param {(row: R) => string} key
+ * @returns {boolean} false if it was there already
+ */
+function insert(list, row, key) {
+  const id = key(row);
+  let i = 0;
+  while (i < list.length && list[i].t > row.t) i += 1;
+  for (let j = i; j < list.length && list[j].t === row.t; j += 1) if (key(list[j]) === id) return false;
+  list.splice(i, 0, row);
+  if (list.length > LIST_ROWS) list.length = LIST_ROWS;
+  return true;
+}

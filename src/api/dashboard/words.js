@@ -1,0 +1,85 @@
+// Sentences about facts: edits, decisions, states. Pure.
+
+import { clock, number, rate, UNKNOWN } from './format.js';
+import { changes } from './knobs.js';
+
+const RATES = new Set(['rps', 'min', 'max', 'safe_rps', 'key_rps']);
+
+/**
+ * The value of a knob in words.
+ * @param {string} name
+ * @param {any} value
+ * @returns {string}
+ */
+export function knobValue(name, value) {
+  if (value === null || value === undefined) return UNKNOWN;
+  if (RATES.has(name) && typeof value === 'number') return rate(value);
+  if (typeof value === 'number') return number(value);
+  if (typeof value === 'boolean') return value ? 'yes' : 'no';
+  return typeof value === 'object' ? JSON.stringify(value) : String(value);
+}
+
+/**
+ * What an edit did: `rps 120 → 5, mode auto → manual`.
+ * @param {import('./state.js').Audit} entry
+ * @returns {string}
+ */
+export function editText(entry) {
+  const parts = changes(entry.before, entry.after).map(({ name, from, to }) => {
+    if (name === 'paused') return to ? 'paused' : 'resumed';
+    if (from === undefined || from === null) return `${name} ${knobValue(name, to)}`;
+    return `${name} ${knobValue(name, from)} → ${knobValue(name, to)}`;
+  });
+  if (parts.length === 0) return entry.action.replaceAll('_', ' ');
+  return parts.length > 6 ? `${parts.slice(0, 6).join(', ')} and ${parts.length - 6} more` : parts.join(', ');
+}
+
+/**
+ * The audit line: `rps 120 → 5 by anna, 14:02:11, 'provider asked'`.
+ * @param {import('./state.js').Audit} entry
+ * @param {number} [now] unix seconds
+ * @returns {string}
+ */
+export function auditLine(entry, now) {
+  const why = entry.why ? `, '${entry.why}'` : '';
+  return `${editText(entry)} by ${entry.who || 'somebody'}, ${clock(entry.t, now)}${why}`;
+}
+
+/**
+ * The breaker in words.
+ * @param {string | null | undefined} breaker
+ */
+export function breakerText(breaker) {
+  return breaker ? breaker.replace('half_open', 'half-open') : 'none';
+}
+
+/**
+ * How a throttle stands, in one word or two, and how much it matters.
+ * @param {{ state?: string, breaker?: string | null, paused?: boolean }} facts
+ * @returns {{ text: string, tone: 'calm' | 'note' | 'alarm' }}
+ */
+export function standing({ state, breaker, paused }) {
+  if (paused || state === 'paused') return { text: 'paused', tone: 'note' };
+  if (breaker === 'open') return { text: 'breaker open', tone: 'alarm' };
+  if (breaker === 'half_open') return { text: 'probing', tone: 'note' };
+  if (state === 'stopped') return { text: 'stopped', tone: 'alarm' };
+  if (state === 'safe_rps') return { text: 'safe rate', tone: 'alarm' };
+  if (state === 'unlimited') return { text: 'unlimited', tone: 'note' };
+  if (state === 'flowing') return { text: 'flowing', tone: 'calm' };
+  return { text: 'unknown', tone: 'note' };
+}
+
+/**
+ * One sentence on who sets the rate, for a throttle without a governor's reason.
+ * @param {any} detail
+ * @param {number} [now] unix seconds
+ */
+export function handSentence(detail, now) {
+  const knobs = detail?.knobs;
+  if (!knobs) return '';
+  if (detail.state === 'unlimited') return 'No limit is set: jobs run as fast as workers take them.';
+  const by = knobs.by && knobs.by !== 'governor' ? ` by ${knobs.by}` : '';
+  const at = knobs.at_ms ? `, ${clock(knobs.at_ms / 1000, now)}` : '';
+  const why = knobs.why ? `: ${knobs.why}` : '';
+  return `Set by hand to ${rate(knobs.rps)} rps${by}${at}${why}.`;
+}
