@@ -73,7 +73,9 @@ pub async fn acquire(State(app): State<App>, Path(name): Path<String>, request: 
     match &grant.limit {
         Some(Limit::Unknown { name }) if *name == ask.throttle => return Err(Problem::throttle_not_found(name)),
         Some(Limit::StoreLost) if grant.granted == 0 => {
-            return Err(Problem::new(Code::ThrottlesLost, "Redis does not answer, and this throttle grants nothing then").retry_after(1));
+            return Err(
+                Problem::new(Code::ThrottlesLost, "Redis does not answer, and this throttle grants nothing then").retry_after(1)
+            );
         }
         _ => {}
     }

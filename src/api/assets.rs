@@ -5,7 +5,8 @@ use std::sync::OnceLock;
 
 use axum::extract::{Path, Request};
 use axum::http::header::{
-    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, IF_NONE_MATCH, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, IF_NONE_MATCH, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+    X_FRAME_OPTIONS,
 };
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::middleware::Next;
@@ -22,7 +23,7 @@ const SERVED: [&str; 8] = [".js", ".css", ".svg", ".png", ".ico", ".woff2", ".we
 /// Shown where the dashboard's own login page is missing.
 const PLAIN_LOGIN: &str = "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>Flyball</title><h1>Flyball</h1>\
     <form method=\"post\" action=\"/login\"><label>Token <input type=\"password\" name=\"token\" autocomplete=\"current-password\" required autofocus></label> \
-    <button>Log in</button></form></html>";
+    <!--error--> <button>Log in</button></form></html>";
 
 #[derive(RustEmbed)]
 #[folder = "src/api/dashboard"]
@@ -42,9 +43,10 @@ pub async fn asset(Path(path): Path<String>, headers: HeaderMap) -> Response {
     file(&path, &headers)
 }
 
-/// The page that asks for the token.
-pub fn login(status: StatusCode) -> Response {
+/// The page that asks for the token; `error` is a fixed text of ours, put where the page has `<!--error-->`.
+pub fn login(status: StatusCode, error: &'static str) -> Response {
     let page = Files::get("login.html").map_or(PLAIN_LOGIN.as_bytes().into(), |file| file.data);
+    let page = String::from_utf8_lossy(&page).replace("<!--error-->", error);
     let mut response = (status, [(CONTENT_TYPE, "text/html; charset=utf-8"), (CACHE_CONTROL, "no-store")], page).into_response();
     if status == StatusCode::UNAUTHORIZED {
         response.headers_mut().insert("www-authenticate", HeaderValue::from_static("Bearer realm=\"flyball\""));

@@ -10,6 +10,7 @@ use super::postgres;
 use super::problem::{Code, Problem};
 use super::query::Query;
 use super::state::App;
+use super::within::{ONE, within};
 
 /// One change.
 #[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
@@ -50,8 +51,14 @@ impl Entry {
 
 /// Writes an entry; a change that was made already is not undone for the lack of its line, so the failure is a warning.
 pub async fn note(app: &App, entry: &Entry) -> Option<String> {
-    let error = postgres::write_audit(&app.deps.queue.pool, entry).await.err()?;
-    tracing::error!(%error, who = entry.who, action = entry.action, subject = entry.subject, "a change was made but not written to the audit log");
+    let problem = within(ONE, postgres::write_audit(&app.deps.queue.pool, entry)).await.err()?;
+    tracing::error!(
+        reason = problem.detail,
+        who = entry.who,
+        action = entry.action,
+        subject = entry.subject,
+        "a change was made but not written to the audit log"
+    );
     Some("the change is made, but Postgres did not take its line in the audit log".to_owned())
 }
 
@@ -65,6 +72,6 @@ pub async fn list(State(app): State<App>, Pairs(pairs): Pairs<Vec<(String, Strin
     if !query.errors.is_empty() {
         return Err(Problem::fields(Code::InvalidQuery, query.errors));
     }
-    let entries = postgres::read_audit(&app.deps.queue.pool, limit).await?;
+    let entries = within(ONE, postgres::read_audit(&app.deps.queue.pool, limit)).await?;
     Ok(Json(Audit { entries }))
 }

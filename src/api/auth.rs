@@ -10,8 +10,8 @@ use axum::response::{IntoResponse, Response};
 use jiff::Timestamp;
 use serde::Deserialize;
 
-use super::assets;
 use super::state::App;
+use super::{assets, clock};
 
 /// How long a browser stays logged in, in seconds.
 pub const SESSION_S: i64 = 12 * 3600;
@@ -23,16 +23,15 @@ pub const COOKIE: &str = "flyball_session";
 pub struct Secret(String);
 
 impl Secret {
-    /// Keeps `text` secret; an empty or blank one is no secret.
-    pub fn new(text: &str) -> Option<Self> {
-        let text = text.trim();
-        (!text.is_empty()).then(|| Self(text.to_owned()))
+    /// Keeps `text` secret.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
     }
 
-    /// True if `offered` is the secret; takes the same time wherever they differ, and whatever their lengths.
+    /// True if `offered` is the secret; nothing is an empty one. Takes the same time wherever they differ, and whatever their lengths.
     pub fn is(&self, offered: &str) -> bool {
         let hash = |text: &str| digest::digest(&digest::SHA256, text.as_bytes());
-        constant_time::verify_slices_are_equal(hash(&self.0).as_ref(), hash(offered).as_ref()).is_ok()
+        constant_time::verify_slices_are_equal(hash(&self.0).as_ref(), hash(offered).as_ref()).is_ok() && !self.0.is_empty()
     }
 
     /// The text itself.
@@ -135,7 +134,7 @@ pub struct Login {
 
 /// `GET /login`: the page that asks for the token.
 pub async fn show() -> Response {
-    assets::login(StatusCode::OK)
+    assets::login(StatusCode::OK, "")
 }
 
 /// `POST /login`: a browser shows the token once and gets a session.
@@ -148,9 +147,9 @@ pub async fn login(State(app): State<App>, headers: HeaderMap, form: Form<Login>
         // Guessing costs time; tokens are long, so this is a courtesy to the log more than a defence.
         tokio::time::sleep(std::time::Duration::from_millis(300)).await;
         tracing::warn!("a login with a wrong token was refused");
-        return assets::login(StatusCode::UNAUTHORIZED);
+        return assets::login(StatusCode::UNAUTHORIZED, "That is not the token of this server.");
     }
-    let value = sessions.issue(Timestamp::now().as_second() + SESSION_S);
+    let value = sessions.issue(clock::now().as_second() + SESSION_S);
     let secure = if is_https(&headers) { "; Secure" } else { "" };
     let cookie = format!("{COOKIE}={value}; Path=/; Max-Age={SESSION_S}; HttpOnly; SameSite=Strict{secure}");
     (StatusCode::SEE_OTHER, home, [(SET_COOKIE, cookie)]).into_response()
@@ -175,14 +174,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_is_never_printed_and_a_blank_one_is_none() {
-        assert_eq!(format!("{:?}", Secret::new("hunter2").unwrap()), "Secret(…)");
-        assert!(Secret::new(" \n").is_none());
+    fn a_secret_is_never_printed_and_nothing_is_an_empty_one() {
+        assert_eq!(format!("{:?}", Secret::new("hunter2")), "Secret(…)");
+        assert!(!Secret::new("").is(""));
     }
 
     #[test]
     fn only_the_whole_secret_is_the_secret() {
-        let secret = Secret::new("hunter2").unwrap();
+        let secret = Secret::new("hunter2");
         assert!(secret.is("hunter2"));
         for other in ["", "hunter", "hunter22", "Hunter2"] {
             assert!(!secret.is(other));
@@ -191,12 +190,12 @@ mod tests {
 
     #[test]
     fn a_session_ends_at_its_time_and_with_its_token_and_cannot_be_prolonged() {
-        let sessions = Sessions::new(&Secret::new("a").unwrap());
+        let sessions = Sessions::new(&Secret::new("a"));
         let cookie = sessions.issue(1000);
 
         assert!(sessions.holds(&cookie, 999));
         assert!(!sessions.holds(&cookie, 1000));
-        assert!(!Sessions::new(&Secret::new("b").unwrap()).holds(&cookie, 999));
+        assert!(!Sessions::new(&Secret::new("b")).holds(&cookie, 999));
         assert!(!sessions.holds(&cookie.replace("1000.", "2000."), 999));
         for broken in ["", ".", "x.y", "1000", "1000.", "-1.", "99999999999999999999.aa"] {
             assert!(!sessions.holds(broken, 0), "{broken}");

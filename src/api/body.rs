@@ -95,6 +95,8 @@ fn too_large(announced: Option<usize>, bytes_max: usize) -> Problem {
     let mib = bytes_max / (1024 * 1024);
     Problem::new(
         Code::TooLarge,
-        format!("{size} is larger than this route allows: at most {bytes_max} bytes ({mib} MiB); the arguments of a job at most 262144 bytes (256 KiB)"),
+        format!(
+            "{size} is larger than this route allows: at most {bytes_max} bytes ({mib} MiB); the arguments of a job at most 262144 bytes (256 KiB)"
+        ),
     )
 }

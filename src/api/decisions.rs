@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::problem::{Code, Problem};
 use super::query::Query;
 use super::state::{App, Decision};
+use super::within::{MANY, within};
 use crate::jobs::Failure;
 use crate::throttle;
 
@@ -37,7 +38,7 @@ pub async fn list(State(app): State<App>, Pairs(pairs): Pairs<Vec<(String, Strin
     if !query.errors.is_empty() {
         return Err(Problem::fields(Code::InvalidQuery, query.errors));
     }
-    let decisions = app.deps.decisions.recent(throttle.as_deref(), limit).await?;
+    let decisions = within(MANY, app.deps.decisions.recent(throttle.as_deref(), limit)).await?;
     Ok(Json(Decided { decisions }))
 }
 
@@ -51,6 +52,6 @@ pub async fn failures(State(app): State<App>, Pairs(pairs): Pairs<Vec<(String, S
     if !query.errors.is_empty() {
         return Err(Problem::fields(Code::InvalidQuery, query.errors));
     }
-    let failures = app.deps.queue.failures(limit).await?;
+    let failures = within(MANY, app.deps.queue.failures(limit)).await?;
     Ok(Json(Failures { failures }))
 }

@@ -205,7 +205,8 @@ pub fn clipped(text: &str) -> String {
 /// What to say of an unknown `what` named `name`, with the allowed names and the one that was probably meant.
 pub fn unknown(name: &str, what: &str, allowed: &[&str]) -> String {
     let name = clipped(name);
-    let meant = allowed.iter().map(|known| (distance(&name, known), known)).min().filter(|(far, _)| *far <= 2 && *far < name.len());
+    let meant =
+        allowed.iter().map(|known| (distance(&name, known), known)).min().filter(|(far, _)| *far <= 2 && *far < name.len());
     match meant {
         Some((_, known)) => format!("unknown {what} {name:?}; did you mean {known:?}? allowed: {}", list(allowed)),
         None => format!("unknown {what} {name:?}; allowed: {}", list(allowed)),
@@ -252,7 +253,9 @@ mod tests {
 
     #[test]
     fn whole_numbers_may_be_written_with_a_point_but_not_with_a_fraction() {
-        for (value, expected) in [(json!(2), Some(2)), (json!(2.0), Some(2)), (json!(2.5), None), (json!(9), None), (json!("2"), None)] {
+        for (value, expected) in
+            [(json!(2), Some(2)), (json!(2.0), Some(2)), (json!(2.5), None), (json!(9), None), (json!("2"), None)]
+        {
             let mut errors = Errors::default();
             let mut fields = Fields::open(json!({"n": value}), "", &["n"], &mut errors).unwrap();
             assert_eq!(fields.whole("n", 0..=3, ""), expected);

@@ -7,12 +7,11 @@ use axum::http::uri::Authority;
 use axum::http::{HeaderMap, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use jiff::Timestamp;
 
-use super::assets;
 use super::auth::{self, Caller};
 use super::problem::{Code, Problem};
 use super::state::App;
+use super::{assets, clock};
 
 /// Lets a request pass with its [`Caller`], or answers it.
 pub async fn guard(State(app): State<App>, mut request: Request, next: Next) -> Response {
@@ -26,7 +25,7 @@ pub async fn guard(State(app): State<App>, mut request: Request, next: Next) -> 
     {
         return problem.into_response();
     }
-    let caller = auth::caller(&app, headers, Timestamp::now());
+    let caller = auth::caller(&app, headers, clock::now());
     let changes = !matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
     // A program that shows the token itself cannot be a page of another site that borrows a browser's session.
     if changes
@@ -41,7 +40,7 @@ pub async fn guard(State(app): State<App>, mut request: Request, next: Next) -> 
             next.run(request).await
         }
         None if is_open(path) => next.run(request).await,
-        None if wants_page(&request) => assets::login(axum::http::StatusCode::UNAUTHORIZED),
+        None if wants_page(&request) => assets::login(axum::http::StatusCode::UNAUTHORIZED, ""),
         None => {
             let detail = if request.headers().contains_key("authorization") {
                 "the token in the Authorization header is not the one in FLYBALL_API_TOKEN"
@@ -96,7 +95,10 @@ fn origin_is_ours(headers: &HeaderMap) -> Result<(), Problem> {
     if ours {
         return Ok(());
     }
-    Err(Problem::new(Code::ForeignOrigin, "a browser sent this from a page of another site; use the dashboard, or a program with the token"))
+    Err(Problem::new(
+        Code::ForeignOrigin,
+        "a browser sent this from a page of another site; use the dashboard, or a program with the token",
+    ))
 }
 
 #[cfg(test)]
@@ -109,7 +111,16 @@ mod tests {
 
     #[test]
     fn only_names_of_this_machine_are_loopback() {
-        for host in ["localhost", "localhost:8080", "app.localhost", "127.0.0.1:1", "127.9.9.9", "[::1]:8080", "[::ffff:127.0.0.1]", "LOCALHOST."] {
+        for host in [
+            "localhost",
+            "localhost:8080",
+            "app.localhost",
+            "127.0.0.1:1",
+            "127.9.9.9",
+            "[::1]:8080",
+            "[::ffff:127.0.0.1]",
+            "LOCALHOST.",
+        ] {
             assert!(host_is_loopback(&headers(&[("host", host)]), None).is_ok(), "{host}");
         }
         for host in ["evil.example", "localhost.evil.example", "10.0.0.1", "127.0.0.1.evil.example", "[::2]", "0.0.0.0", "a b"] {
@@ -123,10 +134,14 @@ mod tests {
         let host = ("host", "127.0.0.1:8080");
         assert!(origin_is_ours(&headers(&[host])).is_ok());
         assert!(origin_is_ours(&headers(&[host, ("origin", "http://127.0.0.1:8080")])).is_ok());
-        assert!(origin_is_ours(&headers(&[host, ("sec-fetch-site", "same-origin"), ("origin", "https://proxy.example")])).is_ok());
+        assert!(
+            origin_is_ours(&headers(&[host, ("sec-fetch-site", "same-origin"), ("origin", "https://proxy.example")])).is_ok()
+        );
         assert!(origin_is_ours(&headers(&[host, ("origin", "http://127.0.0.1:9090")])).is_err());
         assert!(origin_is_ours(&headers(&[host, ("origin", "null")])).is_err());
-        assert!(origin_is_ours(&headers(&[host, ("sec-fetch-site", "cross-site"), ("origin", "http://127.0.0.1:8080")])).is_err());
+        assert!(
+            origin_is_ours(&headers(&[host, ("sec-fetch-site", "cross-site"), ("origin", "http://127.0.0.1:8080")])).is_err()
+        );
         assert!(origin_is_ours(&headers(&[host, ("sec-fetch-site", "same-site")])).is_err());
     }
 }

@@ -44,14 +44,19 @@ pub async fn ready(State(app): State<App>) -> Response {
         timeout(ANSWER_WITHIN, postgres::ping(&app.deps.queue.pool)),
         timeout(ANSWER_WITHIN, answers(app.deps.throttles.as_ref())),
     );
-    let lost: Vec<&str> =
-        [("Postgres", matches!(postgres, Ok(Ok(())))), ("Redis", matches!(redis, Ok(true)))].iter().filter(|(_, ok)| !ok).map(|(name, _)| *name).collect();
+    let lost: Vec<&str> = [("Postgres", matches!(postgres, Ok(Ok(())))), ("Redis", matches!(redis, Ok(true)))]
+        .iter()
+        .filter(|(_, ok)| !ok)
+        .map(|(name, _)| *name)
+        .collect();
     if lost.is_empty() {
         let checks = BTreeMap::from([("postgres", "ok"), ("redis", "ok")]);
         return (StatusCode::OK, Json(Health { status: "ready", checks })).into_response();
     }
     let verb = if lost.len() == 1 { "does" } else { "do" };
-    Problem::new(Code::NotReady, format!("{} {verb} not answer within {} s", lost.join(" and "), ANSWER_WITHIN.as_secs())).retry_after(1).into_response()
+    Problem::new(Code::NotReady, format!("{} {verb} not answer within {} s", lost.join(" and "), ANSWER_WITHIN.as_secs()))
+        .retry_after(1)
+        .into_response()
 }
 
 async fn answers(throttles: &dyn throttle::Store) -> bool {

@@ -7,11 +7,9 @@ use axum::extract::{Path, Query as Pairs, Request, State};
 use axum::http::header::{LINK, LOCATION};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::IntoResponse;
-use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::body;
 use super::fields::Place;
 use super::jobs_input::{self, KEY_BYTES_MAX, KIND_BYTES_MAX, Known};
 use super::postgres;
@@ -19,6 +17,8 @@ use super::problem::{Code, Problem};
 use super::query::Query;
 use super::state::App;
 use super::waiting::{self, Waiting};
+use super::within::{MANY, ONE, within};
+use super::{body, clock};
 use crate::jobs::{CancelAnswer, Detail, Filter, NewJob, RetryAnswer, State as JobState, Summary};
 use crate::throttle::{self, Ask, LaneAsk, Name};
 
@@ -97,7 +97,7 @@ pub async fn enqueue(State(app): State<App>, request: Request) -> Result<impl In
     let job = jobs_input::one(value, &known).map_err(|errors| Problem::fields(Code::InvalidFields, errors))?;
     let warnings = warnings(&app, std::iter::once(job.throttle.as_str())).await;
 
-    let enqueued = app.deps.queue.enqueue(std::slice::from_ref(&job)).await.map_err(|error| Problem::from_queue(error, false))?;
+    let enqueued = within(ONE, app.deps.queue.enqueue(std::slice::from_ref(&job))).await?;
 
     let Some(ticket) = enqueued.first() else {
         return Err(Problem::new(Code::Internal, "the queue store answered without a job"));
@@ -105,7 +105,7 @@ pub async fn enqueue(State(app): State<App>, request: Request) -> Result<impl In
     let status = if ticket.duplicate { StatusCode::OK } else { StatusCode::CREATED };
     let location = format!("/api/v1/jobs/{}", ticket.id);
     // The job is there, whatever becomes of this look at it.
-    let found = app.deps.queue.get(ticket.id).await.ok().flatten();
+    let found = within(ONE, app.deps.queue.get(ticket.id)).await.ok().flatten();
     let job = found.unwrap_or_else(|| as_sent(job, ticket.id));
     Ok((status, [(LOCATION, location)], Json(Accepted { job, duplicate: ticket.duplicate, warnings })))
 }
@@ -125,7 +125,8 @@ pub async fn enqueue_batch(State(app): State<App>, request: Request) -> Result<i
     let enqueued = if jobs.is_empty() {
         Vec::new()
     } else {
-        app.deps.queue.enqueue(&jobs).await.map_err(|error| Problem::from_queue(error, true))?
+        let enqueue = async { app.deps.queue.enqueue(&jobs).await.map_err(|error| Problem::from_queue(error, true)) };
+        within(MANY, enqueue).await?
     };
 
     let status = if enqueued.iter().all(|ticket| ticket.duplicate) { StatusCode::OK } else { StatusCode::CREATED };
@@ -156,7 +157,7 @@ pub async fn list(State(app): State<App>, Pairs(pairs): Pairs<Vec<(String, Strin
     if !query.errors.is_empty() {
         return Err(Problem::fields(Code::InvalidQuery, query.errors));
     }
-    let jobs = app.deps.queue.list(&filter).await?;
+    let jobs = within(MANY, app.deps.queue.list(&filter)).await?;
     let is_full = i64::try_from(jobs.len()).is_ok_and(|found| found >= filter.limit);
     let next = jobs.last().filter(|_| is_full).map(|last| next_page(&filter, last.id));
     let mut headers = HeaderMap::new();
@@ -181,11 +182,14 @@ pub async fn show(State(app): State<App>, Path(id): Path<String>) -> Result<Json
         (status = 202, body = JobView, description = "It runs; its handler has been asked to stop.")))]
 pub async fn cancel(State(app): State<App>, Path(id): Path<String>) -> Result<impl IntoResponse, Problem> {
     let id = id_of(&id)?;
-    let status = match app.deps.queue.cancel(id).await? {
+    let status = match within(ONE, app.deps.queue.cancel(id)).await? {
         CancelAnswer::Cancelled | CancelAnswer::Ended(JobState::Cancelled) => StatusCode::OK,
         CancelAnswer::Requested => StatusCode::ACCEPTED,
         CancelAnswer::Ended(state) => {
-            return Err(Problem::new(Code::WrongState, format!("job {id} is {} already, so it cannot be cancelled", word(state))));
+            return Err(Problem::new(
+                Code::WrongState,
+                format!("job {id} is {} already, so it cannot be cancelled", word(state)),
+            ));
         }
         CancelAnswer::NotFound => return Err(Problem::job_not_found(id)),
     };
@@ -197,7 +201,7 @@ pub async fn cancel(State(app): State<App>, Path(id): Path<String>) -> Result<im
     responses((status = 200, body = JobView)))]
 pub async fn retry(State(app): State<App>, Path(id): Path<String>) -> Result<Json<JobView>, Problem> {
     let id = id_of(&id)?;
-    match app.deps.queue.retry(id).await? {
+    match within(ONE, app.deps.queue.retry(id)).await? {
         RetryAnswer::Ready => Ok(Json(view(&app, found(&app, id).await?).await)),
         RetryAnswer::Refused(state) => {
             let detail = format!("job {id} is {}; only dead, retryable and scheduled jobs can be retried", word(state));
@@ -207,12 +211,12 @@ pub async fn retry(State(app): State<App>, Path(id): Path<String>) -> Result<Jso
     }
 }
 
-/// Kinds that only other live processes run; asked only when the request names one that is not known here.
+/// Kinds that other processes run; asked only when the request names one that is not known here.
 async fn kinds_elsewhere(app: &App, body: &Value) -> Vec<String> {
     if jobs_input::kinds_named(body).all(|kind| app.deps.kinds.get(kind).is_some()) {
         return Vec::new();
     }
-    postgres::read_kinds(&app.deps.queue.pool).await.unwrap_or_default()
+    within(ONE, postgres::read_kinds(&app.deps.queue.pool)).await.unwrap_or_default()
 }
 
 /// What the sender should know about the throttles it names. A store that does not answer warns of nothing: the jobs are
@@ -233,7 +237,7 @@ async fn warnings<'a>(app: &App, throttles: impl Iterator<Item = &'a str>) -> Ve
 }
 
 async fn found(app: &App, id: i64) -> Result<Detail, Problem> {
-    app.deps.queue.get(id).await?.ok_or_else(|| Problem::job_not_found(id))
+    within(ONE, app.deps.queue.get(id)).await?.ok_or_else(|| Problem::job_not_found(id))
 }
 
 async fn view(app: &App, detail: Detail) -> JobView {
@@ -249,7 +253,8 @@ async fn for_tokens(app: &App, job: &Summary) -> Option<Waiting> {
     let lane = LaneAsk { key: job.key.clone(), want: 1, cost: job.cost };
     let answer = app.deps.throttles.peek(&Ask { throttle, lanes: vec![lane] }).await;
     // Where the workers cannot be read, nothing is claimed about them.
-    let is_handled = postgres::read_kinds(&app.deps.queue.pool).await.map_or(true, |kinds| kinds.contains(&job.kind));
+    let is_handled =
+        within(ONE, postgres::read_live_kinds(&app.deps.queue.pool)).await.map_or(true, |kinds| kinds.contains(&job.kind));
     Some(waiting::for_tokens(job, &answer, is_handled))
 }
 
@@ -266,7 +271,7 @@ fn word(state: JobState) -> &'static str {
 
 /// The job as its sender described it, for when it was stored and could not be read back.
 fn as_sent(job: NewJob, id: i64) -> Detail {
-    let now = Timestamp::now();
+    let now = clock::now();
     let due_at = job.run_at.filter(|at| *at > now);
     Detail {
         summary: Summary {

@@ -68,7 +68,10 @@ pub fn one(body: Value, known: &Known<'_>) -> Result<NewJob, Errors> {
 pub fn batch(body: Value, known: &Known<'_>) -> Result<Vec<NewJob>, Errors> {
     let mut errors = Errors::default();
     let Value::Array(items) = body else {
-        errors.body("", format!("{} is not an array; this route takes an array of jobs, one job goes to /api/v1/jobs", describe(&body)));
+        errors.body(
+            "",
+            format!("{} is not an array; this route takes an array of jobs, one job goes to /api/v1/jobs", describe(&body)),
+        );
         return Err(errors);
     };
     if items.len() > BATCH_MAX {
@@ -173,8 +176,7 @@ fn find_nul(value: &Value, at: &str, found: &mut Vec<String>) {
 }
 
 fn run_at(fields: &mut Fields<'_>, value: &Value) -> Option<Timestamp> {
-    const ALLOWED: &str =
-        "allowed: an RFC 3339 time with an offset, such as 2030-01-31T09:30:00Z or 2030-01-31T09:30:00+01:00, in the years 1970 to 2200";
+    const ALLOWED: &str = "allowed: an RFC 3339 time with an offset, such as 2030-01-31T09:30:00Z or 2030-01-31T09:30:00+01:00, in the years 1970 to 2200";
     let Some(text) = value.as_str() else {
         fields.wrong("run_at", format!("{} is not a time; {ALLOWED}", describe(value)));
         return None;
@@ -188,7 +190,12 @@ fn run_at(fields: &mut Fields<'_>, value: &Value) -> Option<Timestamp> {
 
 fn unique_for(fields: &mut Fields<'_>, value: &Value) -> Option<f64> {
     let Some(text) = value.as_str() else {
-        return fields.positive_of("unique_for", value, UNIQUE_FOR_MAX_S, " seconds, or a text such as \"10 minutes\" or \"PT10M\"");
+        return fields.positive_of(
+            "unique_for",
+            value,
+            UNIQUE_FOR_MAX_S,
+            " seconds, or a text such as \"10 minutes\" or \"PT10M\"",
+        );
     };
     let days_have_24_hours = SpanRelativeTo::days_are_24_hours();
     let seconds = text

@@ -78,7 +78,18 @@ fn all_that_is_wrong_is_listed_at_once() {
     pointers.sort_unstable();
     assert_eq!(
         pointers,
-        ["/args/url", "/colour", "/cost", "/key", "/max_attempts", "/priority", "/run_at", "/throttle", "/unique_for", "/unique_key"]
+        [
+            "/args/url",
+            "/colour",
+            "/cost",
+            "/key",
+            "/max_attempts",
+            "/priority",
+            "/run_at",
+            "/throttle",
+            "/unique_for",
+            "/unique_key"
+        ]
     );
     for error in &errors.listed {
         assert!(error.message.contains("allowed") || error.pointer == "/args/url", "{error:?}");

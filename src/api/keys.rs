@@ -79,7 +79,8 @@ pub async fn pause(
     if let Some(mut fields) = Fields::open(value, "", &["seconds", "why", "by"], &mut errors) {
         match fields.take("seconds") {
             Some(value) => seconds = fields.positive_of("seconds", &value, PAUSE_MAX_S, " seconds (30 days)"),
-            None => fields.wrong("seconds", format!("the field is missing; allowed: a number above 0, at most {PAUSE_MAX_S} (30 days)")),
+            None => fields
+                .wrong("seconds", format!("the field is missing; allowed: a number above 0, at most {PAUSE_MAX_S} (30 days)")),
         }
         why = fields.text("why", 0..=1000).unwrap_or_default();
         by = fields.text("by", 1..=100).unwrap_or(by);

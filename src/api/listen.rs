@@ -8,7 +8,9 @@ use tokio::net::{TcpListener, lookup_host};
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
     /// The address is not one.
-    #[error("FLYBALL_LISTEN {listen:?} is not an address ({reason}); allowed: host:port, for instance 127.0.0.1:8080 or [::1]:8080")]
+    #[error(
+        "FLYBALL_LISTEN {listen:?} is not an address ({reason}); allowed: host:port, for instance 127.0.0.1:8080 or [::1]:8080"
+    )]
     NotAnAddress {
         /// As it was set.
         listen: String,
@@ -16,7 +18,9 @@ pub enum ListenError {
         reason: String,
     },
     /// Everybody who can reach the address could turn the knobs.
-    #[error("refusing to listen on {address}, which is not loopback, without a token; set FLYBALL_API_TOKEN, or FLYBALL_LISTEN=127.0.0.1:8080")]
+    #[error(
+        "refusing to listen on {address}, which is not loopback, without a token; set FLYBALL_API_TOKEN, or FLYBALL_LISTEN=127.0.0.1:8080"
+    )]
     Open {
         /// The address beyond loopback.
         address: SocketAddr,

@@ -109,7 +109,9 @@ pub fn exposition(http: &HttpMetrics, sample: Option<Arc<Sample>>, others: &Regi
 /// The classic form names a counter's family with `_total` and knows no units and no `info`.
 fn classic(open: &str) -> String {
     let typed = |kind: &str| -> Vec<String> {
-        open.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(kind)?.strip_suffix(' ').map(str::to_owned)).collect()
+        open.lines()
+            .filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(kind)?.strip_suffix(' ').map(str::to_owned))
+            .collect()
     };
     let (counters, infos) = (typed("counter"), typed("info"));
     let mut text = String::with_capacity(open.len());
@@ -117,7 +119,10 @@ fn classic(open: &str) -> String {
         if line.starts_with("# UNIT ") || line == "# EOF" {
             continue;
         }
-        let comment = line.strip_prefix("# ").and_then(|rest| rest.split_once(' ')).and_then(|(word, rest)| Some((word, rest.split_once(' ')?)));
+        let comment = line
+            .strip_prefix("# ")
+            .and_then(|rest| rest.split_once(' '))
+            .and_then(|(word, rest)| Some((word, rest.split_once(' ')?)));
         match comment {
             Some((word, (name, rest))) if counters.iter().any(|counter| counter == name) => {
                 text.push_str(&format!("# {word} {name}_total {rest}\n"));
@@ -154,8 +159,13 @@ impl Collector for Sampled {
                 continue;
             }
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-            for (labels, value) in rows {
-                ConstGauge::new(value).encode(family.encode_family(&labels)?)?;
+            match rows.as_slice() {
+                [(labels, value)] if labels.is_empty() => ConstGauge::new(*value).encode(family)?,
+                rows => {
+                    for (labels, value) in rows {
+                        ConstGauge::new(*value).encode(family.encode_family(labels)?)?;
+                    }
+                }
             }
         }
         Ok(())
@@ -191,8 +201,16 @@ impl Sampled {
             named.iter().flat_map(of).collect()
         };
         vec![
-            ("flyball_throttle_rps", "Tokens per second in force; 0 stopped, -1 unlimited", status(&|status| status.effective_rps)),
-            ("flyball_throttle_knob_rps", "The rps knob in tokens per second as it is read; -1 unlimited", status(&|status| status.knobs.rps)),
+            (
+                "flyball_throttle_rps",
+                "Tokens per second in force; 0 stopped, -1 unlimited",
+                status(&|status| status.effective_rps),
+            ),
+            (
+                "flyball_throttle_knob_rps",
+                "The rps knob in tokens per second as it is read; -1 unlimited",
+                status(&|status| status.knobs.rps),
+            ),
             (
                 "flyball_throttle_achieved_rps",
                 "Tokens per second really taken over the last seconds",
@@ -203,15 +221,31 @@ impl Sampled {
                 "Share of the last seconds in which somebody waited for tokens, 0 to 1",
                 each(&|measured| measured.slope.map(|slope| slope.limiting_share)),
             ),
-            ("flyball_throttle_bad_knobs", "Knobs that cannot be used as they stand", status(&|status| status.problems.len() as f64)),
+            (
+                "flyball_throttle_bad_knobs",
+                "Knobs that cannot be used as they stand",
+                status(&|status| status.problems.len() as f64),
+            ),
             (
                 "flyball_throttle_lease_lapsed",
                 "1 while the governor's lease on the knob has lapsed and safe_rps is in force",
                 status(&|status| f64::from(u8::from(status.lease_lapsed))),
             ),
-            ("flyball_throttle_ready_jobs", "Jobs that wait for tokens or a worker, as last counted", jobs(&|measured| measured.depth.ready)),
-            ("flyball_throttle_scheduled_jobs", "Jobs that wait for a time, as last counted", jobs(&|measured| measured.depth.scheduled)),
-            ("flyball_throttle_running_jobs", "Jobs that hold a lease, as last counted", jobs(&|measured| measured.depth.running)),
+            (
+                "flyball_throttle_ready_jobs",
+                "Jobs that wait for tokens or a worker, as last counted",
+                jobs(&|measured| measured.depth.ready),
+            ),
+            (
+                "flyball_throttle_scheduled_jobs",
+                "Jobs that wait for a time, as last counted",
+                jobs(&|measured| measured.depth.scheduled),
+            ),
+            (
+                "flyball_throttle_running_jobs",
+                "Jobs that hold a lease, as last counted",
+                jobs(&|measured| measured.depth.running),
+            ),
             ("flyball_throttle_dead_jobs", "Dead letters, as last counted", jobs(&|measured| measured.depth.dead)),
             (
                 "flyball_governor_breaker_state",

@@ -12,6 +12,7 @@ pub mod assets;
 pub mod audit;
 pub mod auth;
 pub mod body;
+pub mod clock;
 pub mod decisions;
 pub mod fields;
 pub mod guard;
@@ -36,6 +37,7 @@ pub mod stream;
 pub mod throttle_view;
 pub mod throttles;
 pub mod waiting;
+pub mod within;
 pub mod workers;
 
 pub use auth::Secret;

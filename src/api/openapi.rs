@@ -51,6 +51,9 @@ pub fn document(mut api: OpenApi) -> OpenApi {
 
 fn may_answer_a_problem(operation: &mut Operation) {
     let content = ContentBuilder::new().schema(Some(RefOr::Ref(Ref::from_schema_name("Problem")))).build();
-    let response = ResponseBuilder::new().description("Why not; docs/reference/errors.md lists the codes.").content(problem::MEDIA_TYPE, content).build();
+    let response = ResponseBuilder::new()
+        .description("Why not; docs/reference/errors.md lists the codes.")
+        .content(problem::MEDIA_TYPE, content)
+        .build();
     operation.responses.responses.insert("default".to_owned(), RefOr::T(response));
 }

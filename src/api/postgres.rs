@@ -10,7 +10,14 @@ use super::state::ReadError;
 use super::workers::Worker;
 
 /// Every statement of this room, for the test that prepares them all on the migrated schema.
-pub const STATEMENTS: [&str; 5] = [WRITE_AUDIT, READ_AUDIT, READ_WORKERS, COUNT_WORKERS, READ_KINDS];
+pub const STATEMENTS: [(&str, &str); 6] = [
+    ("write audit", WRITE_AUDIT),
+    ("read audit", READ_AUDIT),
+    ("read workers", READ_WORKERS),
+    ("count workers", COUNT_WORKERS),
+    ("read kinds", READ_KINDS),
+    ("read live kinds", READ_LIVE_KINDS),
+];
 
 /// One line of the audit log.
 const WRITE_AUDIT: &str = "
@@ -36,7 +43,7 @@ const READ_WORKERS: &str = "
     from flyball.worker w
     left join running r on r.worker_id = w.id
     where w.stopped_at is null
-      and w.heartbeat_at + w.ttl > now()
+      and w.heartbeat_at + w.ttl >= clock_timestamp()
     order by w.id
     limit 1000";
 
@@ -45,14 +52,21 @@ const COUNT_WORKERS: &str = "
     select count(*)
     from flyball.worker
     where stopped_at is null
-      and heartbeat_at + ttl > now()";
+      and heartbeat_at + ttl >= clock_timestamp()";
 
-/// The kinds that live workers have announced.
+/// The kinds that some worker has announced or that were registered by hand.
 const READ_KINDS: &str = "
+    select name
+    from flyball.kind
+    order by name
+    limit 1000";
+
+/// The kinds that live workers run.
+const READ_LIVE_KINDS: &str = "
     select distinct kind
     from flyball.worker, unnest(kinds) as kind
     where stopped_at is null
-      and heartbeat_at + ttl > now()
+      and heartbeat_at + ttl >= clock_timestamp()
     order by kind
     limit 1000";
 
@@ -88,9 +102,14 @@ pub async fn count_workers(pool: &PgPool) -> Result<i64, ReadError> {
     sqlx::query_scalar(COUNT_WORKERS).fetch_one(pool).await.map_err(read_error)
 }
 
-/// The kinds that live workers run.
+/// The kinds that can be enqueued.
 pub async fn read_kinds(pool: &PgPool) -> Result<Vec<String>, ReadError> {
     sqlx::query_scalar(READ_KINDS).fetch_all(pool).await.map_err(read_error)
+}
+
+/// The kinds that live workers run.
+pub async fn read_live_kinds(pool: &PgPool) -> Result<Vec<String>, ReadError> {
+    sqlx::query_scalar(READ_LIVE_KINDS).fetch_all(pool).await.map_err(read_error)
 }
 
 /// Answers if Postgres does.
@@ -128,7 +147,11 @@ fn time(row: &PgRow, column: &str) -> Result<Timestamp, sqlx::Error> {
 
 fn read_error(error: sqlx::Error) -> ReadError {
     let is_lost = match &error {
-        sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed | sqlx::Error::WorkerCrashed => true,
+        sqlx::Error::Io(_)
+        | sqlx::Error::Tls(_)
+        | sqlx::Error::PoolTimedOut
+        | sqlx::Error::PoolClosed
+        | sqlx::Error::WorkerCrashed => true,
         // Connection exceptions, too many connections, and a server that is starting or stopping.
         sqlx::Error::Database(error) => {
             error.code().is_some_and(|code| code.starts_with("08") || ["53300", "57P01", "57P02", "57P03"].contains(&&*code))

@@ -225,7 +225,9 @@ impl Problem {
 
     /// No such throttle, and how to make one.
     pub fn throttle_not_found(name: &throttle::Name) -> Self {
-        let how = format!("there is no throttle {name}; create it with: flyball throttle set {name} rps=10, or PATCH it with ?create=true");
+        let how = format!(
+            "there is no throttle {name}; create it with: flyball throttle set {name} rps=10, or PATCH it with ?create=true"
+        );
         Self::new(Code::ThrottleNotFound, how)
     }
 
@@ -245,7 +247,8 @@ impl Problem {
             }
             jobs::Error::Lost(reason) => {
                 tracing::warn!(%reason, "the queue store did not answer a request");
-                Self::new(Code::QueueLost, "Postgres does not answer, so the request was not carried out; try again soon").retry_after(1)
+                Self::new(Code::QueueLost, "Postgres does not answer, so the request was not carried out; try again soon")
+                    .retry_after(1)
             }
             jobs::Error::Store(error) => {
                 // What Postgres says may quote the data of a job, so it goes to the log of the server only.

@@ -85,7 +85,10 @@ mod tests {
 
     #[test]
     fn every_wrong_parameter_is_listed() {
-        let mut query = Query::open(pairs(&[("limt", "1"), ("limit", "0"), ("state", "redy"), ("key", "a"), ("key", "b")]), &["limit", "state", "key"]);
+        let mut query = Query::open(
+            pairs(&[("limt", "1"), ("limit", "0"), ("state", "redy"), ("key", "a"), ("key", "b")]),
+            &["limit", "state", "key"],
+        );
 
         assert_eq!(query.whole("limit", 1..=1000), None);
         assert_eq!(query.word("state", &[("ready", 1), ("dead", 2)]), None);

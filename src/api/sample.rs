@@ -1,7 +1,7 @@
 //! Sampling: one loop looks at every throttle each second and feeds the routes, the stream and the metrics.
 //!
 //! Three loops run side by side, so that a slow Postgres never stops the clock of the ticks: the ticks themselves, the
-//! counting of jobs (at a pace bounded by its own cost), and the following of the journals for whoever listens.
+//! counting of jobs, and the following of the journals for whoever listens.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,8 +10,9 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use futures_util::{StreamExt as _, stream};
 use jiff::Timestamp;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
+use super::clock;
 use super::live::{Tick, TickSignal, TickThrottle};
 use super::pace::{Pace, Slope};
 use super::postgres;
@@ -26,12 +27,8 @@ const SAMPLED_MAX: usize = 1000;
 const TICK_THROTTLES_MAX: usize = 200;
 /// Questions to the throttle store at a time.
 const ASKED_AT_ONCE: usize = 32;
-/// Counting jobs rests at least so long.
-const COUNT_REST_MIN: Duration = Duration::from_secs(2);
-/// And this many times as long as it took, so that it costs Postgres at most a twentieth of one connection.
-const COUNT_REST_FACTOR: u32 = 20;
-/// But never longer than this.
-const COUNT_REST_MAX: Duration = Duration::from_secs(60);
+/// Jobs are counted so often; the queue itself repeats a dear count more rarely.
+const COUNT_REST: Duration = Duration::from_secs(1);
 /// The longest that a tick waits for the journal; it keeps what it knew.
 const JOURNAL_TIMEOUT: Duration = Duration::from_millis(600);
 /// Events of one kind that are read at a time.
@@ -92,9 +89,9 @@ async fn tick_each_second(deps: &Deps, counts: &ArcSwap<Counts>) {
     let mut last_at = 0;
     loop {
         // Just after the whole second of the wall clock, so that ids neither repeat nor leave holes.
-        let into_second_ms = u64::from(Timestamp::now().subsec_nanosecond().unsigned_abs() / 1_000_000);
+        let into_second_ms = u64::from(clock::now().subsec_nanosecond().unsigned_abs() / 1_000_000);
         sleep(Duration::from_millis(1010_u64.saturating_sub(into_second_ms).max(10))).await;
-        let sample = sampler.sample(deps, &counts.load(), Timestamp::now()).await;
+        let sample = sampler.sample(deps, &counts.load(), clock::now()).await;
         let mut tick = tick(&sample);
         tick.at = tick.at.max(last_at + 1);
         last_at = tick.at;
@@ -180,7 +177,13 @@ fn tick(sample: &Sample) -> Tick {
 fn tick_throttle(measured: &Measured) -> TickThrottle {
     let status = measured.status.as_ref();
     let signals = measured.governor.iter().flat_map(|governor| &governor.signals).map(|signal| {
-        let tick = TickSignal { value: signal.value, setpoint: signal.setpoint, trip: signal.trip, age_s: signal.age_s, stale: signal.stale };
+        let tick = TickSignal {
+            value: signal.value,
+            setpoint: signal.setpoint,
+            trip: signal.trip,
+            age_s: signal.age_s,
+            stale: signal.stale,
+        };
         (signal.name.clone(), tick)
     });
     TickThrottle {
@@ -201,11 +204,10 @@ fn tick_throttle(measured: &Measured) -> TickThrottle {
 async fn count_at_leisure(deps: &Deps, counts: &ArcSwap<Counts>) {
     let mut is_lost = false;
     loop {
-        let began = Instant::now();
         let (depths, workers) = tokio::join!(deps.queue.depths(), postgres::count_workers(&deps.queue.pool));
         match (depths, workers) {
             (Ok(depths), Ok(workers)) => {
-                counts.store(Arc::new(Counts { at: Some(Timestamp::now()), depths, workers }));
+                counts.store(Arc::new(Counts { at: Some(clock::now()), depths, workers }));
                 is_lost = false;
             }
             (depths, workers) if !is_lost => {
@@ -215,7 +217,7 @@ async fn count_at_leisure(deps: &Deps, counts: &ArcSwap<Counts>) {
             }
             _ => {}
         }
-        sleep((began.elapsed() * COUNT_REST_FACTOR).clamp(COUNT_REST_MIN, COUNT_REST_MAX)).await;
+        sleep(COUNT_REST).await;
     }
 }
 
@@ -238,7 +240,9 @@ async fn follow_for_listeners(deps: &Deps) {
         for decision in decisions.map(|items| fresh(&mut seen.decisions, items, |decision| decision.id)).unwrap_or_default() {
             deps.live.publish("decision", &decision);
         }
-        for failure in failures.map(|items| fresh(&mut seen.failures, items, |it| (it.job_id, it.attempt, it.at))).unwrap_or_default() {
+        for failure in
+            failures.map(|items| fresh(&mut seen.failures, items, |it| (it.job_id, it.attempt, it.at))).unwrap_or_default()
+        {
             deps.live.publish("failure", &failure);
         }
         for entry in audit.map(|items| fresh(&mut seen.audit, items, |entry| entry.id)).unwrap_or_default() {

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use axum::serve::ListenerExt as _;
 use tokio::net::TcpListener;
-use tokio_util::sync::CancellationToken;
 
 use super::state::Deps;
 use super::{router, sample};
@@ -12,9 +11,9 @@ use super::{router, sample};
 /// Requests that are under way when the process stops get so long to end.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// Serves until `cancel` fires and the requests under way have ended, or the grace time is over.
-pub async fn serve(deps: Deps, listener: TcpListener, cancel: CancellationToken) -> std::io::Result<()> {
-    let deps = Deps { cancel: cancel.clone(), ..deps };
+/// Serves, and samples, until the deps' cancel token fires and the requests under way have ended, or the grace time is over.
+pub async fn serve(deps: Deps, listener: TcpListener) -> std::io::Result<()> {
+    let cancel = deps.cancel.clone();
     let sampler = tokio::spawn(sample::run(deps.clone()));
     // Answers are small and somebody waits for them.
     let listener = listener.tap_io(|connection| {
@@ -32,7 +31,6 @@ pub async fn serve(deps: Deps, listener: TcpListener, cancel: CancellationToken)
             Ok(())
         }
     };
-    cancel.cancel();
-    let _ = sampler.await;
+    sampler.abort();
     served
 }

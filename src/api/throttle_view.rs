@@ -217,7 +217,9 @@ pub fn explain(status: &Status) -> String {
     match state_word(status) {
         "paused" => format!("{name} is paused; {who} wrote its knobs last{when}{why}"),
         "stopped" => format!("{name} is stopped because its rate is 0; {who} wrote its knobs last{when}{why}"),
-        "safe_rps" => format!("{name} runs at its safe rate of {rate} a second because its governor has not been heard of since its lease ran out"),
+        "safe_rps" => format!(
+            "{name} runs at its safe rate of {rate} a second because its governor has not been heard of since its lease ran out"
+        ),
         "unlimited" => format!("{name} has no limit; {who} wrote its knobs last{when}{why}"),
         _ => format!("{name} runs at {rate} a second; {who} wrote its knobs last{when}{why}"),
     }

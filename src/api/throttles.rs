@@ -14,13 +14,14 @@ use serde_json::Value;
 
 use super::audit::{self, Entry};
 use super::auth::Caller;
-use super::body;
 use super::fields::{Errors, Fields, Place};
 use super::problem::{Code, Problem};
 use super::query::Query;
 use super::sample::Sample;
 use super::state::{App, Decision};
 use super::throttle_view::{View, explain};
+use super::within::{ONE, within};
+use super::{body, clock};
 use crate::throttle::{Change, Name, Status};
 
 /// The knobs that a person may turn.
@@ -28,7 +29,20 @@ const KNOBS: [&str; 12] =
     ["rps", "burst", "window", "mode", "min", "max", "safe_rps", "key_rps", "key_burst", "parent", "paused", "on_store_loss"];
 /// The fields of an edit.
 const EDIT: [&str; 14] = [
-    "rps", "burst", "window", "mode", "min", "max", "safe_rps", "key_rps", "key_burst", "parent", "paused", "on_store_loss", "by", "why",
+    "rps",
+    "burst",
+    "window",
+    "mode",
+    "min",
+    "max",
+    "safe_rps",
+    "key_rps",
+    "key_burst",
+    "parent",
+    "paused",
+    "on_store_loss",
+    "by",
+    "why",
 ];
 /// Questions to the throttle store at a time.
 const ASKED_AT_ONCE: usize = 32;
@@ -109,11 +123,12 @@ pub async fn list(State(app): State<App>) -> Result<Json<Throttles>, Problem> {
         }
     }
     if let Some((sample, counted_at)) = sample.as_deref().and_then(|sample| Some((sample, sample.counted_at?))) {
-        for (name, measured) in sample.throttles.iter().filter(|(_, measured)| measured.status.is_none() && !sample.is_store_lost) {
+        for (name, measured) in sample.throttles.iter().filter(|(_, measured)| measured.status.is_none() && !sample.is_store_lost)
+        {
             views.entry(name.clone()).or_insert_with(|| View::parked(name, &measured.depth, counted_at));
         }
     }
-    Ok(Json(Throttles { at: Timestamp::now(), throttles: views.into_values().collect() }))
+    Ok(Json(Throttles { at: clock::now(), throttles: views.into_values().collect() }))
 }
 
 /// Shows one throttle.
@@ -142,8 +157,8 @@ pub async fn why(
         return Err(Problem::fields(Code::InvalidQuery, query.errors));
     }
     let status = status(&app, &name_of(name)?).await?;
-    let sentence = app.deps.decisions.why(&status).await?.unwrap_or_else(|| explain(&status));
-    let decisions = app.deps.decisions.recent(Some(status.name.as_str()), limit).await?;
+    let sentence = within(ONE, app.deps.decisions.why(&status)).await?.unwrap_or_else(|| explain(&status));
+    let decisions = within(ONE, app.deps.decisions.recent(Some(status.name.as_str()), limit)).await?;
     Ok(Json(Why { throttle: status.name.to_string(), sentence, decisions }))
 }
 
@@ -226,7 +241,8 @@ fn if_match(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
         return Ok(None);
     }
     text.trim_start_matches("W/").trim_matches('"').parse().map(Some).map_err(|_| {
-        let message = format!("{:?} is not allowed; allowed: the seq of the knobs in quotes, such as \"17\"", super::fields::clipped(text));
+        let message =
+            format!("{:?} is not allowed; allowed: the seq of the knobs in quotes, such as \"17\"", super::fields::clipped(text));
         Problem::at(Code::InvalidHeader, Place::Header, "If-Match", message)
     })
 }

@@ -32,7 +32,8 @@ pub fn for_its_time(job: &Summary) -> Option<Waiting> {
 /// Why a running job whose cancellation was asked for still runs.
 pub fn for_its_handler(job: &Detail) -> Option<Waiting> {
     let cancelling = job.summary.state == State::Running && job.cancelling;
-    cancelling.then(|| Waiting { reason: "its cancellation was asked for and its handler has not stopped yet".to_owned(), until: None })
+    cancelling
+        .then(|| Waiting { reason: "its cancellation was asked for and its handler has not stopped yet".to_owned(), until: None })
 }
 
 /// Why a ready job waits, by what its throttle would answer now; `is_handled` tells whether a live worker runs its kind.
@@ -78,7 +79,13 @@ pub fn rate(rps: f64) -> String {
     if rps < 0.0 {
         return "any number".to_owned();
     }
-    let digits = if rps >= 100.0 { 0 } else if rps >= 1.0 { 2 } else { 4 };
+    let digits = if rps >= 100.0 {
+        0
+    } else if rps >= 1.0 {
+        2
+    } else {
+        4
+    };
     let text = format!("{rps:.digits$}");
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
 }
@@ -152,12 +159,16 @@ mod tests {
     #[test]
     fn with_tokens_free_a_job_waits_for_a_worker_or_for_one_to_exist() {
         assert!(for_tokens(&job(State::Ready), &answer(1, 0, None), true).reason.contains("free slot"));
-        assert!(for_tokens(&job(State::Ready), &answer(1, 0, None), false).reason.contains("no live worker runs jobs of kind http"));
+        assert!(
+            for_tokens(&job(State::Ready), &answer(1, 0, None), false).reason.contains("no live worker runs jobs of kind http")
+        );
     }
 
     #[test]
     fn rates_are_written_without_needless_digits() {
-        for (rps, text) in [(5.0, "5"), (0.25, "0.25"), (1.0 / 3.0, "0.3333"), (120.46, "120"), (100.0, "100"), (-1.0, "any number"), (0.0, "0")] {
+        for (rps, text) in
+            [(5.0, "5"), (0.25, "0.25"), (1.0 / 3.0, "0.3333"), (120.46, "120"), (100.0, "100"), (-1.0, "any number"), (0.0, "0")]
+        {
             assert_eq!(rate(rps), text);
         }
     }

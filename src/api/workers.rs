@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::postgres;
 use super::problem::Problem;
 use super::state::App;
+use super::within::{ONE, within};
 
 /// A worker process that has shown a sign of life within its TTL.
 #[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
@@ -36,6 +37,6 @@ pub struct Workers {
 /// Lists the live workers.
 #[utoipa::path(get, path = "/api/v1/workers", tag = "workers", responses((status = 200, body = Workers)))]
 pub async fn list(State(app): State<App>) -> Result<Json<Workers>, Problem> {
-    let workers = postgres::read_workers(&app.deps.queue.pool).await?;
+    let workers = within(ONE, postgres::read_workers(&app.deps.queue.pool)).await?;
     Ok(Json(Workers { workers }))
 }
