@@ -48,7 +48,7 @@ pub struct Granted {
 }
 
 /// Takes tokens.
-#[utoipa::path(post, path = "/api/v1/throttles/{name}/acquire", tag = "throttles",
+#[utoipa::path(post, path = "/api/v1/throttles/{name}/acquire", operation_id = "acquire_tokens", tag = "throttles",
     params(("name" = String, Path, description = "The throttle.")),
     request_body = Wanted,
     responses((status = 200, body = Granted)))]

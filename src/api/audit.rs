@@ -63,7 +63,7 @@ pub async fn note(app: &App, entry: &Entry) -> Option<String> {
 }
 
 /// Lists the last changes.
-#[utoipa::path(get, path = "/api/v1/audit", tag = "audit",
+#[utoipa::path(get, path = "/api/v1/audit", operation_id = "list_audit", tag = "audit",
     params(("limit" = Option<i64>, Query, description = "At most so many, 1 to 1000; 100 if absent.")),
     responses((status = 200, body = Audit)))]
 pub async fn list(State(app): State<App>, Pairs(pairs): Pairs<Vec<(String, String)>>) -> Result<Json<Audit>, Problem> {

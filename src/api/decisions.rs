@@ -26,7 +26,7 @@ pub struct Failures {
 }
 
 /// Lists the last decisions of the governors.
-#[utoipa::path(get, path = "/api/v1/decisions", tag = "throttles",
+#[utoipa::path(get, path = "/api/v1/decisions", operation_id = "list_decisions", tag = "throttles",
     params(
         ("throttle" = Option<String>, Query, description = "Only decisions for this throttle."),
         ("limit" = Option<i64>, Query, description = "At most so many, 1 to 1000; 100 if absent.")),
@@ -43,7 +43,7 @@ pub async fn list(State(app): State<App>, Pairs(pairs): Pairs<Vec<(String, Strin
 }
 
 /// Lists the last attempts that failed.
-#[utoipa::path(get, path = "/api/v1/failures", tag = "jobs",
+#[utoipa::path(get, path = "/api/v1/failures", operation_id = "list_failures", tag = "jobs",
     params(("limit" = Option<i64>, Query, description = "At most so many, 1 to 1000; 100 if absent.")),
     responses((status = 200, body = Failures)))]
 pub async fn failures(State(app): State<App>, Pairs(pairs): Pairs<Vec<(String, String)>>) -> Result<Json<Failures>, Problem> {

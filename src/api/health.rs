@@ -29,13 +29,13 @@ pub struct Health {
 }
 
 /// Says that the process lives; looks at nothing else.
-#[utoipa::path(get, path = "/healthz", tag = "health", security(()), responses((status = 200, body = Health)))]
+#[utoipa::path(get, path = "/healthz", operation_id = "show_liveness", tag = "health", security(()), responses((status = 200, body = Health)))]
 pub async fn alive() -> Json<Health> {
     Json(Health { status: "alive", checks: BTreeMap::new() })
 }
 
 /// Says whether Postgres and Redis answer and the process is not stopping.
-#[utoipa::path(get, path = "/readyz", tag = "health", security(()), responses((status = 200, body = Health)))]
+#[utoipa::path(get, path = "/readyz", operation_id = "show_readiness", tag = "health", security(()), responses((status = 200, body = Health)))]
 pub async fn ready(State(app): State<App>) -> Response {
     if app.deps.cancel.is_cancelled() {
         return Problem::new(Code::NotReady, "the process is stopping").into_response();

@@ -86,7 +86,7 @@ pub struct Jobs {
 }
 
 /// Enqueues a job.
-#[utoipa::path(post, path = "/api/v1/jobs", tag = "jobs", request_body = NewJob,
+#[utoipa::path(post, path = "/api/v1/jobs", operation_id = "enqueue_job", tag = "jobs", request_body = NewJob,
     responses(
         (status = 201, body = Accepted, description = "The job was enqueued.", headers(("Location" = String, description = "The job."))),
         (status = 200, body = Accepted, description = "Its unique key is taken; this is the job that holds it.")))]
@@ -111,7 +111,7 @@ pub async fn enqueue(State(app): State<App>, request: Request) -> Result<impl In
 }
 
 /// Enqueues up to 10,000 jobs, all or none.
-#[utoipa::path(post, path = "/api/v1/jobs/batch", tag = "jobs", request_body = Vec<NewJob>,
+#[utoipa::path(post, path = "/api/v1/jobs/batch", operation_id = "enqueue_jobs", tag = "jobs", request_body = Vec<NewJob>,
     responses(
         (status = 201, body = AcceptedBatch, description = "The jobs were enqueued."),
         (status = 200, body = AcceptedBatch, description = "No new job was made: every unique key is taken, or the array is empty.")))]
@@ -135,7 +135,7 @@ pub async fn enqueue_batch(State(app): State<App>, request: Request) -> Result<i
 }
 
 /// Lists jobs, newest first.
-#[utoipa::path(get, path = "/api/v1/jobs", tag = "jobs",
+#[utoipa::path(get, path = "/api/v1/jobs", operation_id = "list_jobs", tag = "jobs",
     params(
         ("state" = Option<JobState>, Query, description = "Only jobs in this state."),
         ("kind" = Option<String>, Query, description = "Only jobs of this kind."),
@@ -168,7 +168,7 @@ pub async fn list(State(app): State<App>, Pairs(pairs): Pairs<Vec<(String, Strin
 }
 
 /// Shows a job: its state, its attempts and, while it waits, why and until when.
-#[utoipa::path(get, path = "/api/v1/jobs/{id}", tag = "jobs", params(("id" = i64, Path, description = "Its number.")),
+#[utoipa::path(get, path = "/api/v1/jobs/{id}", operation_id = "show_job", tag = "jobs", params(("id" = i64, Path, description = "Its number.")),
     responses((status = 200, body = JobView)))]
 pub async fn show(State(app): State<App>, Path(id): Path<String>) -> Result<Json<JobView>, Problem> {
     let id = id_of(&id)?;
@@ -176,7 +176,7 @@ pub async fn show(State(app): State<App>, Path(id): Path<String>) -> Result<Json
 }
 
 /// Cancels a job: a waiting one at once, a running one as soon as its handler stops.
-#[utoipa::path(delete, path = "/api/v1/jobs/{id}", tag = "jobs", params(("id" = i64, Path, description = "Its number.")),
+#[utoipa::path(delete, path = "/api/v1/jobs/{id}", operation_id = "cancel_job", tag = "jobs", params(("id" = i64, Path, description = "Its number.")),
     responses(
         (status = 200, body = JobView, description = "It is cancelled."),
         (status = 202, body = JobView, description = "It runs; its handler has been asked to stop.")))]
@@ -197,7 +197,7 @@ pub async fn cancel(State(app): State<App>, Path(id): Path<String>) -> Result<im
 }
 
 /// Makes a dead, retryable or scheduled job ready now.
-#[utoipa::path(post, path = "/api/v1/jobs/{id}/retry", tag = "jobs", params(("id" = i64, Path, description = "Its number.")),
+#[utoipa::path(post, path = "/api/v1/jobs/{id}/retry", operation_id = "retry_job", tag = "jobs", params(("id" = i64, Path, description = "Its number.")),
     responses((status = 200, body = JobView)))]
 pub async fn retry(State(app): State<App>, Path(id): Path<String>) -> Result<Json<JobView>, Problem> {
     let id = id_of(&id)?;

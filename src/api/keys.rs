@@ -61,7 +61,7 @@ pub struct Resumed {
 }
 
 /// Pauses a key.
-#[utoipa::path(post, path = "/api/v1/throttles/{name}/keys/{key}/pause", tag = "throttles",
+#[utoipa::path(post, path = "/api/v1/throttles/{name}/keys/{key}/pause", operation_id = "pause_key", tag = "throttles",
     params(("name" = String, Path, description = "The throttle."), ("key" = String, Path, description = "The key, percent-encoded.")),
     request_body = Pause,
     responses((status = 200, body = Paused)))]
@@ -100,7 +100,7 @@ pub async fn pause(
 }
 
 /// Ends the pause of a key.
-#[utoipa::path(post, path = "/api/v1/throttles/{name}/keys/{key}/resume", tag = "throttles",
+#[utoipa::path(post, path = "/api/v1/throttles/{name}/keys/{key}/resume", operation_id = "resume_key", tag = "throttles",
     params(("name" = String, Path, description = "The throttle."), ("key" = String, Path, description = "The key, percent-encoded.")),
     responses((status = 200, body = Resumed)))]
 pub async fn resume(

@@ -83,7 +83,7 @@ fn method_word(method: &Method) -> &'static str {
 }
 
 /// Exposes the metrics of this process.
-#[utoipa::path(get, path = "/metrics", tag = "metrics",
+#[utoipa::path(get, path = "/metrics", operation_id = "show_metrics", tag = "metrics",
     responses((status = 200, body = String, content_type = "text/plain", description = "Prometheus' text format.")))]
 pub async fn show(State(app): State<App>) -> Response {
     let text = exposition(&app.http, app.deps.live.sample(), &app.deps.registry);

@@ -12,7 +12,7 @@ use super::problem::{self, ProblemBody};
 use super::state::App;
 
 /// Shows this document.
-#[utoipa::path(get, path = "/openapi.json", tag = "meta",
+#[utoipa::path(get, path = "/openapi.json", operation_id = "show_openapi", tag = "meta",
     responses((status = 200, body = Object, description = "OpenAPI 3.1.")))]
 pub async fn show(State(app): State<App>) -> Response {
     ([(CONTENT_TYPE, "application/json")], app.openapi.clone()).into_response()
@@ -50,6 +50,14 @@ pub fn document(mut api: OpenApi) -> OpenApi {
 }
 
 fn may_answer_a_problem(operation: &mut Operation) {
+    // Every answer must be described; where a route says nothing more, what it does says enough.
+    for response in operation.responses.responses.values_mut() {
+        if let (RefOr::T(response), Some(summary)) = (response, &operation.summary)
+            && response.description.is_empty()
+        {
+            response.description.clone_from(summary);
+        }
+    }
     let content = ContentBuilder::new().schema(Some(RefOr::Ref(Ref::from_schema_name("Problem")))).build();
     let response = ResponseBuilder::new()
         .description("Why not; docs/reference/errors.md lists the codes.")

@@ -345,9 +345,9 @@ pub async fn dress(request: Request, next: Next) -> Response {
     let code = Code::of(status);
     let detail = match code {
         Code::RouteNotFound => format!("there is no route {}; /openapi.json lists them", super::fields::clipped(&path)),
+        // The router adds the Allow header outside of this layer.
         Code::MethodNotAllowed => {
-            let allowed = parts.headers.get("allow").and_then(|allow| allow.to_str().ok()).unwrap_or("other methods");
-            format!("{} does not know {method}; allowed: {allowed}", super::fields::clipped(&path))
+            format!("{} does not know {method}; the Allow header lists what it knows", super::fields::clipped(&path))
         }
         _ => plain(body).await.unwrap_or_else(|| code.title().to_owned()),
     };

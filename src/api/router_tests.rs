@@ -251,7 +251,7 @@ async fn every_route_is_in_the_document_and_every_path_of_the_document_is_a_rout
             if !is_known {
                 assert!(!response.headers()["allow"].is_empty());
                 let body = problem(response, 405, "method_not_allowed").await;
-                assert!(body["detail"].as_str().unwrap().contains("allowed: "), "{body}");
+                assert!(body["detail"].as_str().unwrap().contains("Allow header"), "{body}");
             } else if response.status() == StatusCode::NOT_FOUND {
                 problem(response, 404, "throttle_not_found").await;
             }
@@ -267,9 +267,16 @@ async fn every_reference_of_the_document_leads_somewhere_and_every_operation_may
     for reference in text.split("\"$ref\":\"#").skip(1).map(|rest| rest.split('"').next().unwrap()) {
         assert!(document.pointer(reference).is_some(), "{reference}");
     }
+    let mut ids = std::collections::BTreeSet::new();
     for operation in document["paths"].as_object().unwrap().values().flat_map(|item| item.as_object().unwrap().values()) {
+        assert!(ids.insert(operation["operationId"].as_str().unwrap()), "two operations have one id: {operation}");
+        let responses = operation["responses"].as_object().unwrap();
+        assert!(
+            responses.values().all(|response| !response["description"].as_str().unwrap_or_default().is_empty()),
+            "{operation}"
+        );
         assert!(operation.pointer("/responses/default/content/application~1problem+json").is_some(), "{operation}");
-        assert!(operation["summary"].is_string() && operation["operationId"].is_string(), "{operation}");
+        assert!(operation["summary"].is_string(), "{operation}");
     }
 }
 

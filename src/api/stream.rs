@@ -22,7 +22,7 @@ const RETRY: Duration = Duration::from_secs(1);
 ///
 /// With `Last-Event-ID` the history holds only the ticks after it. The stream ends when the server stops and when a
 /// listener is too slow; clients come back with the id of the last tick that they saw.
-#[utoipa::path(get, path = "/api/v1/stream", tag = "stream",
+#[utoipa::path(get, path = "/api/v1/stream", operation_id = "stream_events", tag = "stream",
     params(("Last-Event-ID" = Option<String>, Header, description = "The id of the last tick that was seen.")),
     responses((status = 200, body = String, content_type = "text/event-stream",
         description = "Events `history` ({ticks: [Tick]}), `tick` (Tick, id = unix seconds), `decision` (Decision), `failure` (Failure), `audit` (AuditEntry).")))]

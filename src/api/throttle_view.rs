@@ -196,7 +196,7 @@ pub fn state_word(status: &Status) -> &'static str {
     let rps_is_unusable = status.problems.iter().any(|problem| problem.field == "rps");
     match status.effective_rps {
         _ if status.knobs.paused => "paused",
-        rps if rps == 0.0 => "stopped",
+        0.0 => "stopped",
         _ if status.lease_lapsed || rps_is_unusable => "safe_rps",
         rps if rps < 0.0 => "unlimited",
         _ => "flowing",

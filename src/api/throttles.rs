@@ -103,7 +103,7 @@ pub struct Edit {
 }
 
 /// Lists all throttles, and the names that only jobs know.
-#[utoipa::path(get, path = "/api/v1/throttles", tag = "throttles", responses((status = 200, body = Throttles)))]
+#[utoipa::path(get, path = "/api/v1/throttles", operation_id = "list_throttles", tag = "throttles", responses((status = 200, body = Throttles)))]
 pub async fn list(State(app): State<App>) -> Result<Json<Throttles>, Problem> {
     let names = app.deps.throttles.names().await?;
     let statuses: Vec<_> = stream::iter(names)
@@ -132,7 +132,7 @@ pub async fn list(State(app): State<App>) -> Result<Json<Throttles>, Problem> {
 }
 
 /// Shows one throttle.
-#[utoipa::path(get, path = "/api/v1/throttles/{name}", tag = "throttles",
+#[utoipa::path(get, path = "/api/v1/throttles/{name}", operation_id = "show_throttle", tag = "throttles",
     params(("name" = String, Path, description = "Its name, percent-encoded where it holds a slash.")),
     responses((status = 200, body = View, headers(("ETag" = String, description = "The knobs' `seq`, for `If-Match`.")))))]
 pub async fn show(State(app): State<App>, Path(name): Path<String>) -> Result<impl IntoResponse, Problem> {
@@ -141,7 +141,7 @@ pub async fn show(State(app): State<App>, Path(name): Path<String>) -> Result<im
 }
 
 /// Explains why a throttle runs at its rate.
-#[utoipa::path(get, path = "/api/v1/throttles/{name}/why", tag = "throttles",
+#[utoipa::path(get, path = "/api/v1/throttles/{name}/why", operation_id = "explain_throttle", tag = "throttles",
     params(
         ("name" = String, Path, description = "Its name."),
         ("limit" = Option<i64>, Query, description = "At most so many decisions, 1 to 1000; 20 if absent.")),
@@ -163,7 +163,7 @@ pub async fn why(
 }
 
 /// Turns knobs.
-#[utoipa::path(patch, path = "/api/v1/throttles/{name}", tag = "throttles",
+#[utoipa::path(patch, path = "/api/v1/throttles/{name}", operation_id = "edit_throttle", tag = "throttles",
     params(
         ("name" = String, Path, description = "Its name."),
         ("create" = Option<bool>, Query, description = "`true` makes the throttle if there is none."),

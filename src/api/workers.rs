@@ -35,7 +35,7 @@ pub struct Workers {
 }
 
 /// Lists the live workers.
-#[utoipa::path(get, path = "/api/v1/workers", tag = "workers", responses((status = 200, body = Workers)))]
+#[utoipa::path(get, path = "/api/v1/workers", operation_id = "list_workers", tag = "workers", responses((status = 200, body = Workers)))]
 pub async fn list(State(app): State<App>) -> Result<Json<Workers>, Problem> {
     let workers = within(ONE, postgres::read_workers(&app.deps.queue.pool)).await?;
     Ok(Json(Workers { workers }))

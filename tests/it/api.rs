@@ -223,7 +223,8 @@ async fn nonsense_on_every_door_is_a_clear_problem_and_nothing_is_lost() {
         format!("{{\"kind\":\"mail\",\"want\":0,\"args\":{{\"to\":\"{}\"}}}}", "x".repeat(300_000)).into_bytes(),
     ];
     for (method, path) in &doors {
-        for body in &nonsense {
+        // Taking one token needs no body.
+        for body in nonsense.iter().filter(|body| !(body.is_empty() && path.ends_with("/acquire"))) {
             let request = api.client.request(method.clone(), format!("{}{path}", api.base));
             let response = request.header("content-type", "application/json").body(body.clone()).send().await.unwrap();
             let shown = String::from_utf8_lossy(&body[..body.len().min(60)]).into_owned();
@@ -346,14 +347,23 @@ async fn a_knob_is_turned_under_its_seq_with_a_line_in_the_audit_log() {
     let turned = edit(seq, json!({"rps": 12.5, "mode": "manual", "by": "alice", "why": "quiet night"})).await.unwrap();
     assert_eq!(turned.status(), StatusCode::OK);
     let turned: Value = turned.json().await.unwrap();
-    assert_eq!((&turned["knobs"]["rps"], &turned["effective_rps"], &turned["mode"]), (&json!(12.5), &json!(12.5), &json!("manual")));
+    assert_eq!(
+        (&turned["knobs"]["rps"], &turned["effective_rps"], &turned["mode"]),
+        (&json!(12.5), &json!(12.5), &json!("manual"))
+    );
     assert!(turned["seq"].as_u64().unwrap() > seq && turned.get("warnings").is_none(), "{turned}");
     problem(edit(seq, json!({"rps": 99})).await.unwrap(), 409, "conflict").await;
 
     let audit = api.body("/api/v1/audit").await;
     let entry = &audit["entries"][0];
-    assert_eq!((&entry["who"], &entry["action"], &entry["subject"]), (&json!("alice"), &json!("throttle.set"), &json!("reindex")));
-    assert_eq!((&entry["before"]["rps"], &entry["after"]["rps"], &entry["why"]), (&json!("5"), &json!("12.5"), &json!("quiet night")));
+    assert_eq!(
+        (&entry["who"], &entry["action"], &entry["subject"]),
+        (&json!("alice"), &json!("throttle.set"), &json!("reindex"))
+    );
+    assert_eq!(
+        (&entry["before"]["rps"], &entry["after"]["rps"], &entry["why"]),
+        (&json!("5"), &json!("12.5"), &json!("quiet night"))
+    );
     let why = api.body("/api/v1/throttles/reindex/why").await;
     assert!(why["sentence"].as_str().unwrap().contains("alice"), "{why}");
 }
@@ -396,9 +406,11 @@ async fn an_edit_by_redis_cli_shows_in_the_stream_within_two_seconds_with_the_pa
         }
     });
     let mut stream = api.get("/api/v1/stream").await;
-    let paced = |low: f64, high: f64| move |tick: &Value| {
-        let one = &tick["throttles"]["reindex"];
-        one["achieved_rps"].as_f64().is_some_and(|rps| rps > low && rps < high) && one["limiting_share"].as_f64() > Some(0.5)
+    let paced = |low: f64, high: f64| {
+        move |tick: &Value| {
+            let one = &tick["throttles"]["reindex"];
+            one["achieved_rps"].as_f64().is_some_and(|rps| rps > low && rps < high) && one["limiting_share"].as_f64() > Some(0.5)
+        }
     };
     tick_where(&mut stream, paced(45.0, 55.0)).await;
 
@@ -464,7 +476,8 @@ async fn the_process_is_ready_counts_its_jobs_and_ends_although_somebody_listens
     api.queue.enqueue(&vec![NewJob::new("mail", json!({"to": "a"})); 3]).await.unwrap();
     assert_eq!(api.body("/readyz").await["checks"], json!({"postgres": "ok", "redis": "ok"}));
     let metrics = eventually("the count of jobs in the metrics", SOON, || async {
-        let text = api.client.get(format!("{}/metrics", api.base)).bearer_auth("s3cret").send().await.unwrap().text().await.unwrap();
+        let text =
+            api.client.get(format!("{}/metrics", api.base)).bearer_auth("s3cret").send().await.unwrap().text().await.unwrap();
         text.contains("flyball_throttle_ready_jobs{throttle=\"default\"} 3.0").then_some(text)
     })
     .await;
@@ -479,7 +492,7 @@ async fn the_process_is_ready_counts_its_jobs_and_ends_although_somebody_listens
 
 #[tokio::test]
 async fn every_statement_of_the_api_can_be_prepared_on_the_migrated_schema() {
-    use sqlx::Executor as _;
+    use sqlx::{Executor as _, SqlSafeStr as _};
     let database = database().await;
     let mut connection = database.pool().acquire().await.unwrap();
     for (name, statement) in api::postgres::STATEMENTS {
