@@ -1,1 +1,47 @@
-//! The api room.
+//! The HTTP front door: the API, the live stream, the metrics and the dashboard's files.
+//!
+//! One file per noun holds its routes; [`router`] lists all of them on one page and `/openapi.json` is generated from the
+//! same declarations. What a request says is checked by pure functions ([`jobs_input`], [`fields`], [`query`]) that list
+//! every wrong field, and every error of every route is an RFC 9457 problem ([`problem`]).
+//!
+//! This room decides nothing about rates and runs no jobs: it asks the queue, the throttles and the governor's journal
+//! that the composition root hands over in [`Deps`]. It renders no page either: the dashboard is files in `dashboard/`.
+
+pub mod acquire;
+pub mod assets;
+pub mod audit;
+pub mod auth;
+pub mod body;
+pub mod clock;
+pub mod decisions;
+pub mod fields;
+pub mod guard;
+pub mod health;
+pub mod jobs;
+pub mod jobs_input;
+pub mod json;
+pub mod keys;
+pub mod listen;
+pub mod live;
+pub mod metrics;
+pub mod openapi;
+pub mod pace;
+pub mod postgres;
+pub mod problem;
+pub mod query;
+pub mod router;
+pub mod sample;
+pub mod serve;
+pub mod state;
+pub mod stream;
+pub mod throttle_view;
+pub mod throttles;
+pub mod waiting;
+pub mod within;
+pub mod workers;
+
+pub use auth::Secret;
+pub use listen::{ListenError, bind};
+pub use live::Live;
+pub use serve::serve;
+pub use state::{Decision, Decisions, Deps, GovernorState, NoDecisions, ReadError, SignalState};

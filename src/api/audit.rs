@@ -1,0 +1,77 @@
+//! The audit log: who changed what, when and why.
+
+use axum::Json;
+use axum::extract::{Query as Pairs, State};
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::postgres;
+use super::problem::{Code, Problem};
+use super::query::Query;
+use super::state::App;
+use super::within::{ONE, within};
+
+/// One change.
+#[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
+#[schema(as = AuditEntry)]
+pub struct Entry {
+    /// Ascending.
+    pub id: i64,
+    /// When.
+    pub at: Timestamp,
+    /// Who.
+    #[schema(example = "alice")]
+    pub who: String,
+    /// What was done, e.g. `throttle.set`.
+    pub action: String,
+    /// To what, e.g. the throttle's name.
+    pub subject: String,
+    /// The changed fields before.
+    pub before: Option<Value>,
+    /// The changed fields after.
+    pub after: Option<Value>,
+    /// Why.
+    pub why: String,
+}
+
+/// The last changes.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct Audit {
+    /// Newest first.
+    entries: Vec<Entry>,
+}
+
+impl Entry {
+    /// A change that happens now; Postgres gives it its number and time.
+    pub fn now(who: String, action: &str, subject: String, why: String) -> Self {
+        Self { id: 0, at: Timestamp::UNIX_EPOCH, who, action: action.to_owned(), subject, before: None, after: None, why }
+    }
+}
+
+/// Writes an entry; a change that was made already is not undone for the lack of its line, so the failure is a warning.
+pub async fn note(app: &App, entry: &Entry) -> Option<String> {
+    let problem = within(ONE, postgres::write_audit(&app.deps.queue.pool, entry)).await.err()?;
+    tracing::error!(
+        reason = problem.detail,
+        who = entry.who,
+        action = entry.action,
+        subject = entry.subject,
+        "a change was made but not written to the audit log"
+    );
+    Some("the change is made, but Postgres did not take its line in the audit log".to_owned())
+}
+
+/// Lists the last changes.
+#[utoipa::path(get, path = "/api/v1/audit", operation_id = "list_audit", tag = "audit",
+    params(("limit" = Option<i64>, Query, description = "At most so many, 1 to 1000; 100 if absent.")),
+    responses((status = 200, body = Audit)))]
+pub async fn list(State(app): State<App>, Pairs(pairs): Pairs<Vec<(String, String)>>) -> Result<Json<Audit>, Problem> {
+    let mut query = Query::open(pairs, &["limit"]);
+    let limit = query.whole("limit", 1..=1000).unwrap_or(100);
+    if !query.errors.is_empty() {
+        return Err(Problem::fields(Code::InvalidQuery, query.errors));
+    }
+    let entries = within(ONE, postgres::read_audit(&app.deps.queue.pool, limit)).await?;
+    Ok(Json(Audit { entries }))
+}

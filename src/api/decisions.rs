@@ -1,0 +1,57 @@
+//! The governor's decisions, and the attempts that failed: what a person reads first when something looks wrong.
+
+use axum::Json;
+use axum::extract::{Query as Pairs, State};
+use serde::Serialize;
+
+use super::problem::{Code, Problem};
+use super::query::Query;
+use super::state::{App, Decision};
+use super::within::{MANY, within};
+use crate::jobs::Failure;
+use crate::throttle;
+
+/// The last decisions.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct Decided {
+    /// Newest first.
+    decisions: Vec<Decision>,
+}
+
+/// The last failed attempts.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct Failures {
+    /// Newest first.
+    failures: Vec<Failure>,
+}
+
+/// Lists the last decisions of the governors.
+#[utoipa::path(get, path = "/api/v1/decisions", operation_id = "list_decisions", tag = "throttles",
+    params(
+        ("throttle" = Option<String>, Query, description = "Only decisions for this throttle."),
+        ("limit" = Option<i64>, Query, description = "At most so many, 1 to 1000; 100 if absent.")),
+    responses((status = 200, body = Decided)))]
+pub async fn list(State(app): State<App>, Pairs(pairs): Pairs<Vec<(String, String)>>) -> Result<Json<Decided>, Problem> {
+    let mut query = Query::open(pairs, &["throttle", "limit"]);
+    let limit = query.whole("limit", 1..=1000).unwrap_or(100);
+    let throttle = query.text("throttle", throttle::name::MAX_BYTES);
+    if !query.errors.is_empty() {
+        return Err(Problem::fields(Code::InvalidQuery, query.errors));
+    }
+    let decisions = within(MANY, app.deps.decisions.recent(throttle.as_deref(), limit)).await?;
+    Ok(Json(Decided { decisions }))
+}
+
+/// Lists the last attempts that failed.
+#[utoipa::path(get, path = "/api/v1/failures", operation_id = "list_failures", tag = "jobs",
+    params(("limit" = Option<i64>, Query, description = "At most so many, 1 to 1000; 100 if absent.")),
+    responses((status = 200, body = Failures)))]
+pub async fn failures(State(app): State<App>, Pairs(pairs): Pairs<Vec<(String, String)>>) -> Result<Json<Failures>, Problem> {
+    let mut query = Query::open(pairs, &["limit"]);
+    let limit = query.whole("limit", 1..=1000).unwrap_or(100);
+    if !query.errors.is_empty() {
+        return Err(Problem::fields(Code::InvalidQuery, query.errors));
+    }
+    let failures = within(MANY, app.deps.queue.failures(limit)).await?;
+    Ok(Json(Failures { failures }))
+}

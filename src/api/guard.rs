@@ -1,0 +1,147 @@
+//! The guard at the door: host, origin and token of every request, before any route sees it.
+
+use std::net::IpAddr;
+
+use axum::extract::{Request, State};
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, Method};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+use super::auth::{self, Caller};
+use super::problem::{Code, Problem};
+use super::state::App;
+use super::{assets, clock};
+
+/// Lets a request pass with its [`Caller`], or answers it.
+pub async fn guard(State(app): State<App>, mut request: Request, next: Next) -> Response {
+    let path = request.uri().path();
+    if path == "/healthz" || path == "/readyz" {
+        return next.run(request).await;
+    }
+    let headers = request.headers();
+    if app.deps.token.is_none()
+        && let Err(problem) = host_is_loopback(headers, request.uri().authority())
+    {
+        return problem.into_response();
+    }
+    let caller = auth::caller(&app, headers, clock::now());
+    let changes = !matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
+    // A program that shows the token itself cannot be a page of another site that borrows a browser's session.
+    if changes
+        && caller != Some(Caller::Token)
+        && let Err(problem) = origin_is_ours(headers)
+    {
+        return problem.into_response();
+    }
+    match caller {
+        Some(caller) => {
+            request.extensions_mut().insert(caller);
+            next.run(request).await
+        }
+        None if is_open(path) => next.run(request).await,
+        None if wants_page(&request) => assets::login(axum::http::StatusCode::UNAUTHORIZED, ""),
+        None => {
+            let detail = if request.headers().contains_key("authorization") {
+                "the token in the Authorization header is not the one in FLYBALL_API_TOKEN"
+            } else {
+                "send the token of FLYBALL_API_TOKEN as: Authorization: Bearer <token>"
+            };
+            Problem::new(Code::Unauthorized, detail).into_response()
+        }
+    }
+}
+
+/// What a browser needs in order to show the login page.
+fn is_open(path: &str) -> bool {
+    path == "/login" || assets::is_part_of_login(path)
+}
+
+fn wants_page(request: &Request) -> bool {
+    let accepts = request.headers().get("accept").and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+    matches!(*request.method(), Method::GET | Method::HEAD) && accepts.contains("text/html")
+}
+
+/// Without a token only this machine may ask, and by a name that cannot be another site's: a page whose name was pointed
+/// at 127.0.0.1 (DNS rebinding) still sends its own name here.
+fn host_is_loopback(headers: &HeaderMap, authority: Option<&Authority>) -> Result<(), Problem> {
+    let host = headers.get("host").and_then(|host| host.to_str().ok()).or(authority.map(Authority::as_str));
+    let is_loopback = host.and_then(|host| host.parse::<Authority>().ok()).is_some_and(|host| is_loopback(host.host()));
+    if is_loopback {
+        return Ok(());
+    }
+    let said = host.map_or_else(|| "no Host header".to_owned(), |host| format!("the Host {:?}", super::fields::clipped(host)));
+    let detail = format!("the request has {said}; without FLYBALL_API_TOKEN only localhost, 127.0.0.1 and [::1] are served");
+    Err(Problem::new(Code::ForeignHost, detail))
+}
+
+fn is_loopback(host: &str) -> bool {
+    let host = host.trim_end_matches('.').to_ascii_lowercase();
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    host == "localhost" || host.ends_with(".localhost") || bare.parse::<IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback())
+}
+
+/// Browsers say where a request comes from; one that changes something must come from our own pages.
+fn origin_is_ours(headers: &HeaderMap) -> Result<(), Problem> {
+    let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or("unreadable"));
+    let ours = match (text("sec-fetch-site"), text("origin")) {
+        (Some(site), _) => site == "same-origin" || site == "none",
+        (None, Some(origin)) => {
+            let origin = origin.split_once("://").map(|(_, authority)| authority);
+            origin.is_some() && (origin == text("host") || origin == text("x-forwarded-host"))
+        }
+        (None, None) => true,
+    };
+    if ours {
+        return Ok(());
+    }
+    Err(Problem::new(
+        Code::ForeignOrigin,
+        "a browser sent this from a page of another site; use the dashboard, or a program with the token",
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+        pairs.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect()
+    }
+
+    #[test]
+    fn only_names_of_this_machine_are_loopback() {
+        for host in [
+            "localhost",
+            "localhost:8080",
+            "app.localhost",
+            "127.0.0.1:1",
+            "127.9.9.9",
+            "[::1]:8080",
+            "[::ffff:127.0.0.1]",
+            "LOCALHOST.",
+        ] {
+            assert!(host_is_loopback(&headers(&[("host", host)]), None).is_ok(), "{host}");
+        }
+        for host in ["evil.example", "localhost.evil.example", "10.0.0.1", "127.0.0.1.evil.example", "[::2]", "0.0.0.0", "a b"] {
+            assert!(host_is_loopback(&headers(&[("host", host)]), None).is_err(), "{host}");
+        }
+        assert!(host_is_loopback(&HeaderMap::new(), None).is_err());
+    }
+
+    #[test]
+    fn changes_from_other_sites_are_refused_and_programs_pass() {
+        let host = ("host", "127.0.0.1:8080");
+        assert!(origin_is_ours(&headers(&[host])).is_ok());
+        assert!(origin_is_ours(&headers(&[host, ("origin", "http://127.0.0.1:8080")])).is_ok());
+        assert!(
+            origin_is_ours(&headers(&[host, ("sec-fetch-site", "same-origin"), ("origin", "https://proxy.example")])).is_ok()
+        );
+        assert!(origin_is_ours(&headers(&[host, ("origin", "http://127.0.0.1:9090")])).is_err());
+        assert!(origin_is_ours(&headers(&[host, ("origin", "null")])).is_err());
+        assert!(
+            origin_is_ours(&headers(&[host, ("sec-fetch-site", "cross-site"), ("origin", "http://127.0.0.1:8080")])).is_err()
+        );
+        assert!(origin_is_ours(&headers(&[host, ("sec-fetch-site", "same-site")])).is_err());
+    }
+}

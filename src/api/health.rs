@@ -1,0 +1,65 @@
+//! Is the process alive, and can it do its work?
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use tokio::time::timeout;
+
+use super::postgres;
+use super::problem::{Code, Problem};
+use super::state::App;
+use crate::throttle::{self, Name};
+
+/// The longest that a store may take to show that it answers.
+const ANSWER_WITHIN: Duration = Duration::from_secs(1);
+
+/// The health of a process.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct Health {
+    /// `alive`, `ready`.
+    status: &'static str,
+    /// What was checked, with `ok` for each.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    checks: BTreeMap<&'static str, &'static str>,
+}
+
+/// Says that the process lives; looks at nothing else.
+#[utoipa::path(get, path = "/healthz", operation_id = "show_liveness", tag = "health", security(()), responses((status = 200, body = Health)))]
+pub async fn alive() -> Json<Health> {
+    Json(Health { status: "alive", checks: BTreeMap::new() })
+}
+
+/// Says whether Postgres and Redis answer and the process is not stopping.
+#[utoipa::path(get, path = "/readyz", operation_id = "show_readiness", tag = "health", security(()), responses((status = 200, body = Health)))]
+pub async fn ready(State(app): State<App>) -> Response {
+    if app.deps.cancel.is_cancelled() {
+        return Problem::new(Code::NotReady, "the process is stopping").into_response();
+    }
+    let (postgres, redis) = tokio::join!(
+        timeout(ANSWER_WITHIN, postgres::ping(&app.deps.queue.pool)),
+        timeout(ANSWER_WITHIN, answers(app.deps.throttles.as_ref())),
+    );
+    let lost: Vec<&str> = [("Postgres", matches!(postgres, Ok(Ok(())))), ("Redis", matches!(redis, Ok(true)))]
+        .iter()
+        .filter(|(_, ok)| !ok)
+        .map(|(name, _)| *name)
+        .collect();
+    if lost.is_empty() {
+        let checks = BTreeMap::from([("postgres", "ok"), ("redis", "ok")]);
+        return (StatusCode::OK, Json(Health { status: "ready", checks })).into_response();
+    }
+    let verb = if lost.len() == 1 { "does" } else { "do" };
+    Problem::new(Code::NotReady, format!("{} {verb} not answer within {} s", lost.join(" and "), ANSWER_WITHIN.as_secs()))
+        .retry_after(1)
+        .into_response()
+}
+
+async fn answers(throttles: &dyn throttle::Store) -> bool {
+    let Ok(name) = Name::new(Name::DEFAULT) else { return false };
+    throttles.status(&name).await.is_ok()
+}

@@ -1,0 +1,338 @@
+//! Jobs: enqueue, look, cancel, retry.
+
+use std::collections::BTreeSet;
+
+use axum::Json;
+use axum::extract::{Path, Query as Pairs, Request, State};
+use axum::http::header::{LINK, LOCATION};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::IntoResponse;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::fields::Place;
+use super::jobs_input::{self, KEY_BYTES_MAX, KIND_BYTES_MAX, Known};
+use super::postgres;
+use super::problem::{Code, Problem};
+use super::query::Query;
+use super::state::App;
+use super::waiting::{self, Waiting};
+use super::within::{MANY, ONE, within};
+use super::{body, clock};
+use crate::jobs::{CancelAnswer, Detail, Filter, NewJob, RetryAnswer, State as JobState, Summary};
+use crate::throttle::{self, Ask, LaneAsk, Name};
+
+/// Throttles of a batch that are looked up for its warnings.
+const WARNED_THROTTLES_MAX: usize = 100;
+
+/// States by their words.
+const STATES: [(&str, JobState); 7] = [
+    ("scheduled", JobState::Scheduled),
+    ("ready", JobState::Ready),
+    ("running", JobState::Running),
+    ("retryable", JobState::Retryable),
+    ("completed", JobState::Completed),
+    ("cancelled", JobState::Cancelled),
+    ("dead", JobState::Dead),
+];
+
+/// A job, and why it waits.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct JobView {
+    /// Everything that the queue knows.
+    #[serde(flatten)]
+    detail: Detail,
+    /// Why it does not run yet; `null` where it does not wait.
+    waiting: Option<Waiting>,
+}
+
+/// A job that was enqueued, or the one that already holds its unique key.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct Accepted {
+    /// The job.
+    #[serde(flatten)]
+    job: Detail,
+    /// True if no new job was made.
+    duplicate: bool,
+    /// What the sender should know, e.g. that the throttle does not exist yet.
+    warnings: Vec<String>,
+}
+
+/// A batch that was enqueued.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct AcceptedBatch {
+    /// In the order of the request.
+    jobs: Vec<Ticket>,
+    /// What the sender should know.
+    warnings: Vec<String>,
+}
+
+/// One job of a batch.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct Ticket {
+    /// The new job, or the one that already holds the unique key.
+    id: i64,
+    /// True if no new job was made.
+    duplicate: bool,
+}
+
+/// A page of jobs.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct Jobs {
+    /// Newest first.
+    jobs: Vec<Summary>,
+    /// Where the next page is; also in the Link header.
+    next: Option<String>,
+}
+
+/// Enqueues a job.
+#[utoipa::path(post, path = "/api/v1/jobs", operation_id = "enqueue_job", tag = "jobs", request_body = NewJob,
+    responses(
+        (status = 201, body = Accepted, description = "The job was enqueued.", headers(("Location" = String, description = "The job."))),
+        (status = 200, body = Accepted, description = "Its unique key is taken; this is the job that holds it.")))]
+pub async fn enqueue(State(app): State<App>, request: Request) -> Result<impl IntoResponse, Problem> {
+    let value = body::json(request, body::ONE_BYTES_MAX).await?;
+    let elsewhere = kinds_elsewhere(&app, &value).await;
+    let known = Known { here: &app.deps.kinds, elsewhere: &elsewhere };
+    let job = jobs_input::one(value, &known).map_err(|errors| Problem::fields(Code::InvalidFields, errors))?;
+    let warnings = warnings(&app, std::iter::once(job.throttle.as_str())).await;
+
+    let enqueued = within(ONE, app.deps.queue.enqueue(std::slice::from_ref(&job))).await?;
+
+    let Some(ticket) = enqueued.first() else {
+        return Err(Problem::new(Code::Internal, "the queue store answered without a job"));
+    };
+    let status = if ticket.duplicate { StatusCode::OK } else { StatusCode::CREATED };
+    let location = format!("/api/v1/jobs/{}", ticket.id);
+    // The job is there, whatever becomes of this look at it.
+    let found = within(ONE, app.deps.queue.get(ticket.id)).await.ok().flatten();
+    let job = found.unwrap_or_else(|| as_sent(job, ticket.id));
+    Ok((status, [(LOCATION, location)], Json(Accepted { job, duplicate: ticket.duplicate, warnings })))
+}
+
+/// Enqueues up to 10,000 jobs, all or none.
+#[utoipa::path(post, path = "/api/v1/jobs/batch", operation_id = "enqueue_jobs", tag = "jobs", request_body = Vec<NewJob>,
+    responses(
+        (status = 201, body = AcceptedBatch, description = "The jobs were enqueued."),
+        (status = 200, body = AcceptedBatch, description = "No new job was made: every unique key is taken, or the array is empty.")))]
+pub async fn enqueue_batch(State(app): State<App>, request: Request) -> Result<impl IntoResponse, Problem> {
+    let value = body::json(request, body::BATCH_BYTES_MAX).await?;
+    let elsewhere = kinds_elsewhere(&app, &value).await;
+    let known = Known { here: &app.deps.kinds, elsewhere: &elsewhere };
+    let jobs = jobs_input::batch(value, &known).map_err(|errors| Problem::fields(Code::InvalidFields, errors))?;
+    let warnings = warnings(&app, jobs.iter().map(|job| job.throttle.as_str())).await;
+
+    let enqueued = if jobs.is_empty() {
+        Vec::new()
+    } else {
+        let enqueue = async { app.deps.queue.enqueue(&jobs).await.map_err(|error| Problem::from_queue(error, true)) };
+        within(MANY, enqueue).await?
+    };
+
+    let status = if enqueued.iter().all(|ticket| ticket.duplicate) { StatusCode::OK } else { StatusCode::CREATED };
+    let jobs = enqueued.into_iter().map(|ticket| Ticket { id: ticket.id, duplicate: ticket.duplicate }).collect();
+    Ok((status, Json(AcceptedBatch { jobs, warnings })))
+}
+
+/// Lists jobs, newest first.
+#[utoipa::path(get, path = "/api/v1/jobs", operation_id = "list_jobs", tag = "jobs",
+    params(
+        ("state" = Option<JobState>, Query, description = "Only jobs in this state."),
+        ("kind" = Option<String>, Query, description = "Only jobs of this kind."),
+        ("throttle" = Option<String>, Query, description = "Only jobs of this throttle."),
+        ("key" = Option<String>, Query, description = "Only jobs with this key."),
+        ("limit" = Option<i64>, Query, description = "At most so many, 1 to 1000; 100 if absent."),
+        ("before" = Option<i64>, Query, description = "Only jobs with a smaller id: the cursor.")),
+    responses((status = 200, body = Jobs, headers(("Link" = String, description = "The next page, rel=\"next\".")))))]
+pub async fn list(State(app): State<App>, Pairs(pairs): Pairs<Vec<(String, String)>>) -> Result<impl IntoResponse, Problem> {
+    let mut query = Query::open(pairs, &["state", "kind", "throttle", "key", "limit", "before"]);
+    let filter = Filter {
+        state: query.word("state", &STATES),
+        kind: query.text("kind", KIND_BYTES_MAX),
+        throttle: query.text("throttle", throttle::name::MAX_BYTES),
+        key: query.text("key", KEY_BYTES_MAX),
+        before: query.whole("before", 1..=i64::MAX),
+        limit: query.whole("limit", 1..=1000).unwrap_or(100),
+    };
+    if !query.errors.is_empty() {
+        return Err(Problem::fields(Code::InvalidQuery, query.errors));
+    }
+    let jobs = within(MANY, app.deps.queue.list(&filter)).await?;
+    let is_full = i64::try_from(jobs.len()).is_ok_and(|found| found >= filter.limit);
+    let next = jobs.last().filter(|_| is_full).map(|last| next_page(&filter, last.id));
+    let mut headers = HeaderMap::new();
+    if let Some(link) = next.as_ref().and_then(|next| HeaderValue::from_str(&format!("<{next}>; rel=\"next\"")).ok()) {
+        headers.insert(LINK, link);
+    }
+    Ok((headers, Json(Jobs { jobs, next })))
+}
+
+/// Shows a job: its state, its attempts and, while it waits, why and until when.
+#[utoipa::path(get, path = "/api/v1/jobs/{id}", operation_id = "show_job", tag = "jobs", params(("id" = i64, Path, description = "Its number.")),
+    responses((status = 200, body = JobView)))]
+pub async fn show(State(app): State<App>, Path(id): Path<String>) -> Result<Json<JobView>, Problem> {
+    let id = id_of(&id)?;
+    Ok(Json(view(&app, found(&app, id).await?).await))
+}
+
+/// Cancels a job: a waiting one at once, a running one as soon as its handler stops.
+#[utoipa::path(delete, path = "/api/v1/jobs/{id}", operation_id = "cancel_job", tag = "jobs", params(("id" = i64, Path, description = "Its number.")),
+    responses(
+        (status = 200, body = JobView, description = "It is cancelled."),
+        (status = 202, body = JobView, description = "It runs; its handler has been asked to stop.")))]
+pub async fn cancel(State(app): State<App>, Path(id): Path<String>) -> Result<impl IntoResponse, Problem> {
+    let id = id_of(&id)?;
+    let status = match within(ONE, app.deps.queue.cancel(id)).await? {
+        CancelAnswer::Cancelled | CancelAnswer::Ended(JobState::Cancelled) => StatusCode::OK,
+        CancelAnswer::Requested => StatusCode::ACCEPTED,
+        CancelAnswer::Ended(state) => {
+            return Err(Problem::new(
+                Code::WrongState,
+                format!("job {id} is {} already, so it cannot be cancelled", word(state)),
+            ));
+        }
+        CancelAnswer::NotFound => return Err(Problem::job_not_found(id)),
+    };
+    Ok((status, Json(view(&app, found(&app, id).await?).await)))
+}
+
+/// Makes a dead, retryable or scheduled job ready now.
+#[utoipa::path(post, path = "/api/v1/jobs/{id}/retry", operation_id = "retry_job", tag = "jobs", params(("id" = i64, Path, description = "Its number.")),
+    responses((status = 200, body = JobView)))]
+pub async fn retry(State(app): State<App>, Path(id): Path<String>) -> Result<Json<JobView>, Problem> {
+    let id = id_of(&id)?;
+    match within(ONE, app.deps.queue.retry(id)).await? {
+        RetryAnswer::Ready => Ok(Json(view(&app, found(&app, id).await?).await)),
+        RetryAnswer::Refused(state) => {
+            let detail = format!("job {id} is {}; only dead, retryable and scheduled jobs can be retried", word(state));
+            Err(Problem::new(Code::WrongState, detail))
+        }
+        RetryAnswer::NotFound => Err(Problem::job_not_found(id)),
+    }
+}
+
+/// Kinds that other processes run; asked only when the request names one that is not known here.
+async fn kinds_elsewhere(app: &App, body: &Value) -> Vec<String> {
+    if jobs_input::kinds_named(body).all(|kind| app.deps.kinds.get(kind).is_some()) {
+        return Vec::new();
+    }
+    within(ONE, postgres::read_kinds(&app.deps.queue.pool)).await.unwrap_or_default()
+}
+
+/// What the sender should know about the throttles it names. A store that does not answer warns of nothing: the jobs are
+/// kept in Postgres whatever Redis does.
+async fn warnings<'a>(app: &App, throttles: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let distinct: BTreeSet<&str> = throttles.collect();
+    let mut warnings = Vec::new();
+    for name in distinct.into_iter().take(WARNED_THROTTLES_MAX).filter_map(|name| Name::new(name).ok()) {
+        match app.deps.throttles.status(&name).await {
+            Ok(None) => warnings.push(format!(
+                "there is no throttle {name}; the job is kept and waits until it exists: flyball throttle set {name} rps=10, or PATCH /api/v1/throttles/{name}?create=true"
+            )),
+            Ok(Some(_)) => {}
+            Err(_) => break,
+        }
+    }
+    warnings
+}
+
+async fn found(app: &App, id: i64) -> Result<Detail, Problem> {
+    within(ONE, app.deps.queue.get(id)).await?.ok_or_else(|| Problem::job_not_found(id))
+}
+
+async fn view(app: &App, detail: Detail) -> JobView {
+    let waiting = match detail.summary.state {
+        JobState::Ready => for_tokens(app, &detail.summary).await,
+        _ => waiting::for_its_time(&detail.summary).or_else(|| waiting::for_its_handler(&detail)),
+    };
+    JobView { detail, waiting }
+}
+
+async fn for_tokens(app: &App, job: &Summary) -> Option<Waiting> {
+    let throttle = Name::new(job.throttle.as_str()).ok()?;
+    let lane = LaneAsk { key: job.key.clone(), want: 1, cost: job.cost };
+    let answer = app.deps.throttles.peek(&Ask { throttle, lanes: vec![lane] }).await;
+    // Where the workers cannot be read, nothing is claimed about them.
+    let is_handled =
+        within(ONE, postgres::read_live_kinds(&app.deps.queue.pool)).await.map_or(true, |kinds| kinds.contains(&job.kind));
+    Some(waiting::for_tokens(job, &answer, is_handled))
+}
+
+fn id_of(text: &str) -> Result<i64, Problem> {
+    text.parse().ok().filter(|id| *id > 0).ok_or_else(|| {
+        let message = format!("{:?} is not the number of a job; allowed: a whole number above 0", super::fields::clipped(text));
+        Problem::at(Code::InvalidPath, Place::Path, "id", message)
+    })
+}
+
+fn word(state: JobState) -> &'static str {
+    STATES.iter().find(|(_, known)| *known == state).map_or("unknown", |(word, _)| word)
+}
+
+/// The job as its sender described it, for when it was stored and could not be read back.
+fn as_sent(job: NewJob, id: i64) -> Detail {
+    let now = clock::now();
+    let due_at = job.run_at.filter(|at| *at > now);
+    Detail {
+        summary: Summary {
+            id,
+            kind: job.kind,
+            throttle: job.throttle,
+            key: job.key,
+            state: if due_at.is_some() { JobState::Scheduled } else { JobState::Ready },
+            priority: job.priority,
+            attempt: 0,
+            max_attempts: job.max_attempts,
+            cost: job.cost,
+            created_at: now,
+            due_at,
+            last_error: None,
+        },
+        args: job.args,
+        unique: job.unique_key.is_some(),
+        attempts: Vec::new(),
+        worker: None,
+        started_at: None,
+        cancelling: false,
+        progress: None,
+    }
+}
+
+fn next_page(filter: &Filter, before: i64) -> String {
+    let mut page = format!("/api/v1/jobs?limit={}&before={before}", filter.limit);
+    let mut add = |name: &str, value: Option<&str>| {
+        if let Some(value) = value {
+            page.push('&');
+            page.push_str(name);
+            page.push('=');
+            page.extend(value.bytes().map(|byte| match byte {
+                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => char::from(byte).to_string(),
+                _ => format!("%{byte:02X}"),
+            }));
+        }
+    };
+    add("state", filter.state.map(word));
+    add("kind", filter.kind.as_deref());
+    add("throttle", filter.throttle.as_deref());
+    add("key", filter.key.as_deref());
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_page_keeps_the_filter() {
+        let filter = Filter { state: Some(JobState::Dead), key: Some("a&b ü".into()), limit: 5, ..Filter::default() };
+        assert_eq!(next_page(&filter, 42), "/api/v1/jobs?limit=5&before=42&state=dead&key=a%26b%20%C3%BC");
+    }
+
+    #[test]
+    fn job_numbers_are_whole_and_above_zero() {
+        assert_eq!(id_of("7").unwrap(), 7);
+        for text in ["0", "-1", "x", "1.5", "", "99999999999999999999", "1 "] {
+            assert!(id_of(text).is_err(), "{text}");
+        }
+    }
+}

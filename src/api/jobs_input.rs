@@ -1,0 +1,222 @@
+//! What a request to enqueue says, checked field by field: a job that can be accepted, or everything that is wrong with it.
+
+use jiff::{SignedDuration, Span, SpanRelativeTo, Timestamp};
+use serde_json::{Value, json};
+
+use super::fields::{Errors, Fields, clipped, describe, pointer, unknown};
+use crate::jobs::{Kinds, NewJob};
+use crate::throttle::Name;
+
+/// The fields of a job, as in SQL.
+pub const FIELDS: [&str; 10] =
+    ["kind", "args", "throttle", "key", "priority", "run_at", "max_attempts", "unique_key", "unique_for", "cost"];
+
+/// The longest kind, in bytes.
+pub const KIND_BYTES_MAX: usize = 128;
+/// The longest key and unique key, in bytes.
+pub const KEY_BYTES_MAX: usize = 512;
+/// The largest arguments, in bytes of JSON text.
+pub const ARGS_BYTES_MAX: usize = 256 * 1024;
+/// The dearest job, in tokens.
+pub const COST_MAX: f64 = 1e9;
+/// The longest time for which a unique key can stay taken: 366 days, in seconds.
+pub const UNIQUE_FOR_MAX_S: f64 = 366.0 * 86_400.0;
+/// The most jobs of one batch.
+pub const BATCH_MAX: usize = 10_000;
+
+/// The kinds that somebody can run: those of this process, and those that live workers elsewhere have announced.
+pub struct Known<'a> {
+    /// The handlers of this process; their `check` looks at the arguments.
+    pub here: &'a Kinds,
+    /// Kinds that only other processes run.
+    pub elsewhere: &'a [String],
+}
+
+impl Known<'_> {
+    fn names(&self) -> Vec<String> {
+        let mut names = self.here.names();
+        names.extend(self.elsewhere.iter().cloned());
+        names.sort();
+        names.dedup();
+        names
+    }
+}
+
+/// The kinds that a request names, before anything else is looked at; to ask whether other processes know them.
+pub fn kinds_named(body: &Value) -> impl Iterator<Item = &str> {
+    let jobs = match body {
+        Value::Array(jobs) => jobs.as_slice(),
+        one => std::slice::from_ref(one),
+    };
+    jobs.iter().filter_map(|job| job.get("kind").and_then(Value::as_str))
+}
+
+/// One job, or everything that is wrong with it.
+pub fn one(body: Value, known: &Known<'_>) -> Result<NewJob, Errors> {
+    let mut errors = Errors::default();
+    if body.is_array() {
+        errors.body("", "this route takes one job as an object; an array of jobs goes to /api/v1/jobs/batch");
+        return Err(errors);
+    }
+    match job(body, "", known, &mut errors) {
+        Some(job) if errors.is_empty() => Ok(job),
+        _ => Err(errors),
+    }
+}
+
+/// A batch of jobs, or everything that is wrong with any of them.
+pub fn batch(body: Value, known: &Known<'_>) -> Result<Vec<NewJob>, Errors> {
+    let mut errors = Errors::default();
+    let Value::Array(items) = body else {
+        errors.body(
+            "",
+            format!("{} is not an array; this route takes an array of jobs, one job goes to /api/v1/jobs", describe(&body)),
+        );
+        return Err(errors);
+    };
+    if items.len() > BATCH_MAX {
+        errors.body("", format!("the batch has {} jobs; allowed: at most {BATCH_MAX}", items.len()));
+        return Err(errors);
+    }
+    let jobs: Vec<NewJob> =
+        items.into_iter().enumerate().filter_map(|(i, item)| job(item, &format!("/{i}"), known, &mut errors)).collect();
+    if errors.is_empty() { Ok(jobs) } else { Err(errors) }
+}
+
+/// Reads one job; what is wrong goes to `errors`, and only then the answer may be `None` or unusable.
+fn job(value: Value, at: &str, known: &Known<'_>, errors: &mut Errors) -> Option<NewJob> {
+    let mut fields = Fields::open(value, at, &FIELDS, errors)?;
+    let kind = kind(&mut fields, known);
+    let mut job = NewJob::new(kind.clone().unwrap_or_default(), json!({}));
+    if let Some(value) = fields.take("args") {
+        job.args = value;
+    }
+    args(&mut fields, kind.as_deref(), &job.args, known);
+    if let Some(text) = fields.text("throttle", 1..=crate::throttle::name::MAX_BYTES) {
+        match Name::new(text) {
+            Ok(name) => job.throttle = name.to_string(),
+            Err(error) => fields.wrong("throttle", error.to_string()),
+        }
+    }
+    if let Some(key) = fields.text("key", 0..=KEY_BYTES_MAX) {
+        job.key = key;
+    }
+    if let Some(priority) = fields.whole("priority", 0..=3, " (0 runs first)") {
+        job.priority = priority as i32;
+    }
+    if let Some(value) = fields.take_nullable("run_at") {
+        job.run_at = run_at(&mut fields, &value);
+    }
+    if let Some(attempts) = fields.whole("max_attempts", 1..=1000, "") {
+        job.max_attempts = attempts as i32;
+    }
+    if let Some(value) = fields.take_nullable("unique_key") {
+        job.unique_key = fields.text_of("unique_key", value, 1..=KEY_BYTES_MAX);
+    } else if fields.take_nullable("unique_for").is_some() {
+        fields.wrong("unique_for", "it has a meaning only together with unique_key; give both or neither");
+    }
+    if let Some(value) = fields.take_nullable("unique_for") {
+        job.unique_for = unique_for(&mut fields, &value);
+    }
+    if let Some(cost) = fields.positive("cost", COST_MAX, " tokens") {
+        job.cost = cost;
+    }
+    Some(job)
+}
+
+fn kind(fields: &mut Fields<'_>, known: &Known<'_>) -> Option<String> {
+    let names = known.names();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let Some(value) = fields.take("kind") else {
+        fields.wrong("kind", format!("the field is missing; allowed: one of {}", names.join(", ")));
+        return None;
+    };
+    let kind = fields.text_of("kind", value, 1..=KIND_BYTES_MAX)?;
+    if !names.contains(&kind.as_str()) {
+        fields.wrong("kind", unknown(&kind, "kind", &names));
+        return None;
+    }
+    Some(kind)
+}
+
+fn args(fields: &mut Fields<'_>, kind: Option<&str>, args: &Value, known: &Known<'_>) {
+    let bytes = serde_json::to_string(args).map_or(usize::MAX, |text| text.len());
+    if bytes > ARGS_BYTES_MAX {
+        fields.wrong("args", format!("the arguments have {bytes} bytes; allowed: at most {ARGS_BYTES_MAX} (256 KiB); keep large data elsewhere and pass a reference"));
+        return;
+    }
+    let mut nuls = Vec::new();
+    find_nul(args, "", &mut nuls);
+    for at in nuls {
+        fields.wrong_below("args", &at, "the text holds a NUL character (\\u0000), which cannot be stored; remove it or encode the data, for instance as base64");
+    }
+    if let Some(handler) = kind.and_then(|kind| known.here.get(kind)) {
+        for issue in handler.check(args) {
+            fields.wrong_below("args", &issue.pointer, issue.message);
+        }
+    }
+}
+
+/// Pointers to every text and every field name in `value` that holds a NUL.
+fn find_nul(value: &Value, at: &str, found: &mut Vec<String>) {
+    match value {
+        Value::String(text) if text.contains('\0') => found.push(at.to_owned()),
+        Value::Array(items) => items.iter().enumerate().for_each(|(i, item)| find_nul(item, &format!("{at}/{i}"), found)),
+        Value::Object(map) => {
+            for (name, item) in map {
+                let below = pointer(at, &name.replace('\0', "\\u0000"));
+                if name.contains('\0') {
+                    found.push(below.clone());
+                }
+                find_nul(item, &below, found);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn run_at(fields: &mut Fields<'_>, value: &Value) -> Option<Timestamp> {
+    const ALLOWED: &str = "allowed: an RFC 3339 time with an offset, such as 2030-01-31T09:30:00Z or 2030-01-31T09:30:00+01:00, in the years 1970 to 2200";
+    let Some(text) = value.as_str() else {
+        fields.wrong("run_at", format!("{} is not a time; {ALLOWED}", describe(value)));
+        return None;
+    };
+    let parsed = text.parse::<Timestamp>().ok().filter(|at| (0..7_289_654_400).contains(&at.as_second()));
+    if parsed.is_none() {
+        fields.wrong("run_at", format!("{:?} is not a time; {ALLOWED}", clipped(text)));
+    }
+    parsed
+}
+
+fn unique_for(fields: &mut Fields<'_>, value: &Value) -> Option<f64> {
+    let Some(text) = value.as_str() else {
+        return fields.positive_of(
+            "unique_for",
+            value,
+            UNIQUE_FOR_MAX_S,
+            " seconds, or a text such as \"10 minutes\" or \"PT10M\"",
+        );
+    };
+    let days_have_24_hours = SpanRelativeTo::days_are_24_hours();
+    let seconds = text
+        .parse::<Span>()
+        .and_then(|span| span.to_duration(days_have_24_hours))
+        .or_else(|_| text.parse::<SignedDuration>())
+        .ok()
+        .map(|duration| duration.as_secs_f64())
+        .filter(|seconds| *seconds > 0.0 && *seconds <= UNIQUE_FOR_MAX_S);
+    if seconds.is_none() {
+        fields.wrong(
+            "unique_for",
+            format!(
+                "{:?} is not a length of time; allowed: seconds as a number, or a text such as \"10 minutes\", \"1 hour 30 minutes\", \"7 days\" or \"PT10M\", above 0 and at most 366 days (no months or years)",
+                clipped(text)
+            ),
+        );
+    }
+    seconds
+}
+
+#[cfg(test)]
+#[path = "jobs_input_tests.rs"]
+mod tests;

@@ -1,0 +1,217 @@
+//! What the door to the queue accepts and refuses.
+
+use futures_util::future::BoxFuture;
+use proptest::prelude::*;
+
+use super::*;
+use crate::jobs::{Context, Handler, Issue, Job, Outcome};
+
+struct Http;
+
+impl Handler for Http {
+    fn check(&self, args: &Value) -> Vec<Issue> {
+        match args.get("url") {
+            Some(Value::String(url)) if url.contains("://") => Vec::new(),
+            _ => vec![Issue { pointer: "/url".to_owned(), message: "a URL with a scheme is needed".to_owned() }],
+        }
+    }
+
+    fn run(&self, _: Job, _: Context) -> BoxFuture<'_, Outcome> {
+        unreachable!("nothing runs here")
+    }
+}
+
+struct Free;
+
+impl Handler for Free {
+    fn run(&self, _: Job, _: Context) -> BoxFuture<'_, Outcome> {
+        unreachable!("nothing runs here")
+    }
+}
+
+fn kinds() -> Kinds {
+    let mut kinds = Kinds::default();
+    kinds.register("http", Http);
+    kinds.register("free", Free);
+    kinds
+}
+
+fn read(body: Value) -> Result<NewJob, Errors> {
+    one(body, &Known { here: &kinds(), elsewhere: &["remote".to_owned()] })
+}
+
+/// The pointer and the message of the only thing that is wrong.
+fn refused(body: Value) -> (String, String) {
+    let errors = read(body).expect_err("the job should be refused");
+    assert_eq!(errors.listed.len(), 1, "{:?}", errors.listed);
+    (errors.listed[0].pointer.clone(), errors.listed[0].message.clone())
+}
+
+#[test]
+fn a_job_with_only_its_kind_gets_the_documented_defaults() {
+    assert_eq!(read(json!({"kind": "free"})).unwrap(), NewJob::new("free", json!({})));
+}
+
+#[test]
+fn every_field_is_read() {
+    let job = read(json!({
+        "kind": "free", "args": [1, "two"], "throttle": "{notify}.sms", "key": "acme", "priority": 3,
+        "run_at": "2030-01-31T09:30:00+01:00", "max_attempts": 1, "unique_key": "u", "unique_for": "10 minutes", "cost": 0.5
+    }))
+    .unwrap();
+
+    assert_eq!(job.args, json!([1, "two"]));
+    assert_eq!((job.throttle.as_str(), job.key.as_str(), job.priority, job.max_attempts), ("{notify}.sms", "acme", 3, 1));
+    assert_eq!(job.run_at.unwrap().to_string(), "2030-01-31T08:30:00Z");
+    assert_eq!((job.unique_key.as_deref(), job.unique_for, job.cost), (Some("u"), Some(600.0), 0.5));
+}
+
+#[test]
+fn all_that_is_wrong_is_listed_at_once() {
+    let errors = read(json!({
+        "kind": "http", "args": {"url": "example.org"}, "throttle": "two words", "key": 7, "priority": -1, "run_at": "tomorrow",
+        "max_attempts": 0, "unique_key": "", "unique_for": -5, "cost": "NaN", "colour": "red"
+    }))
+    .unwrap_err();
+
+    let mut pointers: Vec<&str> = errors.listed.iter().map(|error| error.pointer.as_str()).collect();
+    pointers.sort_unstable();
+    assert_eq!(
+        pointers,
+        [
+            "/args/url",
+            "/colour",
+            "/cost",
+            "/key",
+            "/max_attempts",
+            "/priority",
+            "/run_at",
+            "/throttle",
+            "/unique_for",
+            "/unique_key"
+        ]
+    );
+    for error in &errors.listed {
+        assert!(error.message.contains("allowed") || error.pointer == "/args/url", "{error:?}");
+    }
+}
+
+#[test]
+fn an_unknown_kind_is_refused_with_the_kinds_that_somebody_runs() {
+    let (pointer, message) = refused(json!({"kind": "htp"}));
+    assert_eq!(pointer, "/kind");
+    assert_eq!(message, "unknown kind \"htp\"; did you mean \"http\"? allowed: free, http, remote");
+    assert_eq!(read(json!({"kind": "remote"})).unwrap().kind, "remote");
+    assert_eq!(refused(json!({})).0, "/kind");
+}
+
+#[test]
+fn costs_and_priorities_outside_their_range_are_refused() {
+    for cost in [json!(0), json!(-1), json!(1.1e9), json!("1"), json!(null), json!(true)] {
+        assert_eq!(refused(json!({"kind": "free", "cost": cost})).0, "/cost");
+    }
+    for priority in [json!(4), json!(1.5), json!("high"), json!(null), json!(1e300), json!(u64::MAX)] {
+        assert_eq!(refused(json!({"kind": "free", "priority": priority})).0, "/priority");
+    }
+}
+
+#[test]
+fn nul_characters_are_refused_where_they_are() {
+    assert_eq!(refused(json!({"kind": "free", "args": {"a": ["x", "b\0"]}})).0, "/args/a/1");
+    assert_eq!(refused(json!({"kind": "free", "args": {"b\0": 1}})).0, "/args/b\\u0000");
+    assert_eq!(refused(json!({"kind": "free", "key": "a\0"})).0, "/key");
+}
+
+#[test]
+fn arguments_above_256_kib_are_refused_with_their_size() {
+    let (pointer, message) = refused(json!({"kind": "free", "args": {"blob": "x".repeat(300_000)}}));
+    assert_eq!(pointer, "/args");
+    assert!(message.contains("300011 bytes") && message.contains("262144"), "{message}");
+}
+
+#[test]
+fn a_unique_time_is_seconds_or_a_text_that_people_and_postgres_write() {
+    let seconds = |value: Value| read(json!({"kind": "free", "unique_key": "u", "unique_for": value})).map(|job| job.unique_for);
+    for (value, expected) in [
+        (json!(90), 90.0),
+        (json!(0.5), 0.5),
+        (json!("10 minutes"), 600.0),
+        (json!("1 hour 30 minutes"), 5400.0),
+        (json!("7 days"), 604_800.0),
+        (json!("PT1H"), 3600.0),
+        (json!("00:10:00"), 600.0),
+    ] {
+        assert_eq!(seconds(value.clone()).unwrap(), Some(expected), "{value}");
+    }
+    for value in [json!("soon"), json!("1 month"), json!("-1 day"), json!("2 years"), json!([]), json!(0), json!(1e10)] {
+        assert!(seconds(value.clone()).is_err(), "{value}");
+    }
+    assert_eq!(refused(json!({"kind": "free", "unique_for": 5})).0, "/unique_for");
+}
+
+#[test]
+fn times_need_an_offset_and_a_sane_year() {
+    for text in ["2030-01-31", "2030-01-31T09:30:00", "09:30", "1960-01-01T00:00:00Z", "9999-01-01T00:00:00Z", ""] {
+        assert_eq!(refused(json!({"kind": "free", "run_at": text})).0, "/run_at", "{text}");
+    }
+    assert_eq!(refused(json!({"kind": "free", "run_at": 1893456000})).0, "/run_at");
+    assert_eq!(read(json!({"kind": "free", "run_at": null})).unwrap().run_at, None);
+}
+
+#[test]
+fn pointers_of_a_batch_begin_with_the_index_of_the_job() {
+    let body = json!([{"kind": "free"}, {"kind": "free", "priority": 9}, 5, {"kind": "http", "args": {}}]);
+    let errors = batch(body, &Known { here: &kinds(), elsewhere: &[] }).unwrap_err();
+    let pointers: Vec<&str> = errors.listed.iter().map(|error| error.pointer.as_str()).collect();
+    assert_eq!(pointers, ["/1/priority", "/2", "/3/args/url"]);
+}
+
+#[test]
+fn the_two_routes_point_at_each_other() {
+    let known = Known { here: &kinds(), elsewhere: &[] };
+    assert!(batch(json!({"kind": "free"}), &known).unwrap_err().listed[0].message.contains("/api/v1/jobs"));
+    assert!(one(json!([{"kind": "free"}]), &known).unwrap_err().listed[0].message.contains("/api/v1/jobs/batch"));
+    assert_eq!(batch(json!([]), &known).unwrap(), []);
+    let many = vec![json!({"kind": "free"}); BATCH_MAX + 1];
+    assert!(batch(json!(many), &known).unwrap_err().listed[0].message.contains("at most 10000"));
+}
+
+fn any_json() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<u64>().prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+        ".{0,20}".prop_map(Value::from),
+    ];
+    leaf.prop_recursive(3, 20, 4, |inner| {
+        prop_oneof![
+            proptest::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            proptest::collection::btree_map(".{0,6}", inner, 0..4).prop_map(|map| json!(map)),
+        ]
+    })
+}
+
+proptest! {
+    #[test]
+    fn whatever_the_fields_hold_the_job_is_within_bounds_or_refused(
+        values in proptest::collection::vec(proptest::option::of(any_json()), FIELDS.len())
+    ) {
+        let mut body = serde_json::Map::new();
+        for (name, value) in FIELDS.iter().zip(values) {
+            if let Some(value) = value {
+                body.insert((*name).to_owned(), value);
+            }
+        }
+        body.insert("kind".to_owned(), json!("free"));
+        match read(Value::Object(body)) {
+            Ok(job) => {
+                prop_assert!((0..=3).contains(&job.priority) && (1..=1000).contains(&job.max_attempts));
+                prop_assert!(job.cost.is_finite() && job.cost > 0.0);
+                prop_assert!(Name::new(job.throttle).is_ok());
+            }
+            Err(errors) => prop_assert!(errors.listed.iter().all(|error| error.pointer.starts_with('/'))),
+        }
+    }
+}

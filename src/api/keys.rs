@@ -1,0 +1,140 @@
+//! Pausing and resuming one key of a throttle.
+
+use std::time::Duration;
+
+use axum::extract::{Path, Request, State};
+use axum::{Extension, Json};
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::audit::{self, Entry};
+use super::auth::Caller;
+use super::body;
+use super::fields::{Errors, Fields, Place};
+use super::jobs_input::KEY_BYTES_MAX;
+use super::problem::{Code, Problem};
+use super::state::App;
+use super::throttles::{name_of, status};
+
+/// The longest pause: 30 days, in seconds.
+const PAUSE_MAX_S: f64 = 30.0 * 86_400.0;
+
+/// A pause to be.
+#[derive(utoipa::ToSchema)]
+#[expect(dead_code, reason = "it describes the body; the fields are checked one by one")]
+pub struct Pause {
+    /// How long from now, in seconds, above 0 and at most 30 days. A longer pause that is in force already stays.
+    seconds: f64,
+    /// Why; shown to people.
+    why: Option<String>,
+    /// Who pauses; for the audit log.
+    by: Option<String>,
+}
+
+/// A pause in force.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct Paused {
+    /// The throttle.
+    throttle: String,
+    /// The key.
+    key: String,
+    /// When the pause ends.
+    until: Option<Timestamp>,
+    /// What went wrong beside the change.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
+}
+
+/// A pause that has ended.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct Resumed {
+    /// The throttle.
+    throttle: String,
+    /// The key.
+    key: String,
+    /// False if the key was not paused.
+    resumed: bool,
+    /// What went wrong beside the change.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
+}
+
+/// Pauses a key.
+#[utoipa::path(post, path = "/api/v1/throttles/{name}/keys/{key}/pause", operation_id = "pause_key", tag = "throttles",
+    params(("name" = String, Path, description = "The throttle."), ("key" = String, Path, description = "The key, percent-encoded.")),
+    request_body = Pause,
+    responses((status = 200, body = Paused)))]
+pub async fn pause(
+    State(app): State<App>,
+    Extension(caller): Extension<Caller>,
+    Path((name, key)): Path<(String, String)>,
+    request: Request,
+) -> Result<Json<Paused>, Problem> {
+    let (name, key) = (name_of(name)?, key_of(key)?);
+    let mut errors = Errors::default();
+    let mut seconds = None;
+    let (mut why, mut by) = (String::new(), caller.who().to_owned());
+    let value = body::json(request, body::ONE_BYTES_MAX).await?;
+    if let Some(mut fields) = Fields::open(value, "", &["seconds", "why", "by"], &mut errors) {
+        match fields.take("seconds") {
+            Some(value) => seconds = fields.positive_of("seconds", &value, PAUSE_MAX_S, " seconds (30 days)"),
+            None => fields
+                .wrong("seconds", format!("the field is missing; allowed: a number above 0, at most {PAUSE_MAX_S} (30 days)")),
+        }
+        why = fields.text("why", 0..=1000).unwrap_or_default();
+        by = fields.text("by", 1..=100).unwrap_or(by);
+    }
+    let Some(seconds) = seconds.filter(|_| errors.is_empty()) else {
+        return Err(Problem::fields(Code::InvalidFields, errors));
+    };
+    let name = status(&app, &name).await?.name;
+
+    let until_ms = app.deps.throttles.pause_key(&name, &key, Duration::from_secs_f64(seconds), &why).await?;
+
+    let until = Timestamp::from_millisecond(until_ms).ok();
+    let mut entry = Entry::now(by, "key.pause", name.to_string(), why);
+    entry.after = Some(json!({"key": key, "seconds": seconds, "until": until}));
+    let warnings = audit::note(&app, &entry).await.into_iter().collect();
+    Ok(Json(Paused { throttle: name.to_string(), key, until, warnings }))
+}
+
+/// Ends the pause of a key.
+#[utoipa::path(post, path = "/api/v1/throttles/{name}/keys/{key}/resume", operation_id = "resume_key", tag = "throttles",
+    params(("name" = String, Path, description = "The throttle."), ("key" = String, Path, description = "The key, percent-encoded.")),
+    responses((status = 200, body = Resumed)))]
+pub async fn resume(
+    State(app): State<App>,
+    Extension(caller): Extension<Caller>,
+    Path((name, key)): Path<(String, String)>,
+    request: Request,
+) -> Result<Json<Resumed>, Problem> {
+    let (name, key) = (name_of(name)?, key_of(key)?);
+    let mut errors = Errors::default();
+    let (mut why, mut by) = (String::new(), caller.who().to_owned());
+    let value: Value = body::json_or_empty(request, body::ONE_BYTES_MAX).await?;
+    if let Some(mut fields) = Fields::open(value, "", &["why", "by"], &mut errors) {
+        why = fields.text("why", 0..=1000).unwrap_or_default();
+        by = fields.text("by", 1..=100).unwrap_or(by);
+    }
+    if !errors.is_empty() {
+        return Err(Problem::fields(Code::InvalidFields, errors));
+    }
+    let name = status(&app, &name).await?.name;
+
+    let resumed = app.deps.throttles.resume_key(&name, &key).await?;
+
+    let mut entry = Entry::now(by, "key.resume", name.to_string(), why);
+    entry.after = Some(json!({"key": key, "resumed": resumed}));
+    let warnings = audit::note(&app, &entry).await.into_iter().collect();
+    Ok(Json(Resumed { throttle: name.to_string(), key, resumed, warnings }))
+}
+
+fn key_of(key: String) -> Result<String, Problem> {
+    if key.len() <= KEY_BYTES_MAX && !key.contains('\0') {
+        // A path cannot hold an empty part, so the lane of jobs without a key is written as a lone minus.
+        return Ok(if key == "-" { String::new() } else { key });
+    }
+    let message = format!("the key has {} bytes; allowed: at most {KEY_BYTES_MAX} without NUL", key.len());
+    Err(Problem::at(Code::InvalidPath, Place::Path, "key", message))
+}

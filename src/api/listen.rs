@@ -1,0 +1,79 @@
+//! Opening the door: where the server listens, and where it refuses to.
+
+use std::net::SocketAddr;
+
+use tokio::net::{TcpListener, lookup_host};
+
+/// Why the server does not listen.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// The address is not one.
+    #[error(
+        "FLYBALL_LISTEN {listen:?} is not an address ({reason}); allowed: host:port, for instance 127.0.0.1:8080 or [::1]:8080"
+    )]
+    NotAnAddress {
+        /// As it was set.
+        listen: String,
+        /// What the resolver said.
+        reason: String,
+    },
+    /// Everybody who can reach the address could turn the knobs.
+    #[error(
+        "refusing to listen on {address}, which is not loopback, without a token; set FLYBALL_API_TOKEN, or FLYBALL_LISTEN=127.0.0.1:8080"
+    )]
+    Open {
+        /// The address beyond loopback.
+        address: SocketAddr,
+    },
+    /// The system did not give us the address.
+    #[error("failed to listen on {listen}: {source}; another process may have the port, choose one with FLYBALL_LISTEN")]
+    Taken {
+        /// As it was set.
+        listen: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+/// Listens on `listen`; without a token every address that it stands for must be loopback.
+pub async fn bind(listen: &str, has_token: bool) -> Result<TcpListener, ListenError> {
+    let not_an_address = |reason: String| ListenError::NotAnAddress { listen: listen.to_owned(), reason };
+    let addresses: Vec<SocketAddr> = lookup_host(listen).await.map_err(|error| not_an_address(error.to_string()))?.collect();
+    if addresses.is_empty() {
+        return Err(not_an_address("the name stands for no address".to_owned()));
+    }
+    if let Some(address) = addresses.iter().find(|address| !has_token && !address.ip().to_canonical().is_loopback()) {
+        return Err(ListenError::Open { address: *address });
+    }
+    TcpListener::bind(addresses.as_slice()).await.map_err(|source| ListenError::Taken { listen: listen.to_owned(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn without_a_token_only_loopback_is_served() {
+        for listen in ["0.0.0.0:0", "[::]:0", "192.0.2.1:0", "[::ffff:10.0.0.1]:0"] {
+            let error = bind(listen, false).await.unwrap_err();
+            assert!(matches!(error, ListenError::Open { .. }), "{listen}: {error}");
+            assert!(error.to_string().contains("FLYBALL_API_TOKEN"));
+        }
+        assert!(bind("127.0.0.1:0", false).await.unwrap().local_addr().unwrap().ip().is_loopback());
+    }
+
+    #[tokio::test]
+    async fn with_a_token_every_address_is_served() {
+        assert!(bind("0.0.0.0:0", true).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn what_is_not_an_address_and_what_is_taken_are_told_apart() {
+        for listen in ["", "8080", "localhost", "127.0.0.1:99999"] {
+            assert!(matches!(bind(listen, true).await, Err(ListenError::NotAnAddress { .. })), "{listen}");
+        }
+        let first = bind("127.0.0.1:0", false).await.unwrap();
+        let again = first.local_addr().unwrap().to_string();
+        assert!(matches!(bind(&again, false).await, Err(ListenError::Taken { .. })));
+    }
+}

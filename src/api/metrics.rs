@@ -1,0 +1,286 @@
+//! `/metrics`: what the process knows, as text for Prometheus. `docs/reference/metrics.md` explains every family.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::Method;
+use axum::http::header::CONTENT_TYPE;
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::encode_registry;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric as _};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+use super::sample::{Measured, Sample};
+use super::state::App;
+
+/// Throttles that get a label of their own; the jobs of the others are summed under `other`.
+const THROTTLE_LABELS_MAX: usize = 200;
+/// The label of those others.
+const OTHER: &str = "other";
+/// Upper bounds of the request durations, in seconds.
+const DURATIONS_S: [f64; 11] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0];
+
+/// Counters of the requests.
+#[derive(Clone, Debug)]
+pub struct HttpMetrics {
+    requests: Family<RequestLabels, Counter>,
+    durations: Family<RouteLabels, Histogram, fn() -> Histogram>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RequestLabels {
+    route: String,
+    method: &'static str,
+    status: u16,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RouteLabels {
+    route: String,
+    method: &'static str,
+}
+
+impl Default for HttpMetrics {
+    fn default() -> Self {
+        let histogram: fn() -> Histogram = || Histogram::new(DURATIONS_S);
+        Self { requests: Family::default(), durations: Family::new_with_constructor(histogram) }
+    }
+}
+
+/// Counts and times every request, by the route's template and never by the path itself.
+pub async fn measure(State(app): State<App>, request: Request, next: Next) -> Response {
+    let began = Instant::now();
+    let route = request.extensions().get::<MatchedPath>().map_or_else(|| "unmatched".to_owned(), |path| path.as_str().to_owned());
+    let method = method_word(request.method());
+    let response = next.run(request).await;
+    let status = response.status().as_u16();
+    app.http.durations.get_or_create(&RouteLabels { route: route.clone(), method }).observe(began.elapsed().as_secs_f64());
+    app.http.requests.get_or_create(&RequestLabels { route, method, status }).inc();
+    response
+}
+
+/// Anybody can invent methods, so only the usual ones become labels.
+fn method_word(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "GET",
+        Method::HEAD => "HEAD",
+        Method::POST => "POST",
+        Method::PATCH => "PATCH",
+        Method::PUT => "PUT",
+        Method::DELETE => "DELETE",
+        Method::OPTIONS => "OPTIONS",
+        _ => OTHER,
+    }
+}
+
+/// Exposes the metrics of this process.
+#[utoipa::path(get, path = "/metrics", operation_id = "show_metrics", tag = "metrics",
+    responses((status = 200, body = String, content_type = "text/plain", description = "Prometheus' text format.")))]
+pub async fn show(State(app): State<App>) -> Response {
+    let text = exposition(&app.http, app.deps.live.sample(), &app.deps.registry);
+    ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
+}
+
+/// The text of the exposition.
+pub fn exposition(http: &HttpMetrics, sample: Option<Arc<Sample>>, others: &Registry) -> String {
+    let mut registry = Registry::default();
+    registry.register("flyball_http_requests", "Requests that were answered, by route, method and status", http.requests.clone());
+    registry.register("flyball_http_request_duration_seconds", "Time until the headers of the answer", http.durations.clone());
+    if let Some(sample) = sample {
+        registry.register_collector(Box::new(Sampled(sample)));
+    }
+    let mut text = String::new();
+    // Writing into a String does not fail.
+    let _ = encode_registry(&mut text, &registry);
+    let _ = encode_registry(&mut text, others);
+    classic(&text)
+}
+
+/// OpenMetrics text to Prometheus' classic text: tools such as `promtool check metrics` and older agents read only that.
+/// The classic form names a counter's family with `_total` and knows no units and no `info`.
+fn classic(open: &str) -> String {
+    let typed = |kind: &str| -> Vec<String> {
+        open.lines()
+            .filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(kind)?.strip_suffix(' ').map(str::to_owned))
+            .collect()
+    };
+    let (counters, infos) = (typed("counter"), typed("info"));
+    let mut text = String::with_capacity(open.len());
+    for line in open.lines() {
+        if line.starts_with("# UNIT ") || line == "# EOF" {
+            continue;
+        }
+        let comment = line
+            .strip_prefix("# ")
+            .and_then(|rest| rest.split_once(' '))
+            .and_then(|(word, rest)| Some((word, rest.split_once(' ')?)));
+        match comment {
+            Some((word, (name, rest))) if counters.iter().any(|counter| counter == name) => {
+                text.push_str(&format!("# {word} {name}_total {rest}\n"));
+            }
+            Some((word, (name, rest))) if infos.iter().any(|info| info == name) => {
+                let rest = if word == "TYPE" { "gauge" } else { rest };
+                text.push_str(&format!("# {word} {name}_info {rest}\n"));
+            }
+            _ => {
+                text.push_str(line);
+                text.push('\n');
+            }
+        }
+    }
+    text
+}
+
+/// The latest sample, read at each scrape: a throttle that went away leaves no stale series behind.
+struct Sampled(Arc<Sample>);
+
+impl fmt::Debug for Sampled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Sampled")
+    }
+}
+
+type Labels = Vec<(&'static str, String)>;
+type Rows = Vec<(Labels, f64)>;
+
+impl Collector for Sampled {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        for (name, help, rows) in self.families() {
+            if rows.is_empty() {
+                continue;
+            }
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            match rows.as_slice() {
+                [(labels, value)] if labels.is_empty() => ConstGauge::new(*value).encode(family)?,
+                rows => {
+                    for (labels, value) in rows {
+                        ConstGauge::new(*value).encode(family.encode_family(labels)?)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Sampled {
+    fn families(&self) -> Vec<(&'static str, &'static str, Rows)> {
+        let sample = &*self.0;
+        let named: Vec<(&str, &Measured)> = sample.chosen(THROTTLE_LABELS_MAX).collect();
+        let each = |value: &dyn Fn(&Measured) -> Option<f64>| -> Rows {
+            named.iter().filter_map(|(name, measured)| Some((vec![("throttle", (*name).to_owned())], value(measured)?))).collect()
+        };
+        let status = |value: &dyn Fn(&crate::throttle::Status) -> f64| each(&|measured| measured.status.as_ref().map(value));
+        let jobs = |value: &dyn Fn(&Measured) -> i64| -> Rows {
+            if sample.counted_at.is_none() {
+                return Rows::new();
+            }
+            let mut rows = each(&|measured| Some(value(measured) as f64));
+            if sample.throttles.len() > named.len() {
+                let all: i64 = sample.throttles.values().map(value).sum();
+                let shown: i64 = named.iter().map(|(_, measured)| value(measured)).sum();
+                rows.push((vec![("throttle", OTHER.to_owned())], (all - shown) as f64));
+            }
+            rows
+        };
+        let signals = |value: &dyn Fn(&super::state::SignalState) -> Option<f64>| -> Rows {
+            let of = |(name, measured): &(&str, &Measured)| -> Rows {
+                let signals = measured.governor.iter().flat_map(|governor| &governor.signals);
+                let labels = |signal: &str| vec![("throttle", (*name).to_owned()), ("signal", signal.to_owned())];
+                signals.filter_map(|signal| Some((labels(&signal.name), value(signal)?))).collect()
+            };
+            named.iter().flat_map(of).collect()
+        };
+        vec![
+            (
+                "flyball_throttle_rps",
+                "Tokens per second in force; 0 stopped, -1 unlimited",
+                status(&|status| status.effective_rps),
+            ),
+            (
+                "flyball_throttle_knob_rps",
+                "The rps knob in tokens per second as it is read; -1 unlimited",
+                status(&|status| status.knobs.rps),
+            ),
+            (
+                "flyball_throttle_achieved_rps",
+                "Tokens per second really taken over the last seconds",
+                each(&|measured| measured.slope.map(|slope| slope.achieved_rps)),
+            ),
+            (
+                "flyball_throttle_limiting_share",
+                "Share of the last seconds in which somebody waited for tokens, 0 to 1",
+                each(&|measured| measured.slope.map(|slope| slope.limiting_share)),
+            ),
+            (
+                "flyball_throttle_bad_knobs",
+                "Knobs that cannot be used as they stand",
+                status(&|status| status.problems.len() as f64),
+            ),
+            (
+                "flyball_throttle_lease_lapsed",
+                "1 while the governor's lease on the knob has lapsed and safe_rps is in force",
+                status(&|status| f64::from(u8::from(status.lease_lapsed))),
+            ),
+            (
+                "flyball_throttle_ready_jobs",
+                "Jobs that wait for tokens or a worker, as last counted",
+                jobs(&|measured| measured.depth.ready),
+            ),
+            (
+                "flyball_throttle_scheduled_jobs",
+                "Jobs that wait for a time, as last counted",
+                jobs(&|measured| measured.depth.scheduled),
+            ),
+            (
+                "flyball_throttle_running_jobs",
+                "Jobs that hold a lease, as last counted",
+                jobs(&|measured| measured.depth.running),
+            ),
+            ("flyball_throttle_dead_jobs", "Dead letters, as last counted", jobs(&|measured| measured.depth.dead)),
+            (
+                "flyball_governor_breaker_state",
+                "0 closed, 1 half open, 2 open",
+                each(&|measured| measured.governor.as_ref().map(|governor| breaker_number(&governor.breaker))),
+            ),
+            (
+                "flyball_governor_signal_ratio",
+                "The last reading of a signal over its setpoint; the governor holds the largest near 1",
+                signals(&|signal| signal.value.filter(|_| signal.setpoint != 0.0).map(|value| value / signal.setpoint)),
+            ),
+            ("flyball_governor_signal_age_seconds", "Age of a signal's last reading", signals(&|signal| signal.age_s)),
+            (
+                "flyball_governor_signal_stale",
+                "1 while a signal's reading is too old or unusable",
+                signals(&|signal| Some(f64::from(u8::from(signal.stale)))),
+            ),
+            (
+                "flyball_store_lost",
+                "1 while the throttle store does not answer this process",
+                vec![(Vec::new(), f64::from(u8::from(sample.is_store_lost)))],
+            ),
+            ("flyball_workers", "Worker processes that live, as last counted", vec![(Vec::new(), sample.workers as f64)]),
+        ]
+    }
+}
+
+fn breaker_number(breaker: &str) -> f64 {
+    match breaker {
+        "closed" => 0.0,
+        "half_open" => 1.0,
+        _ => 2.0,
+    }
+}
+
+#[cfg(test)]
+#[path = "metrics_tests.rs"]
+mod tests;

@@ -1,0 +1,162 @@
+//! What the API itself reads and writes in Postgres: the audit log, the workers, and whether it answers.
+
+use jiff::Timestamp;
+use serde_json::Value;
+use sqlx::postgres::PgRow;
+use sqlx::{PgPool, Row};
+
+use super::audit::Entry;
+use super::state::ReadError;
+use super::workers::Worker;
+
+/// Every statement of this room, for the test that prepares them all on the migrated schema.
+pub const STATEMENTS: [(&str, &str); 6] = [
+    ("write audit", WRITE_AUDIT),
+    ("read audit", READ_AUDIT),
+    ("read workers", READ_WORKERS),
+    ("count workers", COUNT_WORKERS),
+    ("read kinds", READ_KINDS),
+    ("read live kinds", READ_LIVE_KINDS),
+];
+
+/// One line of the audit log.
+const WRITE_AUDIT: &str = "
+    insert into flyball.audit (who, action, subject, before, after, why)
+    values ($1, $2, $3, $4, $5, $6)";
+
+/// Newest first by the primary key.
+const READ_AUDIT: &str = "
+    select id, at, who, action, subject, before, after, why
+    from flyball.audit
+    order by id desc
+    limit $1";
+
+/// Live workers and how many jobs each of them runs. Leases are narrow and as many as the slots of all workers, so they
+/// are counted.
+const READ_WORKERS: &str = "
+    with running as (
+        select worker_id, count(*) as jobs
+        from flyball.lease
+        group by worker_id
+    )
+    select w.id::bigint as id, w.name, w.started_at, w.heartbeat_at, w.kinds, coalesce(r.jobs, 0) as running
+    from flyball.worker w
+    left join running r on r.worker_id = w.id
+    where w.stopped_at is null
+      and w.heartbeat_at + w.ttl >= clock_timestamp()
+    order by w.id
+    limit 1000";
+
+/// Live workers.
+const COUNT_WORKERS: &str = "
+    select count(*)
+    from flyball.worker
+    where stopped_at is null
+      and heartbeat_at + ttl >= clock_timestamp()";
+
+/// The kinds that some worker has announced or that were registered by hand.
+const READ_KINDS: &str = "
+    select name
+    from flyball.kind
+    order by name
+    limit 1000";
+
+/// The kinds that live workers run.
+const READ_LIVE_KINDS: &str = "
+    select distinct kind
+    from flyball.worker, unnest(kinds) as kind
+    where stopped_at is null
+      and heartbeat_at + ttl >= clock_timestamp()
+    order by kind
+    limit 1000";
+
+/// Adds a line to the audit log.
+pub async fn write_audit(pool: &PgPool, entry: &Entry) -> Result<(), ReadError> {
+    sqlx::query(WRITE_AUDIT)
+        .bind(&entry.who)
+        .bind(&entry.action)
+        .bind(&entry.subject)
+        .bind(&entry.before)
+        .bind(&entry.after)
+        .bind(&entry.why)
+        .execute(pool)
+        .await
+        .map(drop)
+        .map_err(read_error)
+}
+
+/// The last lines of the audit log, newest first.
+pub async fn read_audit(pool: &PgPool, limit: i64) -> Result<Vec<Entry>, ReadError> {
+    let rows = sqlx::query(READ_AUDIT).bind(limit).fetch_all(pool).await.map_err(read_error)?;
+    rows.iter().map(entry).collect::<Result<_, _>>().map_err(read_error)
+}
+
+/// The live workers.
+pub async fn read_workers(pool: &PgPool) -> Result<Vec<Worker>, ReadError> {
+    let rows = sqlx::query(READ_WORKERS).fetch_all(pool).await.map_err(read_error)?;
+    rows.iter().map(worker).collect::<Result<_, _>>().map_err(read_error)
+}
+
+/// How many workers live.
+pub async fn count_workers(pool: &PgPool) -> Result<i64, ReadError> {
+    sqlx::query_scalar(COUNT_WORKERS).fetch_one(pool).await.map_err(read_error)
+}
+
+/// The kinds that can be enqueued.
+pub async fn read_kinds(pool: &PgPool) -> Result<Vec<String>, ReadError> {
+    sqlx::query_scalar(READ_KINDS).fetch_all(pool).await.map_err(read_error)
+}
+
+/// The kinds that live workers run.
+pub async fn read_live_kinds(pool: &PgPool) -> Result<Vec<String>, ReadError> {
+    sqlx::query_scalar(READ_LIVE_KINDS).fetch_all(pool).await.map_err(read_error)
+}
+
+/// Answers if Postgres does.
+pub async fn ping(pool: &PgPool) -> Result<(), ReadError> {
+    sqlx::query("select 1").execute(pool).await.map(drop).map_err(read_error)
+}
+
+fn entry(row: &PgRow) -> Result<Entry, sqlx::Error> {
+    Ok(Entry {
+        id: row.try_get("id")?,
+        at: time(row, "at")?,
+        who: row.try_get::<Option<String>, _>("who")?.unwrap_or_default(),
+        action: row.try_get("action")?,
+        subject: row.try_get::<Option<String>, _>("subject")?.unwrap_or_default(),
+        before: row.try_get::<Option<Value>, _>("before")?,
+        after: row.try_get::<Option<Value>, _>("after")?,
+        why: row.try_get::<Option<String>, _>("why")?.unwrap_or_default(),
+    })
+}
+
+fn worker(row: &PgRow) -> Result<Worker, sqlx::Error> {
+    Ok(Worker {
+        id: row.try_get("id")?,
+        name: row.try_get("name")?,
+        started_at: time(row, "started_at")?,
+        heartbeat_at: time(row, "heartbeat_at")?,
+        running: row.try_get("running")?,
+        kinds: row.try_get::<Option<Vec<String>>, _>("kinds")?.unwrap_or_default(),
+    })
+}
+
+fn time(row: &PgRow, column: &str) -> Result<Timestamp, sqlx::Error> {
+    row.try_get::<jiff_sqlx::Timestamp, _>(column).map(jiff_sqlx::Timestamp::to_jiff)
+}
+
+fn read_error(error: sqlx::Error) -> ReadError {
+    let is_lost = match &error {
+        sqlx::Error::Io(_)
+        | sqlx::Error::Tls(_)
+        | sqlx::Error::PoolTimedOut
+        | sqlx::Error::PoolClosed
+        | sqlx::Error::WorkerCrashed => true,
+        // Connection exceptions, too many connections, and a server that is starting or stopping.
+        sqlx::Error::Database(error) => {
+            error.code().is_some_and(|code| code.starts_with("08") || ["53300", "57P01", "57P02", "57P03"].contains(&&*code))
+        }
+        _ => false,
+    };
+    if is_lost { ReadError::Lost(error.to_string()) } else { ReadError::Failed(error.to_string()) }
+}

@@ -1,0 +1,411 @@
+//! Errors as RFC 9457 problems: one shape for everything that can go wrong, on every route.
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+
+use super::fields::{Errors, FieldError};
+use super::json::Malformed;
+use super::state::ReadError;
+use crate::{jobs, throttle};
+
+/// The media type of a problem.
+pub const MEDIA_TYPE: &str = "application/problem+json";
+
+/// What went wrong, as a word that programs can match. `docs/reference/errors.md` lists all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Code {
+    /// The body is not JSON.
+    MalformedJson,
+    /// Fields of the body cannot be accepted.
+    InvalidFields,
+    /// Parameters of the query cannot be accepted.
+    InvalidQuery,
+    /// A part of the path cannot be accepted.
+    InvalidPath,
+    /// A header cannot be accepted.
+    InvalidHeader,
+    /// The request as a whole cannot be understood.
+    BadRequest,
+    /// No token, or a wrong one.
+    Unauthorized,
+    /// The Host header is not the one of this machine's loopback.
+    ForeignHost,
+    /// A page of another origin sent the request.
+    ForeignOrigin,
+    /// There is no such route.
+    RouteNotFound,
+    /// There is no such job.
+    JobNotFound,
+    /// There is no such throttle.
+    ThrottleNotFound,
+    /// The route does not know the method.
+    MethodNotAllowed,
+    /// The body took too long to arrive.
+    RequestTimeout,
+    /// The job's state forbids it.
+    WrongState,
+    /// Somebody else changed the knobs meanwhile.
+    Conflict,
+    /// The body is too large.
+    TooLarge,
+    /// The body is not sent as JSON.
+    UnsupportedMediaType,
+    /// A defect of Flyball.
+    Internal,
+    /// Postgres does not answer.
+    QueueLost,
+    /// Redis does not answer.
+    ThrottlesLost,
+    /// A part of the system is not there yet, or no longer.
+    NotReady,
+    /// Too many live streams are open.
+    TooManyStreams,
+}
+
+impl Code {
+    /// All codes, in the order of their status.
+    pub const ALL: [Self; 23] = [
+        Self::MalformedJson,
+        Self::InvalidQuery,
+        Self::InvalidPath,
+        Self::InvalidHeader,
+        Self::BadRequest,
+        Self::Unauthorized,
+        Self::ForeignHost,
+        Self::ForeignOrigin,
+        Self::RouteNotFound,
+        Self::JobNotFound,
+        Self::ThrottleNotFound,
+        Self::MethodNotAllowed,
+        Self::RequestTimeout,
+        Self::WrongState,
+        Self::Conflict,
+        Self::TooLarge,
+        Self::UnsupportedMediaType,
+        Self::InvalidFields,
+        Self::Internal,
+        Self::QueueLost,
+        Self::ThrottlesLost,
+        Self::NotReady,
+        Self::TooManyStreams,
+    ];
+
+    /// The word, the status and the title.
+    fn facts(self) -> (&'static str, u16, &'static str) {
+        match self {
+            Self::MalformedJson => ("malformed_json", 400, "The body is not valid JSON"),
+            Self::InvalidQuery => ("invalid_query", 400, "The query has wrong parameters"),
+            Self::InvalidPath => ("invalid_path", 400, "The path has a wrong part"),
+            Self::InvalidHeader => ("invalid_header", 400, "A header is wrong"),
+            Self::BadRequest => ("bad_request", 400, "The request cannot be understood"),
+            Self::Unauthorized => ("unauthorized", 401, "A valid token is needed"),
+            Self::ForeignHost => ("foreign_host", 403, "The Host header is not allowed"),
+            Self::ForeignOrigin => ("foreign_origin", 403, "Requests from other sites are refused"),
+            Self::RouteNotFound => ("route_not_found", 404, "There is no such route"),
+            Self::JobNotFound => ("job_not_found", 404, "There is no such job"),
+            Self::ThrottleNotFound => ("throttle_not_found", 404, "There is no such throttle"),
+            Self::MethodNotAllowed => ("method_not_allowed", 405, "The route does not know this method"),
+            Self::RequestTimeout => ("request_timeout", 408, "The body took too long to arrive"),
+            Self::WrongState => ("wrong_state", 409, "The state of the job forbids it"),
+            Self::Conflict => ("conflict", 409, "The knobs changed meanwhile"),
+            Self::TooLarge => ("too_large", 413, "The body is too large"),
+            Self::UnsupportedMediaType => ("unsupported_media_type", 415, "The body must be sent as JSON"),
+            Self::InvalidFields => ("invalid_fields", 422, "The body has wrong fields"),
+            Self::Internal => ("internal", 500, "Flyball failed"),
+            Self::QueueLost => ("queue_lost", 503, "Postgres does not answer"),
+            Self::ThrottlesLost => ("throttles_lost", 503, "Redis does not answer"),
+            Self::NotReady => ("not_ready", 503, "Flyball is not ready"),
+            Self::TooManyStreams => ("too_many_streams", 503, "Too many live streams are open"),
+        }
+    }
+
+    /// The word that programs match.
+    pub fn slug(self) -> &'static str {
+        self.facts().0
+    }
+
+    /// The HTTP status it goes with.
+    pub fn status(self) -> StatusCode {
+        StatusCode::from_u16(self.facts().1).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+    }
+
+    /// One line for people, always the same for one code.
+    pub fn title(self) -> &'static str {
+        self.facts().2
+    }
+
+    /// The code of a bare status that a library answered.
+    fn of(status: StatusCode) -> Self {
+        match status.as_u16() {
+            401 => Self::Unauthorized,
+            404 => Self::RouteNotFound,
+            405 => Self::MethodNotAllowed,
+            408 => Self::RequestTimeout,
+            413 => Self::TooLarge,
+            415 => Self::UnsupportedMediaType,
+            503 => Self::NotReady,
+            400..=499 => Self::BadRequest,
+            _ => Self::Internal,
+        }
+    }
+}
+
+/// An error answer.
+#[derive(Debug)]
+pub struct Problem {
+    /// What went wrong.
+    pub code: Code,
+    /// What happened this time, and what to do.
+    pub detail: String,
+    /// Every wrong field.
+    pub errors: Errors,
+    /// When to try again, in seconds.
+    pub retry_after_s: Option<u64>,
+}
+
+/// A problem as it is sent.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+#[schema(as = Problem)]
+pub struct ProblemBody {
+    /// A name for this kind of problem: `urn:flyball:problem:` and the code.
+    #[serde(rename = "type")]
+    kind: String,
+    /// One line, the same for every problem of this kind.
+    title: &'static str,
+    /// The HTTP status.
+    status: u16,
+    /// What happened this time, and what to do.
+    detail: String,
+    /// The word that programs match.
+    code: &'static str,
+    /// Every wrong field; at most 100 are listed.
+    errors: Vec<FieldError>,
+    /// How many more are wrong than are listed.
+    #[serde(skip_serializing_if = "is_zero")]
+    errors_omitted: usize,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+fn is_zero(number: &usize) -> bool {
+    *number == 0
+}
+
+impl Problem {
+    /// A problem with a sentence of its own.
+    pub fn new(code: Code, detail: impl Into<String>) -> Self {
+        Self { code, detail: detail.into(), errors: Errors::default(), retry_after_s: None }
+    }
+
+    /// A problem that lists wrong fields.
+    pub fn fields(code: Code, errors: Errors) -> Self {
+        let detail = match (errors.total, errors.listed.first()) {
+            (1, Some(only)) => format!("{}: {}", if only.pointer.is_empty() { "the body" } else { &only.pointer }, only.message),
+            (n, _) => format!("{n} fields are wrong; nothing was changed"),
+        };
+        Self { errors, ..Self::new(code, detail) }
+    }
+
+    /// One wrong place outside the body.
+    pub fn at(code: Code, place: super::fields::Place, name: &str, message: impl Into<String>) -> Self {
+        let mut errors = Errors::default();
+        errors.push(place, format!("/{name}"), message.into());
+        Self::fields(code, errors)
+    }
+
+    /// Tells the client when to try again.
+    pub fn retry_after(mut self, seconds: u64) -> Self {
+        self.retry_after_s = Some(seconds);
+        self
+    }
+
+    /// No such throttle, and how to make one.
+    pub fn throttle_not_found(name: &throttle::Name) -> Self {
+        let how = format!(
+            "there is no throttle {name}; create it with: flyball throttle set {name} rps=10, or PATCH it with ?create=true"
+        );
+        Self::new(Code::ThrottleNotFound, how)
+    }
+
+    /// No such job.
+    pub fn job_not_found(id: i64) -> Self {
+        Self::new(Code::JobNotFound, format!("there is no job {id}; finished jobs are kept for a while only"))
+    }
+
+    /// The queue store refused a field that our own checks let pass; `batch` puts the job's index into the pointer.
+    pub fn from_queue(error: jobs::Error, batch: bool) -> Self {
+        match error {
+            jobs::Error::Refused { index, field, message } => {
+                let below = super::fields::pointer("", &field);
+                let mut errors = Errors::default();
+                errors.body(if batch { format!("/{}{below}", index.unwrap_or(0)) } else { below }, message);
+                Self::fields(Code::InvalidFields, errors)
+            }
+            jobs::Error::Lost(reason) => {
+                tracing::warn!(%reason, "the queue store did not answer a request");
+                Self::new(Code::QueueLost, "Postgres does not answer, so the request was not carried out; try again soon")
+                    .retry_after(1)
+            }
+            jobs::Error::Store(error) => {
+                // What Postgres says may quote the data of a job, so it goes to the log of the server only.
+                tracing::error!(error = %error, "the queue store failed");
+                Self::new(Code::Internal, "the queue store failed; the server's log has the reason")
+            }
+        }
+    }
+
+    fn response(self, status: StatusCode) -> Response {
+        let body = ProblemBody {
+            kind: format!("urn:flyball:problem:{}", self.code.slug()),
+            title: self.code.title(),
+            status: status.as_u16(),
+            detail: self.detail,
+            code: self.code.slug(),
+            errors_omitted: self.errors.total - self.errors.listed.len(),
+            errors: self.errors.listed,
+        };
+        let text = serde_json::to_vec(&body).unwrap_or_default();
+        let mut response = (status, [(CONTENT_TYPE, MEDIA_TYPE)], text).into_response();
+        let headers = response.headers_mut();
+        if let Some(seconds) = self.retry_after_s {
+            headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if self.code == Code::Unauthorized {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"flyball\""));
+        }
+        response
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = self.code.status();
+        self.response(status)
+    }
+}
+
+impl From<Malformed> for Problem {
+    fn from(error: Malformed) -> Self {
+        Self::new(Code::MalformedJson, error.to_string())
+    }
+}
+
+impl From<jobs::Error> for Problem {
+    fn from(error: jobs::Error) -> Self {
+        Self::from_queue(error, false)
+    }
+}
+
+impl From<throttle::Error> for Problem {
+    fn from(error: throttle::Error) -> Self {
+        match error {
+            throttle::Error::Lost(reason) => {
+                tracing::warn!(%reason, "the throttle store did not answer a request");
+                Self::new(Code::ThrottlesLost, "Redis does not answer, so nothing was changed; try again soon").retry_after(1)
+            }
+            throttle::Error::Unknown(name) => Self::throttle_not_found(&name),
+            conflict @ throttle::Error::Conflict { .. } => Self::new(Code::Conflict, conflict.to_string()),
+            throttle::Error::Invalid(problems) => {
+                let mut errors = Errors::default();
+                for problem in problems {
+                    errors.body(super::fields::pointer("", &problem.field), problem.message);
+                }
+                Self::fields(Code::InvalidFields, errors)
+            }
+        }
+    }
+}
+
+impl From<ReadError> for Problem {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Lost(reason) => jobs::Error::Lost(reason).into(),
+            ReadError::Failed(reason) => {
+                tracing::error!(%reason, "a read failed");
+                Self::new(Code::Internal, "the store failed; the server's log has the reason")
+            }
+        }
+    }
+}
+
+/// Turns every error answer that is not a problem yet into one: those of the router, the extractors and the layers.
+pub async fn dress(request: Request, next: Next) -> Response {
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let response = next.run(request).await;
+    let status = response.status();
+    let is_an_error = status.is_client_error() || status.is_server_error();
+    if !is_an_error || has_media(&response, MEDIA_TYPE) || has_media(&response, "text/html") {
+        return response;
+    }
+    let (parts, body) = response.into_parts();
+    let code = Code::of(status);
+    let detail = match code {
+        Code::RouteNotFound => format!("there is no route {}; /openapi.json lists them", super::fields::clipped(&path)),
+        // The router adds the Allow header outside of this layer.
+        Code::MethodNotAllowed => {
+            format!("{} does not know {method}; the Allow header lists what it knows", super::fields::clipped(&path))
+        }
+        _ => plain(body).await.unwrap_or_else(|| code.title().to_owned()),
+    };
+    let mut dressed = Problem::new(code, detail).response(status);
+    keep(parts.headers, dressed.headers_mut());
+    dressed
+}
+
+fn has_media(response: &Response, media: &str) -> bool {
+    response.headers().get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(media.as_bytes()))
+}
+
+/// What the library said, where it is short text.
+async fn plain(body: Body) -> Option<String> {
+    let bytes = axum::body::to_bytes(body, 4096).await.ok()?;
+    String::from_utf8(bytes.to_vec()).ok().filter(|text| !text.is_empty())
+}
+
+fn keep(from: HeaderMap, to: &mut HeaderMap) {
+    for (name, value) in from {
+        if let Some(name) = name.filter(|name| *name != CONTENT_TYPE && *name != CONTENT_LENGTH) {
+            to.entry(name).or_insert(value);
+        }
+    }
+}
+
+/// The answer when a handler panicked; the panic hook has written the reason to the log.
+pub fn panicked(_: Box<dyn std::any::Any + Send>) -> Response {
+    Problem::new(Code::Internal, "a defect of Flyball; the server's log has the reason").into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_is_in_the_reference_with_its_status() {
+        let reference = include_str!("../../docs/reference/errors.md");
+        for code in Code::ALL {
+            let row = format!("| `{}` | {} |", code.slug(), code.status().as_u16());
+            assert!(reference.contains(&row), "docs/reference/errors.md lacks a row that begins: {row}");
+        }
+        assert_eq!(reference.matches("\n| `").count(), Code::ALL.len(), "the reference lists codes that do not exist");
+    }
+
+    #[test]
+    fn codes_are_in_the_order_of_their_status_and_none_is_twice() {
+        let mut slugs: Vec<&str> = Code::ALL.iter().map(|code| code.slug()).collect();
+        assert!(Code::ALL.is_sorted_by_key(|code| code.status()));
+        slugs.sort_unstable();
+        slugs.dedup();
+        assert_eq!(slugs.len(), Code::ALL.len());
+    }
+
+    #[test]
+    fn what_the_queue_refuses_points_at_the_job_of_a_batch() {
+        let refused = || jobs::Error::Refused { index: Some(3), field: "kind".into(), message: "no".into() };
+        assert_eq!(Problem::from_queue(refused(), true).errors.listed[0].pointer, "/3/kind");
+        assert_eq!(Problem::from_queue(refused(), false).errors.listed[0].pointer, "/kind");
+    }
+}

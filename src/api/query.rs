@@ -1,0 +1,108 @@
+//! Reading a query string parameter by parameter, so that every wrong one is listed at once.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+
+use super::fields::{Errors, Place, clipped, pointer, unknown};
+
+/// The parameters of one request, being read. An empty value counts as absent.
+#[derive(Debug)]
+pub struct Query {
+    values: BTreeMap<String, String>,
+    /// What was wrong so far.
+    pub errors: Errors,
+}
+
+impl Query {
+    /// Opens the decoded pairs; unknown and repeated parameters are listed.
+    pub fn open(pairs: Vec<(String, String)>, allowed: &[&str]) -> Self {
+        let mut query = Self { values: BTreeMap::new(), errors: Errors::default() };
+        for (name, value) in pairs {
+            if !allowed.contains(&name.as_str()) {
+                let message = if allowed.is_empty() {
+                    format!("unknown parameter {:?}; this route takes none", clipped(&name))
+                } else {
+                    unknown(&name, "parameter", allowed)
+                };
+                query.wrong(&name, message);
+            } else if value.is_empty() {
+                continue;
+            } else if query.values.insert(name.clone(), value).is_some() {
+                query.wrong(&name, "the parameter is given twice; give it once");
+            }
+        }
+        query
+    }
+
+    /// Notes that `name` is wrong.
+    pub fn wrong(&mut self, name: &str, message: impl Into<String>) {
+        self.errors.push(Place::Query, pointer("", &clipped(name)), message.into());
+    }
+
+    /// A text of at most so many bytes without NUL.
+    pub fn text(&mut self, name: &str, bytes_max: usize) -> Option<String> {
+        let text = self.values.remove(name)?;
+        if text.len() <= bytes_max && !text.contains('\0') {
+            return Some(text);
+        }
+        self.wrong(name, format!("allowed: a text of at most {bytes_max} bytes without NUL"));
+        None
+    }
+
+    /// A whole number in `range`.
+    pub fn whole(&mut self, name: &str, range: RangeInclusive<i64>) -> Option<i64> {
+        let text = self.values.remove(name)?;
+        match i64::from_str(&text) {
+            Ok(number) if range.contains(&number) => Some(number),
+            _ => {
+                let allowed = format!("a whole number from {} to {}", range.start(), range.end());
+                self.wrong(name, format!("{:?} is not allowed; allowed: {allowed}", clipped(&text)));
+                None
+            }
+        }
+    }
+
+    /// One of a few words.
+    pub fn word<T: Copy>(&mut self, name: &str, words: &[(&str, T)]) -> Option<T> {
+        let text = self.values.remove(name)?;
+        let found = words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
+        if found.is_none() {
+            let names: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+            self.wrong(name, unknown(&text, "value", &names));
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn every_wrong_parameter_is_listed() {
+        let mut query = Query::open(
+            pairs(&[("limt", "1"), ("limit", "0"), ("state", "redy"), ("key", "a"), ("key", "b")]),
+            &["limit", "state", "key"],
+        );
+
+        assert_eq!(query.whole("limit", 1..=1000), None);
+        assert_eq!(query.word("state", &[("ready", 1), ("dead", 2)]), None);
+
+        let pointers: Vec<&str> = query.errors.listed.iter().map(|error| error.pointer.as_str()).collect();
+        assert_eq!(pointers, ["/limt", "/key", "/limit", "/state"]);
+        assert!(query.errors.listed[0].message.contains("did you mean \"limit\"?"));
+        assert!(query.errors.listed[3].message.contains("did you mean \"ready\"?"));
+    }
+
+    #[test]
+    fn an_empty_value_counts_as_absent() {
+        let mut query = Query::open(pairs(&[("state", ""), ("limit", "")]), &["limit", "state"]);
+        assert_eq!((query.whole("limit", 1..=10), query.text("state", 10)), (None, None));
+        assert!(query.errors.is_empty());
+    }
+}

@@ -1,0 +1,74 @@
+//! All routes on one page.
+
+use axum::Router;
+use axum::http::Uri;
+use axum::middleware::{from_fn, from_fn_with_state};
+use axum::routing::{get, post};
+use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::compression::CompressionLayer;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::problem::{self, Code, Problem};
+use super::state::{App, Deps};
+use super::{
+    acquire, assets, audit, auth, decisions, fields, guard, health, jobs, keys, metrics, openapi, stream, throttles, workers,
+};
+
+/// The API: every route here is in `/openapi.json`, because the document is made from this.
+pub fn api() -> OpenApiRouter<App> {
+    OpenApiRouter::default()
+        .routes(routes!(jobs::list, jobs::enqueue))
+        .routes(routes!(jobs::enqueue_batch))
+        .routes(routes!(jobs::show, jobs::cancel))
+        .routes(routes!(jobs::retry))
+        .routes(routes!(throttles::list))
+        .routes(routes!(throttles::show, throttles::edit))
+        .routes(routes!(throttles::why))
+        .routes(routes!(acquire::acquire))
+        .routes(routes!(keys::pause))
+        .routes(routes!(keys::resume))
+        .routes(routes!(decisions::list))
+        .routes(routes!(decisions::failures))
+        .routes(routes!(audit::list))
+        .routes(routes!(workers::list))
+        .routes(routes!(stream::stream))
+        .routes(routes!(metrics::show))
+        .routes(routes!(health::alive))
+        .routes(routes!(health::ready))
+        .routes(routes!(openapi::show))
+}
+
+/// The pages: what a browser loads.
+fn pages() -> Router<App> {
+    Router::new()
+        .route("/", get(assets::index))
+        .route("/assets/{*path}", get(assets::asset))
+        .route("/login", get(auth::show).post(auth::login))
+        .route("/logout", post(auth::logout))
+}
+
+/// Everything, with what every request passes on its way in and out (the last layer is the outermost).
+pub fn router(deps: Deps) -> Router {
+    let (routes, declared) = api().split_for_parts();
+    let document = openapi::document(declared).to_json().unwrap_or_default();
+    let app = App::new(deps, document);
+    routes
+        .merge(pages())
+        .fallback(no_route)
+        .layer(from_fn_with_state(app.clone(), guard::guard))
+        .layer(CatchPanicLayer::custom(problem::panicked))
+        .layer(from_fn(problem::dress))
+        .layer(CompressionLayer::new())
+        .layer(from_fn(assets::headers))
+        .layer(from_fn_with_state(app.clone(), metrics::measure))
+        .with_state(app)
+}
+
+async fn no_route(uri: Uri) -> Problem {
+    Problem::new(Code::RouteNotFound, format!("there is no route {}; /openapi.json lists them", fields::clipped(uri.path())))
+}
+
+#[cfg(test)]
+#[path = "router_tests.rs"]
+mod tests;

@@ -1,0 +1,177 @@
+//! What the routes share, and what the composition root hands over.
+
+use std::collections::BTreeMap;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use super::auth::{Secret, Sessions};
+use super::live::Live;
+use super::metrics::HttpMetrics;
+use crate::{jobs, throttle};
+
+/// Checks knobs that a person wrote: field and JSON value in, field and the text for the hash out. This is
+/// `throttle::Knobs::check`, handed over as a function.
+pub type CheckKnobs = fn(&BTreeMap<String, Value>) -> Result<BTreeMap<String, Option<String>>, Vec<throttle::store::Problem>>;
+
+/// Everything that the API needs; the composition root fills it.
+#[derive(Clone)]
+pub struct Deps {
+    /// The queue.
+    pub queue: jobs::Queue,
+    /// The throttles.
+    pub throttles: Arc<dyn throttle::Store>,
+    /// Checks an edit of knobs.
+    pub check_knobs: CheckKnobs,
+    /// The handlers of this process, for their checks of arguments.
+    pub kinds: jobs::Kinds,
+    /// The governor's journal.
+    pub decisions: Arc<dyn Decisions>,
+    /// The last ten minutes and whoever listens; filled by [`super::sample::run`].
+    pub live: Live,
+    /// The token that requests must carry; without one only loopback is served.
+    pub token: Option<Secret>,
+    /// Metrics of other rooms, e.g. the runner's; the API adds its own.
+    pub registry: Arc<prometheus_client::registry::Registry>,
+    /// Fires when the process stops: streams end and the listener closes.
+    pub cancel: CancellationToken,
+}
+
+/// What the governor has decided, read from its journal.
+pub trait Decisions: Send + Sync + 'static {
+    /// The last decisions, newest first; of all throttles where none is named.
+    fn recent<'a>(&'a self, throttle: Option<&'a str>, limit: i64) -> BoxFuture<'a, Result<Vec<Decision>, ReadError>>;
+
+    /// How every governor stands, by throttle, in one read: it is asked each second.
+    fn governors(&self) -> BoxFuture<'_, Result<BTreeMap<String, GovernorState>, ReadError>>;
+
+    /// One sentence on why the throttle runs at the rate it runs at; `None` leaves it to the knobs to explain themselves.
+    fn why<'a>(&'a self, status: &'a throttle::Status) -> BoxFuture<'a, Result<Option<String>, ReadError>>;
+}
+
+/// Why something could not be read from Postgres.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// Postgres does not answer.
+    #[error("postgres did not answer: {0}")]
+    Lost(String),
+    /// Anything else that Postgres said.
+    #[error("postgres failed: {0}")]
+    Failed(String),
+}
+
+/// One decision of a governor.
+#[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct Decision {
+    /// Ascending.
+    pub id: i64,
+    /// Whose knob.
+    pub throttle: String,
+    /// When.
+    pub at: Timestamp,
+    /// The rate it set, in tokens per second.
+    pub rps: Option<f64>,
+    /// The rate before.
+    pub previous_rps: Option<f64>,
+    /// `closed`, `half_open` or `open`.
+    pub breaker: Option<String>,
+    /// The throttle's mode at that time.
+    pub mode: Option<String>,
+    /// The signal that limits, where one does.
+    pub limiting: Option<String>,
+    /// Why, in one sentence.
+    pub reason: Option<String>,
+    /// Readings, terms and clamps, as the governor wrote them.
+    pub terms: Value,
+}
+
+/// How a governor stands.
+#[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct GovernorState {
+    /// `closed`, `half_open` or `open`.
+    pub breaker: String,
+    /// The signal that limits, where one does.
+    pub limiting: Option<String>,
+    /// Why the rate is what it is, in one sentence.
+    pub reason: String,
+    /// When it last decided.
+    pub at: Timestamp,
+    /// What it looks at.
+    pub signals: Vec<SignalState>,
+}
+
+/// One signal of a governor.
+#[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct SignalState {
+    /// Its name.
+    pub name: String,
+    /// `load`, `latency` or `ratio`.
+    pub kind: String,
+    /// The last reading; `null` if there was none.
+    pub value: Option<f64>,
+    /// Where it shall be.
+    pub setpoint: f64,
+    /// Where the breaker trips.
+    pub trip: Option<f64>,
+    /// The reading's own time.
+    pub at: Option<Timestamp>,
+    /// Age of the reading when this was said, in seconds.
+    pub age_s: Option<f64>,
+    /// True when the reading is too old or unusable.
+    pub stale: bool,
+}
+
+/// A journal with nothing in it, for processes that have no governor and for tests.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoDecisions;
+
+impl Decisions for NoDecisions {
+    fn recent<'a>(&'a self, _: Option<&'a str>, _: i64) -> BoxFuture<'a, Result<Vec<Decision>, ReadError>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
+    fn governors(&self) -> BoxFuture<'_, Result<BTreeMap<String, GovernorState>, ReadError>> {
+        Box::pin(async { Ok(BTreeMap::new()) })
+    }
+
+    fn why<'a>(&'a self, _: &'a throttle::Status) -> BoxFuture<'a, Result<Option<String>, ReadError>> {
+        Box::pin(async { Ok(None) })
+    }
+}
+
+/// What every route gets.
+#[derive(Clone)]
+pub struct App(Arc<Parts>);
+
+/// The parts of [`App`].
+pub struct Parts {
+    /// What the composition root handed over.
+    pub deps: Deps,
+    /// Counters of the requests.
+    pub http: HttpMetrics,
+    /// Browser sessions, where a token is set.
+    pub sessions: Option<Sessions>,
+    /// `/openapi.json`.
+    pub openapi: String,
+}
+
+impl App {
+    /// Puts the parts together.
+    pub fn new(deps: Deps, openapi: String) -> Self {
+        let sessions = deps.token.as_ref().map(Sessions::new);
+        Self(Arc::new(Parts { deps, http: HttpMetrics::default(), sessions, openapi }))
+    }
+}
+
+impl Deref for App {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        &self.0
+    }
+}

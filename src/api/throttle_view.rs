@@ -1,0 +1,226 @@
+//! A throttle as the API shows it: the store's status, joined with what was measured of it.
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::sample::Measured;
+use super::state::GovernorState;
+use crate::jobs::Depth;
+use crate::throttle::{Knobs, Status};
+
+/// A throttle, its knobs, its pace, its queue and its governor.
+#[derive(Clone, Debug, Serialize, utoipa::ToSchema)]
+#[schema(as = Throttle)]
+pub struct View {
+    /// Its name.
+    #[schema(example = "reindex")]
+    pub name: String,
+    /// Who turns `rps`: `auto`, `manual`, `shadow` or `off`.
+    pub mode: Option<&'static str>,
+    /// The throttle that this one draws from as well.
+    pub parent: Option<String>,
+    /// True while a person has paused it.
+    pub paused: bool,
+    /// Counts writes through Flyball; the value for `If-Match`.
+    pub seq: u64,
+    /// The knobs; `null` for a name that only jobs know.
+    pub knobs: Option<KnobsView>,
+    /// The rate in force: 0 stopped, -1 unlimited.
+    pub effective_rps: Option<f64>,
+    /// Tokens per second really taken over the last seconds; `null` until known.
+    pub achieved_rps: Option<f64>,
+    /// Share of that time in which somebody waited for tokens, 0 to 1.
+    pub limiting_share: Option<f64>,
+    /// `flowing`, `stopped`, `paused`, `safe_rps`, `unlimited` or `unknown`.
+    pub state: &'static str,
+    /// Knobs that cannot be used as they stand.
+    pub problems: Vec<ProblemView>,
+    /// Its jobs, as last counted; `null` until then.
+    pub depth: Option<DepthView>,
+    /// Its governor; `null` if it has none.
+    pub governor: Option<GovernorState>,
+    /// What went wrong beside a change that was made.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
+}
+
+/// The knobs as they are used.
+#[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
+#[schema(as = Knobs)]
+pub struct KnobsView {
+    /// Tokens per second; 0 stops, -1 is unlimited.
+    pub rps: f64,
+    /// Windows' worth of tokens that may be spent at once after a quiet time.
+    pub burst: f64,
+    /// Seconds.
+    pub window: f64,
+    /// Lowest rate that the governor may set.
+    pub min: f64,
+    /// Highest rate that the governor may set.
+    pub max: f64,
+    /// Rate when `rps` cannot be read or its lease has lapsed.
+    pub safe_rps: f64,
+    /// Rate of each key; -1 is unlimited.
+    pub key_rps: f64,
+    /// As `burst`, for each key.
+    pub key_burst: f64,
+    /// `closed`, `open` or `local`.
+    pub on_store_loss: &'static str,
+    /// Unix milliseconds after which `safe_rps` is in force.
+    pub valid_until_ms: Option<i64>,
+    /// Who wrote last.
+    pub by: String,
+    /// When, in unix milliseconds.
+    pub at_ms: i64,
+    /// Why.
+    pub why: String,
+}
+
+/// A knob that cannot be used as it stands.
+#[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
+#[schema(as = KnobProblem)]
+pub struct ProblemView {
+    /// The field of the hash.
+    pub field: String,
+    /// What is wrong and what is allowed.
+    pub message: String,
+}
+
+/// The jobs of a throttle.
+#[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
+#[schema(as = ThrottleDepth)]
+pub struct DepthView {
+    /// Wait for tokens.
+    pub ready: i64,
+    /// Wait for a time.
+    pub scheduled: i64,
+    /// Hold a lease.
+    pub running: i64,
+    /// Dead letters.
+    pub dead: i64,
+    /// When they were counted.
+    pub at: Timestamp,
+}
+
+impl View {
+    /// Joins a status with what the sampler knows.
+    pub fn of(status: &Status, measured: Option<&Measured>, counted_at: Option<Timestamp>) -> Self {
+        let knobs = &status.knobs;
+        Self {
+            name: status.name.to_string(),
+            mode: Some(mode_word(knobs)),
+            parent: knobs.parent.as_ref().map(ToString::to_string),
+            paused: knobs.paused,
+            seq: knobs.seq,
+            knobs: Some(KnobsView::of(knobs)),
+            effective_rps: Some(status.effective_rps),
+            achieved_rps: measured.and_then(|measured| measured.slope).map(|slope| slope.achieved_rps),
+            limiting_share: measured.and_then(|measured| measured.slope).map(|slope| slope.limiting_share),
+            state: state_word(status),
+            problems: status
+                .problems
+                .iter()
+                .map(|problem| ProblemView { field: problem.field.clone(), message: problem.message.clone() })
+                .collect(),
+            depth: counted_at.map(|at| DepthView::of(measured.map(|measured| &measured.depth), at)),
+            governor: measured.and_then(|measured| measured.governor.clone()),
+            warnings: Vec::new(),
+        }
+    }
+
+    /// A name that jobs carry and no throttle has: its jobs are parked.
+    pub fn parked(name: &str, depth: &Depth, counted_at: Timestamp) -> Self {
+        let message = format!("there is no throttle {name}; its jobs wait until it exists: flyball throttle set {name} rps=10");
+        Self {
+            name: name.to_owned(),
+            mode: None,
+            parent: None,
+            paused: false,
+            seq: 0,
+            knobs: None,
+            effective_rps: None,
+            achieved_rps: None,
+            limiting_share: None,
+            state: "unknown",
+            problems: vec![ProblemView { field: String::new(), message }],
+            depth: Some(DepthView::of(Some(depth), counted_at)),
+            governor: None,
+            warnings: Vec::new(),
+        }
+    }
+}
+
+impl KnobsView {
+    fn of(knobs: &Knobs) -> Self {
+        Self {
+            rps: knobs.rps,
+            burst: knobs.burst,
+            window: knobs.window,
+            min: knobs.min,
+            max: knobs.max,
+            safe_rps: knobs.safe_rps,
+            key_rps: knobs.key_rps,
+            key_burst: knobs.key_burst,
+            on_store_loss: match knobs.on_store_loss {
+                crate::throttle::OnStoreLoss::Closed => "closed",
+                crate::throttle::OnStoreLoss::Open => "open",
+                crate::throttle::OnStoreLoss::Local => "local",
+            },
+            valid_until_ms: knobs.valid_until_ms,
+            by: knobs.by.clone(),
+            at_ms: knobs.at_ms,
+            why: knobs.why.clone(),
+        }
+    }
+}
+
+impl DepthView {
+    fn of(depth: Option<&Depth>, at: Timestamp) -> Self {
+        let depth = depth.cloned().unwrap_or_default();
+        Self { ready: depth.ready, scheduled: depth.scheduled, running: depth.running, dead: depth.dead, at }
+    }
+}
+
+/// The mode as a word.
+pub fn mode_word(knobs: &Knobs) -> &'static str {
+    match knobs.mode {
+        crate::throttle::Mode::Auto => "auto",
+        crate::throttle::Mode::Manual => "manual",
+        crate::throttle::Mode::Shadow => "shadow",
+        crate::throttle::Mode::Off => "off",
+    }
+}
+
+/// How the throttle stands, as a word.
+pub fn state_word(status: &Status) -> &'static str {
+    let rps_is_unusable = status.problems.iter().any(|problem| problem.field == "rps");
+    match status.effective_rps {
+        _ if status.knobs.paused => "paused",
+        0.0 => "stopped",
+        _ if status.lease_lapsed || rps_is_unusable => "safe_rps",
+        rps if rps < 0.0 => "unlimited",
+        _ => "flowing",
+    }
+}
+
+/// Why the throttle runs at the rate it runs at, as its knobs tell it.
+pub fn explain(status: &Status) -> String {
+    let (name, knobs) = (&status.name, &status.knobs);
+    let rate = super::waiting::rate(status.effective_rps);
+    if let Some(problem) = status.problems.first() {
+        return format!("{name} runs at {rate} a second because a knob cannot be used: {}: {}", problem.field, problem.message);
+    }
+    let who = if knobs.by.is_empty() { "somebody".to_owned() } else { knobs.by.clone() };
+    let when = Timestamp::from_millisecond(knobs.at_ms).ok().filter(|_| knobs.at_ms > 0);
+    let when = when.map_or_else(String::new, |at| format!(" at {at:.0}"));
+    let why = if knobs.why.is_empty() { String::new() } else { format!(": {}", knobs.why) };
+    match state_word(status) {
+        "paused" => format!("{name} is paused; {who} wrote its knobs last{when}{why}"),
+        "stopped" => format!("{name} is stopped because its rate is 0; {who} wrote its knobs last{when}{why}"),
+        "safe_rps" => format!(
+            "{name} runs at its safe rate of {rate} a second because its governor has not been heard of since its lease ran out"
+        ),
+        "unlimited" => format!("{name} has no limit; {who} wrote its knobs last{when}{why}"),
+        _ => format!("{name} runs at {rate} a second; {who} wrote its knobs last{when}{why}"),
+    }
+}

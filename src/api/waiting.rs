@@ -1,0 +1,175 @@
+//! Why a job waits, in one sentence, and until when.
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::jobs::{Detail, State, Summary};
+use crate::throttle::{Answer, Limit};
+
+/// Why a job does not run yet.
+#[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct Waiting {
+    /// One sentence.
+    #[schema(example = "throttle reindex lets 5 a second through and others go first")]
+    pub reason: String,
+    /// When that may end, where it is known.
+    pub until: Option<Timestamp>,
+}
+
+/// Why a job with a due time waits; `None` for jobs in other states.
+pub fn for_its_time(job: &Summary) -> Option<Waiting> {
+    let reason = match job.state {
+        State::Scheduled => "it is scheduled for a later time".to_owned(),
+        State::Retryable => {
+            let error = job.last_error.as_deref().map_or_else(String::new, |error| format!(" ({})", first_line(error)));
+            format!("attempt {} of {} failed{error} and the next is due later", job.attempt, job.max_attempts)
+        }
+        _ => return None,
+    };
+    Some(Waiting { reason, until: job.due_at })
+}
+
+/// Why a running job whose cancellation was asked for still runs.
+pub fn for_its_handler(job: &Detail) -> Option<Waiting> {
+    let cancelling = job.summary.state == State::Running && job.cancelling;
+    cancelling
+        .then(|| Waiting { reason: "its cancellation was asked for and its handler has not stopped yet".to_owned(), until: None })
+}
+
+/// Why a ready job waits, by what its throttle would answer now; `is_handled` tells whether a live worker runs its kind.
+pub fn for_tokens(job: &Summary, answer: &Answer, is_handled: bool) -> Waiting {
+    let grant = answer.lanes.first();
+    if let Some(limit) = grant.filter(|grant| grant.granted == 0).and_then(|grant| grant.limit.as_ref()) {
+        let wait = grant.map(|grant| grant.wait).unwrap_or_default();
+        let until = match limit {
+            Limit::Paused { until_ms, .. } => Timestamp::from_millisecond(*until_ms).ok(),
+            Limit::Stopped { .. } | Limit::Unknown { .. } | Limit::StoreLost => None,
+            _ => i64::try_from(wait.as_micros())
+                .ok()
+                .filter(|_| answer.at_us > 0)
+                .and_then(|wait_us| answer.at_us.checked_add(wait_us))
+                .and_then(|at_us| Timestamp::from_microsecond(at_us).ok()),
+        };
+        return Waiting { reason: sentence(&job.throttle, &job.key, answer.effective_rps, limit), until };
+    }
+    let reason = if is_handled {
+        "tokens are free; a worker takes it as soon as one has a free slot".to_owned()
+    } else {
+        format!("no live worker runs jobs of kind {}", job.kind)
+    };
+    Waiting { reason, until: None }
+}
+
+/// What limits a lane, in one sentence.
+pub fn sentence(throttle: &str, key: &str, effective_rps: f64, limit: &Limit) -> String {
+    match limit {
+        Limit::Tier { name } => format!("throttle {throttle} draws from {name}, which has no token left for it; others go first"),
+        Limit::Throttle => format!("throttle {throttle} lets {} a second through and others go first", rate(effective_rps)),
+        Limit::Key => format!("key {key:?} of throttle {throttle} has used the rate of one key"),
+        Limit::Paused { why, .. } if why.is_empty() => format!("key {key:?} of throttle {throttle} is paused"),
+        Limit::Paused { why, .. } => format!("key {key:?} of throttle {throttle} is paused: {}", first_line(why)),
+        Limit::Stopped { name } => format!("throttle {name} is stopped: its rate is 0 or somebody paused it"),
+        Limit::Unknown { name } => format!("there is no throttle {name} yet; create it with: flyball throttle set {name} rps=10"),
+        Limit::StoreLost => format!("Redis does not answer, and throttle {throttle} stops when it cannot ask"),
+    }
+}
+
+/// A rate without needless digits.
+pub fn rate(rps: f64) -> String {
+    if rps < 0.0 {
+        return "any number".to_owned();
+    }
+    let digits = if rps >= 100.0 {
+        0
+    } else if rps >= 1.0 {
+        2
+    } else {
+        4
+    };
+    let text = format!("{rps:.digits$}");
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+}
+
+fn first_line(text: &str) -> String {
+    let line = text.lines().next().unwrap_or_default();
+    if line.chars().count() > 200 { line.chars().take(200).chain(['…']).collect() } else { line.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::throttle::{Grant, Name};
+
+    fn job(state: State) -> Summary {
+        Summary {
+            id: 1,
+            kind: "http".into(),
+            throttle: "reindex".into(),
+            key: "acme".into(),
+            state,
+            priority: 1,
+            attempt: 2,
+            max_attempts: 10,
+            cost: 1.0,
+            created_at: Timestamp::UNIX_EPOCH,
+            due_at: Some(Timestamp::from_second(60).unwrap()),
+            last_error: Some("500\nwith a body".into()),
+        }
+    }
+
+    fn answer(granted: u32, wait_ms: u64, limit: Option<Limit>) -> Answer {
+        let wait = Duration::from_millis(wait_ms);
+        let grant = Grant { granted, wait, limit, charge_us: Vec::new() };
+        Answer { lanes: vec![grant], effective_rps: 5.0, at_us: 1_000_000, seq: 1 }
+    }
+
+    #[test]
+    fn jobs_with_a_due_time_wait_for_it() {
+        let waiting = for_its_time(&job(State::Retryable)).unwrap();
+        assert_eq!(waiting.reason, "attempt 2 of 10 failed (500) and the next is due later");
+        assert_eq!(waiting.until.unwrap().as_second(), 60);
+        assert!(for_its_time(&job(State::Ready)).is_none());
+    }
+
+    #[test]
+    fn a_throttled_job_waits_until_the_next_token_by_the_stores_clock() {
+        let waiting = for_tokens(&job(State::Ready), &answer(0, 500, Some(Limit::Throttle)), true);
+        assert_eq!(waiting.reason, "throttle reindex lets 5 a second through and others go first");
+        assert_eq!(waiting.until.unwrap().as_microsecond(), 1_500_000);
+    }
+
+    #[test]
+    fn a_paused_key_waits_until_its_pause_ends() {
+        let limit = Limit::Paused { until_ms: 9_000, why: "429 from api.example".into() };
+        let waiting = for_tokens(&job(State::Ready), &answer(0, 1, Some(limit)), true);
+        assert_eq!(waiting.reason, "key \"acme\" of throttle reindex is paused: 429 from api.example");
+        assert_eq!(waiting.until.unwrap().as_second(), 9);
+    }
+
+    #[test]
+    fn an_unknown_throttle_says_how_to_create_it_and_nobody_knows_when() {
+        let limit = Limit::Unknown { name: Name::new("new").unwrap() };
+        let waiting = for_tokens(&job(State::Ready), &answer(0, 0, Some(limit)), true);
+        assert!(waiting.reason.contains("flyball throttle set new"));
+        assert_eq!(waiting.until, None);
+    }
+
+    #[test]
+    fn with_tokens_free_a_job_waits_for_a_worker_or_for_one_to_exist() {
+        assert!(for_tokens(&job(State::Ready), &answer(1, 0, None), true).reason.contains("free slot"));
+        assert!(
+            for_tokens(&job(State::Ready), &answer(1, 0, None), false).reason.contains("no live worker runs jobs of kind http")
+        );
+    }
+
+    #[test]
+    fn rates_are_written_without_needless_digits() {
+        for (rps, text) in
+            [(5.0, "5"), (0.25, "0.25"), (1.0 / 3.0, "0.3333"), (120.46, "120"), (100.0, "100"), (-1.0, "any number"), (0.0, "0")]
+        {
+            assert_eq!(rate(rps), text);
+        }
+    }
+}

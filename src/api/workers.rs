@@ -1,0 +1,42 @@
+//! The live workers.
+
+use axum::Json;
+use axum::extract::State;
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::postgres;
+use super::problem::Problem;
+use super::state::App;
+use super::within::{ONE, within};
+
+/// A worker process that has shown a sign of life within its TTL.
+#[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct Worker {
+    /// A fresh number per process start.
+    pub id: i64,
+    /// Its name.
+    pub name: String,
+    /// When it started.
+    pub started_at: Timestamp,
+    /// Its last sign of life.
+    pub heartbeat_at: Timestamp,
+    /// Jobs that it runs now.
+    pub running: i64,
+    /// Kinds that it runs.
+    pub kinds: Vec<String>,
+}
+
+/// The live workers.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct Workers {
+    /// In the order of their ids.
+    workers: Vec<Worker>,
+}
+
+/// Lists the live workers.
+#[utoipa::path(get, path = "/api/v1/workers", operation_id = "list_workers", tag = "workers", responses((status = 200, body = Workers)))]
+pub async fn list(State(app): State<App>) -> Result<Json<Workers>, Problem> {
+    let workers = within(ONE, postgres::read_workers(&app.deps.queue.pool)).await?;
+    Ok(Json(Workers { workers }))
+}

@@ -1,0 +1,502 @@
+//! The HTTP API on a real Postgres and a real Redis.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use flyball::api::{self, Deps, Live, NoDecisions, Secret};
+use flyball::jobs::{Context, Handler, Issue, Job, Kinds, NewJob, Outcome, Queue};
+use flyball::throttle::{Change, Knobs, Name, RedisStore, Store};
+use futures_util::future::BoxFuture;
+use reqwest::{Method, Response, StatusCode};
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::support::{Database, database, eventually, redis_prefix, stack};
+
+const SOON: Duration = Duration::from_secs(20);
+
+struct Mail;
+
+impl Handler for Mail {
+    fn check(&self, args: &Value) -> Vec<Issue> {
+        let has_to = args.get("to").is_some_and(Value::is_string);
+        if has_to { Vec::new() } else { vec![Issue { pointer: "/to".into(), message: "must be a text".into() }] }
+    }
+
+    fn run(&self, _: Job, _: Context) -> BoxFuture<'_, Outcome> {
+        Box::pin(async { Outcome::Done })
+    }
+}
+
+/// An API of a test's own: its database, its prefix in Redis, a port of its own.
+struct Api {
+    base: String,
+    client: reqwest::Client,
+    queue: Queue,
+    store: Arc<dyn Store>,
+    cancel: CancellationToken,
+    served: JoinHandle<std::io::Result<()>>,
+    prefix: String,
+    _database: Database,
+}
+
+async fn spawn_api(token: Option<&str>) -> Api {
+    let database = database().await;
+    let queue = Queue::connect(database.url(), 6, SOON).await.unwrap();
+    sqlx::query("select flyball.register_kind($1)").bind("mail").execute(&queue.pool).await.unwrap();
+    let prefix = redis_prefix();
+    let store: Arc<dyn Store> =
+        Arc::new(RedisStore::connect(&stack().await.redis_url, &prefix).unwrap().with_bound(Duration::from_secs(5)));
+    let mut kinds = Kinds::default();
+    kinds.register("mail", Mail);
+    let cancel = CancellationToken::new();
+    let deps = Deps {
+        queue: queue.clone(),
+        throttles: store.clone(),
+        check_knobs: Knobs::check,
+        kinds,
+        decisions: Arc::new(NoDecisions),
+        live: Live::default(),
+        token: token.map(Secret::new),
+        registry: Arc::default(),
+        cancel: cancel.clone(),
+    };
+    let listener = api::bind("127.0.0.1:0", token.is_some()).await.unwrap();
+    let base = format!("http://{}", listener.local_addr().unwrap());
+    let served = tokio::spawn(api::serve(deps, listener));
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    Api { base, client, queue, store, cancel, served, prefix, _database: database }
+}
+
+impl Api {
+    async fn turn(&self, throttle: &str, knobs: &[(&str, &str)]) {
+        let fields: BTreeMap<_, _> = knobs.iter().map(|(knob, value)| ((*knob).to_owned(), Some((*value).to_owned()))).collect();
+        let change = Change { fields, by: "test".into(), create: true, ..Change::default() };
+        self.store.set(&Name::new(throttle).unwrap(), &change).await.unwrap();
+    }
+
+    async fn get(&self, path: &str) -> Response {
+        self.client.get(format!("{}{path}", self.base)).send().await.unwrap()
+    }
+
+    async fn send(&self, method: Method, path: &str, body: &Value) -> Response {
+        self.client.request(method, format!("{}{path}", self.base)).json(body).send().await.unwrap()
+    }
+
+    async fn post(&self, path: &str, body: Value) -> Response {
+        self.send(Method::POST, path, &body).await
+    }
+
+    async fn body(&self, path: &str) -> Value {
+        let response = self.get(path).await;
+        assert_eq!(response.status(), StatusCode::OK, "{path}");
+        response.json().await.unwrap()
+    }
+
+    /// Enqueues a job and answers its id.
+    async fn enqueue(&self, more: Value) -> i64 {
+        let mut job = json!({"kind": "mail", "args": {"to": "a@example.org"}});
+        job.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let response = self.post("/api/v1/jobs", job).await;
+        assert_eq!(response.status(), StatusCode::CREATED);
+        response.json::<Value>().await.unwrap()["id"].as_i64().unwrap()
+    }
+
+    async fn count_jobs(&self) -> i64 {
+        sqlx::query_scalar("select count(*) from flyball.job").fetch_one(&self.queue.pool).await.unwrap()
+    }
+
+    /// Writes a knob as a person with redis-cli does.
+    async fn hset(&self, throttle: &str, field: &str, value: &str) {
+        let client = redis::Client::open(stack().await.redis_url.as_str()).unwrap();
+        let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+        let key = format!("{}throttle:{throttle}:knobs", self.prefix);
+        let _: i64 = redis::cmd("HSET").arg(key).arg(field).arg(value).query_async(&mut connection).await.unwrap();
+    }
+}
+
+async fn problem(response: Response, status: u16, code: &str) -> Value {
+    let (found, kind) = (response.status().as_u16(), response.headers()["content-type"].to_str().unwrap().to_owned());
+    let body: Value = response.json().await.unwrap();
+    assert_eq!((found, kind.as_str(), &body["code"]), (status, "application/problem+json", &json!(code)), "{body}");
+    body
+}
+
+fn pointers(problem: &Value) -> Vec<&str> {
+    problem["errors"].as_array().unwrap().iter().map(|error| error["pointer"].as_str().unwrap()).collect()
+}
+
+// === enqueue ===
+
+#[tokio::test]
+async fn a_job_is_enqueued_with_its_place_and_a_second_one_with_its_unique_key_is_a_duplicate() {
+    let api = spawn_api(None).await;
+    api.turn("default", &[("rps", "5")]).await;
+    let job = json!({"kind": "mail", "args": {"to": "a@example.org"}, "unique_key": "welcome", "unique_for": "10 minutes"});
+
+    let first = api.post("/api/v1/jobs", job.clone()).await;
+    assert_eq!(first.status(), StatusCode::CREATED);
+    let place = first.headers()["location"].to_str().unwrap().to_owned();
+    let first: Value = first.json().await.unwrap();
+    assert_eq!(place, format!("/api/v1/jobs/{}", first["id"]));
+    assert_eq!((&first["state"], &first["duplicate"], &first["warnings"]), (&json!("ready"), &json!(false), &json!([])));
+    assert_eq!((&first["priority"], &first["max_attempts"], &first["throttle"]), (&json!(1), &json!(10), &json!("default")));
+
+    let second = api.post("/api/v1/jobs", job).await;
+    assert_eq!(second.status(), StatusCode::OK);
+    let second: Value = second.json().await.unwrap();
+    assert_eq!((&second["id"], &second["duplicate"]), (&first["id"], &json!(true)));
+    assert_eq!(api.body(&place).await["args"], json!({"to": "a@example.org"}));
+}
+
+#[tokio::test]
+async fn a_batch_is_enqueued_whole_or_not_at_all() {
+    let api = spawn_api(None).await;
+    let good = json!({"kind": "mail", "args": {"to": "a"}});
+    let bad = json!({"kind": "mail", "args": {}, "priority": 9});
+
+    let refused = api.post("/api/v1/jobs/batch", json!([good, bad, good])).await;
+    assert_eq!(pointers(&problem(refused, 422, "invalid_fields").await), ["/1/args/to", "/1/priority"]);
+    assert_eq!(api.count_jobs().await, 0);
+
+    let all = api.post("/api/v1/jobs/batch", Value::from(vec![good.clone(); 10_000])).await;
+    assert_eq!(all.status(), StatusCode::CREATED);
+    let all: Value = all.json().await.unwrap();
+    let ids: BTreeSet<i64> = all["jobs"].as_array().unwrap().iter().map(|job| job["id"].as_i64().unwrap()).collect();
+    assert_eq!((ids.len(), api.count_jobs().await), (10_000, 10_000));
+    assert_eq!(all["warnings"].as_array().unwrap().len(), 1, "the throttle default does not exist here");
+    problem(api.post("/api/v1/jobs/batch", Value::from(vec![good; 10_001])).await, 422, "invalid_fields").await;
+}
+
+#[tokio::test]
+async fn what_only_postgres_refuses_is_a_field_error_too() {
+    let api = spawn_api(None).await;
+    let far = json!({"kind": "mail", "args": {"to": "a"}, "run_at": "2190-01-01T00:00:00Z"});
+    let refused = problem(api.post("/api/v1/jobs", far.clone()).await, 422, "invalid_fields").await;
+    assert_eq!(pointers(&refused), ["/run_at"]);
+    let near = json!({"kind": "mail", "args": {"to": "a"}});
+    let refused = problem(api.post("/api/v1/jobs/batch", json!([near, far])).await, 422, "invalid_fields").await;
+    assert_eq!(pointers(&refused), ["/1/run_at"]);
+    assert_eq!(api.count_jobs().await, 0);
+}
+
+#[tokio::test]
+async fn a_kind_that_another_process_registered_is_known_and_others_are_not() {
+    let api = spawn_api(None).await;
+    sqlx::query("select flyball.register_kind('elsewhere')").execute(&api.queue.pool).await.unwrap();
+    assert_eq!(api.post("/api/v1/jobs", json!({"kind": "elsewhere"})).await.status(), StatusCode::CREATED);
+    let refused = problem(api.post("/api/v1/jobs", json!({"kind": "elswhere"})).await, 422, "invalid_fields").await;
+    let message = refused["errors"][0]["message"].as_str().unwrap();
+    assert!(message.contains("did you mean \"elsewhere\"?") && message.contains("mail"), "{message}");
+}
+
+#[tokio::test]
+async fn nonsense_on_every_door_is_a_clear_problem_and_nothing_is_lost() {
+    let api = spawn_api(None).await;
+    api.turn("reindex", &[("rps", "5")]).await;
+    let id = api.enqueue(json!({"throttle": "reindex"})).await;
+    let doors = [
+        (Method::POST, "/api/v1/jobs".to_owned()),
+        (Method::POST, "/api/v1/jobs/batch".to_owned()),
+        (Method::PATCH, "/api/v1/throttles/reindex".to_owned()),
+        (Method::POST, "/api/v1/throttles/reindex/acquire".to_owned()),
+        (Method::POST, "/api/v1/throttles/reindex/keys/acme/pause".to_owned()),
+    ];
+    let nonsense: Vec<Vec<u8>> = vec![
+        b"".to_vec(),
+        b"{".to_vec(),
+        b"null".to_vec(),
+        b"\"text\"".to_vec(),
+        b"[[[]]]".to_vec(),
+        b"{\"kind\":{}}".to_vec(),
+        b"{\"rps\":NaN}".to_vec(),
+        b"{\"rps\":1e999}".to_vec(),
+        b"{\"rps\":-5,\"cost\":-5,\"seconds\":-5,\"kind\":\"mail\"}".to_vec(),
+        b"{\"rps\":\"NaN\",\"mode\":\"fast\",\"paused\":\"perhaps\",\"burst\":[]}".to_vec(),
+        b"{\"kind\":\"mail\",\"kind\":\"mail\"}".to_vec(),
+        b"{\"key\":\"\\ud800\"}".to_vec(),
+        b"{\"kind\":\"mail\",\"args\":{\"to\":\"\\u0000\"},\"why\":\"\\u0000\",\"key\":\"\\u0000\"}".to_vec(),
+        b"\xff\xfe".to_vec(),
+        "[".repeat(100_000).into_bytes(),
+        format!("{{\"kind\":\"mail\",\"want\":0,\"args\":{{\"to\":\"{}\"}}}}", "x".repeat(300_000)).into_bytes(),
+    ];
+    for (method, path) in &doors {
+        // Taking one token needs no body.
+        for body in nonsense.iter().filter(|body| !(body.is_empty() && path.ends_with("/acquire"))) {
+            let request = api.client.request(method.clone(), format!("{}{path}", api.base));
+            let response = request.header("content-type", "application/json").body(body.clone()).send().await.unwrap();
+            let shown = String::from_utf8_lossy(&body[..body.len().min(60)]).into_owned();
+            let status = response.status();
+            assert_eq!(response.headers()["content-type"], "application/problem+json", "{method} {path} {shown}: {status}");
+            assert!(matches!(status.as_u16(), 400 | 422), "{method} {path} {shown}: {status}");
+        }
+    }
+    assert_eq!(api.count_jobs().await, 1);
+    assert_eq!(api.body(&format!("/api/v1/jobs/{id}")).await["state"], "ready");
+    assert_eq!(api.body("/api/v1/throttles/reindex").await["knobs"]["rps"], 5.0);
+}
+
+// === look, cancel, retry ===
+
+#[tokio::test]
+async fn a_waiting_job_says_why_and_until_when() {
+    let api = spawn_api(None).await;
+    api.turn("stopped", &[("rps", "0")]).await;
+    api.turn("open", &[("rps", "-1")]).await;
+    api.turn("slow", &[("rps", "0.01")]).await;
+    let waiting = async |more: Value| {
+        let id = api.enqueue(more).await;
+        api.body(&format!("/api/v1/jobs/{id}")).await["waiting"].clone()
+    };
+
+    let stopped = waiting(json!({"throttle": "stopped"})).await;
+    assert!(stopped["reason"].as_str().unwrap().starts_with("throttle stopped is stopped"), "{stopped}");
+    let unknown = waiting(json!({"throttle": "not-there-yet"})).await;
+    assert!(unknown["reason"].as_str().unwrap().contains("flyball throttle set not-there-yet"), "{unknown}");
+    let nobody = waiting(json!({"throttle": "open"})).await;
+    assert_eq!(nobody["reason"], "no live worker runs jobs of kind mail");
+    let later = waiting(json!({"throttle": "open", "run_at": "2035-01-01T00:00:00Z"})).await;
+    assert_eq!((&later["reason"], &later["until"]), (&json!("it is scheduled for a later time"), &json!("2035-01-01T00:00:00Z")));
+
+    let taken = api.post("/api/v1/throttles/slow/acquire", json!({})).await.json::<Value>().await.unwrap();
+    assert_eq!(taken["granted"], 1);
+    let slow = waiting(json!({"throttle": "slow"})).await;
+    assert_eq!(slow["reason"], "throttle slow lets 0.01 a second through and others go first");
+    assert!(slow["until"].is_string(), "{slow}");
+
+    let pause = api.post("/api/v1/throttles/open/keys/acme/pause", json!({"seconds": 60, "why": "429"})).await;
+    let paused: Value = pause.json().await.unwrap();
+    let held = waiting(json!({"throttle": "open", "key": "acme"})).await;
+    assert_eq!((&held["reason"], &held["until"]), (&json!("key \"acme\" of throttle open is paused: 429"), &paused["until"]));
+    let resumed = api.post("/api/v1/throttles/open/keys/acme/resume", json!({})).await.json::<Value>().await.unwrap();
+    assert_eq!(resumed["resumed"], true);
+}
+
+#[tokio::test]
+async fn an_unknown_throttle_parks_its_jobs_and_is_shown_as_such() {
+    let api = spawn_api(None).await;
+    let response = api.post("/api/v1/jobs", json!({"kind": "mail", "args": {"to": "a"}, "throttle": "parked"})).await;
+    assert_eq!(response.status(), StatusCode::CREATED);
+    let job: Value = response.json().await.unwrap();
+    assert!(job["warnings"][0].as_str().unwrap().contains("there is no throttle parked"), "{job}");
+
+    let shown = eventually("the parked throttle in the list", SOON, || async {
+        let all = api.body("/api/v1/throttles").await;
+        all["throttles"].as_array().unwrap().iter().find(|throttle| throttle["name"] == "parked").cloned()
+    })
+    .await;
+    assert_eq!((&shown["state"], &shown["knobs"], &shown["depth"]["ready"]), (&json!("unknown"), &Value::Null, &json!(1)));
+}
+
+#[tokio::test]
+async fn jobs_are_cancelled_and_retried_where_their_state_allows_it() {
+    let api = spawn_api(None).await;
+    let ready = api.enqueue(json!({})).await;
+    let later = api.enqueue(json!({"run_at": "2035-01-01T00:00:00Z"})).await;
+    let delete = async |id: i64| api.send(Method::DELETE, &format!("/api/v1/jobs/{id}"), &Value::Null).await;
+    let retry = async |id: i64| api.post(&format!("/api/v1/jobs/{id}/retry"), Value::Null).await;
+
+    let now: Value = retry(later).await.json().await.unwrap();
+    assert_eq!(now["state"], "ready");
+    let gone: Value = delete(ready).await.json().await.unwrap();
+    assert_eq!(gone["state"], "cancelled");
+    assert_eq!(delete(ready).await.status(), StatusCode::OK, "cancelling twice is no error");
+    let refused = problem(retry(ready).await, 409, "wrong_state").await;
+    assert!(refused["detail"].as_str().unwrap().contains("is cancelled"), "{refused}");
+    problem(delete(12_345).await, 404, "job_not_found").await;
+    problem(retry(12_345).await, 404, "job_not_found").await;
+    problem(api.get("/api/v1/jobs/12345").await, 404, "job_not_found").await;
+}
+
+#[tokio::test]
+async fn pages_lead_to_every_job_once_and_keep_the_filter() {
+    let api = spawn_api(None).await;
+    let job = |key: &str| NewJob { key: key.into(), ..NewJob::new("mail", json!({"to": "a"})) };
+    let jobs: Vec<NewJob> = (0..25).map(|i| job(if i % 5 == 0 { "other" } else { "a&b" })).collect();
+    api.queue.enqueue(&jobs).await.unwrap();
+
+    let (mut seen, mut page) = (Vec::new(), Some("/api/v1/jobs?state=ready&kind=mail&key=a%26b&limit=7".to_owned()));
+    while let Some(path) = page {
+        let response = api.get(&path).await;
+        let link = response.headers().get("link").map(|link| link.to_str().unwrap().to_owned());
+        let body: Value = response.json().await.unwrap();
+        seen.extend(body["jobs"].as_array().unwrap().iter().map(|job| job["id"].as_i64().unwrap()));
+        page = body["next"].as_str().map(str::to_owned);
+        assert_eq!(link, page.as_ref().map(|next| format!("<{next}>; rel=\"next\"")));
+    }
+    assert_eq!(seen.len(), 20);
+    assert!(seen.is_sorted_by(|a, b| a > b), "newest first, none twice");
+    assert_eq!(api.body("/api/v1/jobs?state=dead").await["jobs"], json!([]));
+}
+
+// === throttles ===
+
+#[tokio::test]
+async fn a_knob_is_turned_under_its_seq_with_a_line_in_the_audit_log() {
+    let api = spawn_api(None).await;
+    api.turn("reindex", &[("rps", "5")]).await;
+    let before = api.body("/api/v1/throttles/reindex").await;
+    let edit = |seq: u64, body: Value| {
+        let request = api.client.patch(format!("{}/api/v1/throttles/reindex", api.base)).header("if-match", format!("\"{seq}\""));
+        request.json(&body).send()
+    };
+    let seq = before["seq"].as_u64().unwrap();
+
+    let turned = edit(seq, json!({"rps": 12.5, "mode": "manual", "by": "alice", "why": "quiet night"})).await.unwrap();
+    assert_eq!(turned.status(), StatusCode::OK);
+    let turned: Value = turned.json().await.unwrap();
+    assert_eq!(
+        (&turned["knobs"]["rps"], &turned["effective_rps"], &turned["mode"]),
+        (&json!(12.5), &json!(12.5), &json!("manual"))
+    );
+    assert!(turned["seq"].as_u64().unwrap() > seq && turned.get("warnings").is_none(), "{turned}");
+    problem(edit(seq, json!({"rps": 99})).await.unwrap(), 409, "conflict").await;
+
+    let audit = api.body("/api/v1/audit").await;
+    let entry = &audit["entries"][0];
+    assert_eq!(
+        (&entry["who"], &entry["action"], &entry["subject"]),
+        (&json!("alice"), &json!("throttle.set"), &json!("reindex"))
+    );
+    assert_eq!(
+        (&entry["before"]["rps"], &entry["after"]["rps"], &entry["why"]),
+        (&json!("5"), &json!("12.5"), &json!("quiet night"))
+    );
+    let why = api.body("/api/v1/throttles/reindex/why").await;
+    assert!(why["sentence"].as_str().unwrap().contains("alice"), "{why}");
+}
+
+#[tokio::test]
+async fn wrong_knobs_are_refused_each_with_its_pointer_and_nothing_changes() {
+    let api = spawn_api(None).await;
+    api.turn("reindex", &[("rps", "5")]).await;
+    let wrong = json!({"rps": "ten", "burst": -1, "mode": "fast", "paused": "perhaps", "safe_rps": null, "rsp": 1});
+    let refused = problem(api.send(Method::PATCH, "/api/v1/throttles/reindex", &wrong).await, 422, "invalid_fields").await;
+    let mut found = pointers(&refused);
+    found.sort_unstable();
+    assert_eq!(found, ["/burst", "/mode", "/paused", "/rps", "/rsp"]);
+    assert_eq!(api.body("/api/v1/throttles/reindex").await["knobs"]["rps"], 5.0);
+    assert_eq!(api.body("/api/v1/audit").await["entries"], json!([]));
+}
+
+#[tokio::test]
+async fn a_throttle_is_made_only_when_that_is_asked_for() {
+    let api = spawn_api(None).await;
+    let path = "/api/v1/throttles/%7Bnotify%7D.sms";
+    problem(api.send(Method::PATCH, path, &json!({"rps": 1})).await, 404, "throttle_not_found").await;
+    let made = api.send(Method::PATCH, &format!("{path}?create=true"), &json!({"rps": 1})).await;
+    assert_eq!(made.status(), StatusCode::OK);
+    assert_eq!(api.body(path).await["name"], "{notify}.sms");
+}
+
+#[tokio::test]
+async fn an_edit_by_redis_cli_shows_in_the_stream_within_two_seconds_with_the_pace_that_follows() {
+    let api = spawn_api(None).await;
+    api.turn("reindex", &[("rps", "50")]).await;
+    let taker = tokio::spawn({
+        let (client, url) = (api.client.clone(), format!("{}/api/v1/throttles/reindex/acquire", api.base));
+        async move {
+            loop {
+                let answer = client.post(&url).json(&json!({"want": 100})).send().await.unwrap().json::<Value>().await.unwrap();
+                let wait_s = answer["wait_s"].as_f64().unwrap();
+                tokio::time::sleep(Duration::from_secs_f64(wait_s.clamp(0.005, 0.2))).await;
+            }
+        }
+    });
+    let mut stream = api.get("/api/v1/stream").await;
+    let paced = |low: f64, high: f64| {
+        move |tick: &Value| {
+            let one = &tick["throttles"]["reindex"];
+            one["achieved_rps"].as_f64().is_some_and(|rps| rps > low && rps < high) && one["limiting_share"].as_f64() > Some(0.5)
+        }
+    };
+    tick_where(&mut stream, paced(45.0, 55.0)).await;
+
+    api.hset("reindex", "rps", "5").await;
+
+    let tick = tick_where(&mut stream, |tick| tick["throttles"]["reindex"]["rps"] == 5.0).await;
+    assert_eq!(tick["throttles"]["reindex"]["effective_rps"], 5.0);
+    tick_where(&mut stream, paced(4.0, 6.5)).await;
+    api.hset("reindex", "rps", "ten").await;
+    tick_where(&mut stream, |tick| tick["throttles"]["reindex"]["state"] == "safe_rps").await;
+    let shown = api.body("/api/v1/throttles/reindex").await;
+    assert!(shown["problems"][0]["message"].as_str().unwrap().contains("ten"), "{shown}");
+    taker.abort();
+}
+
+/// Reads the stream until a tick is as wanted.
+async fn tick_where(stream: &mut Response, wanted: impl Fn(&Value) -> bool) -> Value {
+    let mut text = String::new();
+    let found = async {
+        loop {
+            let chunk = stream.chunk().await.unwrap().expect("the stream goes on");
+            text.push_str(std::str::from_utf8(&chunk).unwrap());
+            while let Some((event, rest)) = text.split_once("\n\n").map(|(event, rest)| (event.to_owned(), rest.to_owned())) {
+                text = rest;
+                let data = event.lines().find_map(|line| line.strip_prefix("data: "));
+                let is_tick = event.lines().any(|line| line == "event: tick");
+                if let Some(tick) = data.filter(|_| is_tick).map(|data| serde_json::from_str::<Value>(data).unwrap())
+                    && wanted(&tick)
+                {
+                    return tick;
+                }
+            }
+        }
+    };
+    tokio::time::timeout(SOON, found).await.expect("the tick that was wanted")
+}
+
+#[tokio::test]
+async fn a_change_by_anybody_is_an_event_of_the_stream() {
+    let api = spawn_api(None).await;
+    api.turn("reindex", &[("rps", "5")]).await;
+    let mut stream = api.get("/api/v1/stream").await;
+    let insert = "insert into flyball.audit (who, action, subject) values ('cli', 'throttle.set', 'reindex')";
+    let mut text = String::new();
+    let seen = async {
+        // The first look at the journals sets the mark, so lines are written until one is seen.
+        while !text.contains("event: audit") {
+            sqlx::query(insert).execute(&api.queue.pool).await.unwrap();
+            let chunk = stream.chunk().await.unwrap().expect("the stream goes on");
+            text.push_str(std::str::from_utf8(&chunk).unwrap());
+        }
+    };
+    tokio::time::timeout(SOON, seen).await.expect("an audit event");
+    assert!(text.contains("\"who\":\"cli\""), "{text}");
+}
+
+// === the process ===
+
+#[tokio::test]
+async fn the_process_is_ready_counts_its_jobs_and_ends_although_somebody_listens() {
+    let api = spawn_api(Some("s3cret")).await;
+    api.turn("default", &[("rps", "5")]).await;
+    api.queue.enqueue(&vec![NewJob::new("mail", json!({"to": "a"})); 3]).await.unwrap();
+    assert_eq!(api.body("/readyz").await["checks"], json!({"postgres": "ok", "redis": "ok"}));
+    let metrics = eventually("the count of jobs in the metrics", SOON, || async {
+        let text =
+            api.client.get(format!("{}/metrics", api.base)).bearer_auth("s3cret").send().await.unwrap().text().await.unwrap();
+        text.contains("flyball_throttle_ready_jobs{throttle=\"default\"} 3.0").then_some(text)
+    })
+    .await;
+    assert!(metrics.contains("flyball_throttle_rps{throttle=\"default\"} 5.0") && metrics.contains("flyball_store_lost 0.0"));
+    let stream = api.client.get(format!("{}/api/v1/stream", api.base)).bearer_auth("s3cret").send().await.unwrap();
+    assert_eq!(stream.status(), StatusCode::OK);
+
+    api.cancel.cancel();
+
+    tokio::time::timeout(Duration::from_secs(5), api.served).await.expect("the server ends").unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn every_statement_of_the_api_can_be_prepared_on_the_migrated_schema() {
+    use sqlx::{Executor as _, SqlSafeStr as _};
+    let database = database().await;
+    let mut connection = database.pool().acquire().await.unwrap();
+    for (name, statement) in api::postgres::STATEMENTS {
+        let prepared = connection.prepare(sqlx::AssertSqlSafe(statement.to_owned()).into_sql_str()).await;
+        assert!(prepared.is_ok(), "{name}: {:?}", prepared.err());
+    }
+}
