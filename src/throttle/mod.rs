@@ -21,6 +21,6 @@ pub use file::KnobsFile;
 pub use knobs::{Knobs, Mode, OnStoreLoss};
 pub use memory::MemoryStore;
 pub use name::Name;
-pub use redis::RedisStore;
+pub use self::redis::RedisStore;
 pub use seed::seed;
 pub use store::{Answer, Ask, Change, Error, Grant, LaneAsk, Limit, MAX_LANES_PER_ASK, Problem, Status, Store};

@@ -2,8 +2,10 @@
 
 mod support;
 
+mod api;
 mod chaos;
 mod jobs;
+mod outbound;
 mod runner;
 mod services;
 mod throttle;

@@ -23,7 +23,7 @@ pub struct World {
 
 enum Raw {
     Memory(Arc<MemoryStore>),
-    Redis { client: redis::Client, prefix: String, _server: Option<Server> },
+    Redis { client: Box<redis::Client>, prefix: String, _server: Option<Server> },
 }
 
 impl World {
@@ -48,7 +48,7 @@ impl World {
         let clock = now.clone();
         let store = RedisStore::connect(url, prefix).expect("a URL").with_bound(Duration::from_secs(20));
         let store = store.with_clock(Arc::new(move || clock.load(Ordering::SeqCst)));
-        let client = redis::Client::open(url).expect("a URL");
+        let client = Box::new(redis::Client::open(url).expect("a URL"));
         Self { store: Arc::new(store), now, raw: Raw::Redis { client, prefix: prefix.to_owned(), _server: None } }
     }
 

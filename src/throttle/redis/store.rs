@@ -168,7 +168,9 @@ impl RedisStore {
             let mut call = self.call(verb);
             self.add_levels(&mut call, &chain);
             call.arg(chain.len());
-            chain.iter().for_each(|(_, parent)| drop(call.arg(parent)));
+            for (_, parent) in &chain {
+                call.arg(parent);
+            }
             add(&mut call);
             let texts = self.texts(call, self.ask_bound).await?;
             if texts.first().is_none_or(|word| word.0 != "chain") {
@@ -296,7 +298,9 @@ impl RedisStore {
         }
         // A hash that somebody deleted is no throttle any more.
         let mut pipe = redis::pipe();
-        names.iter().for_each(|name| drop(pipe.cmd("EXISTS").arg(self.key(name, "knobs"))));
+        for name in &names {
+            pipe.cmd("EXISTS").arg(self.key(name, "knobs"));
+        }
         let read = |mut redis: ConnectionManager| async move { pipe.query_async::<Vec<bool>>(&mut redis).await };
         let exist = self.link.run(self.operator_bound, read).await?;
         Ok(names.into_iter().zip(exist).filter_map(|(name, exists)| exists.then_some(name)).collect())
@@ -403,7 +407,9 @@ impl Store for RedisStore {
             let add = |call: &mut ScriptInvocation<'_>| {
                 call.key(self.key(throttle, &format!("lane:{key}")));
                 call.arg(units).arg(sane_cost(cost).to_string()).arg(key_charge.to_string());
-                charges.iter().for_each(|charge| drop(call.arg(charge.to_string())));
+                for charge in charges {
+                    call.arg(charge.to_string());
+                }
             };
             self.call_chain(throttle, "refund", add).await.map(drop)
         }

@@ -1,0 +1,287 @@
+//! What a job of the kind `http` asks to be sent.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+use crate::jobs::Issue;
+
+/// The fields of the arguments.
+const FIELDS: [&str; 6] = ["method", "url", "headers", "body", "timeout_ms", "success"];
+
+/// Methods that may be used.
+const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
+
+/// Headers that belong to the connection and not to the job.
+const RESERVED: [&str; 8] =
+    ["connection", "content-length", "expect", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"];
+
+/// Longest that one request may be given, in milliseconds.
+pub const MAX_TIMEOUT_MS: u64 = 600_000;
+
+const DEFAULT_TIMEOUT_MS: u64 = 30_000;
+
+/// A request that was checked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Request {
+    /// In capitals.
+    pub method: String,
+    /// Absolute, http or https.
+    pub url: String,
+    /// Names and values in the order of their names.
+    pub headers: Vec<(String, String)>,
+    /// The bytes to send, as text.
+    pub body: Option<String>,
+    /// True if the body was given as JSON, so that `content-type` defaults to it.
+    pub body_is_json: bool,
+    /// From connecting to the end of the answer.
+    pub timeout: Duration,
+    /// Statuses that mean done.
+    pub success: Vec<RangeInclusive<u16>>,
+}
+
+impl Request {
+    /// Reads a job's arguments, or lists everything that is wrong with them.
+    pub fn parse(args: &Value) -> Result<Self, Vec<Issue>> {
+        let Some(args) = args.as_object() else {
+            let message = format!("must be an object with the fields {}", FIELDS.join(", "));
+            return Err(vec![Issue { pointer: String::new(), message }]);
+        };
+        let mut issues = Vec::new();
+        for field in args.keys().filter(|field| !FIELDS.contains(&field.as_str())) {
+            complain(&mut issues, &pointer(&[field]), format!("is not a field; fields are {}", FIELDS.join(", ")));
+        }
+        let (body, body_is_json) = match args.get("body") {
+            None | Some(Value::Null) => (None, false),
+            Some(Value::String(text)) => (Some(text.clone()), false),
+            Some(json) => (Some(json.to_string()), true),
+        };
+        let request = Self {
+            method: method(args, &mut issues),
+            url: url(args, &mut issues),
+            headers: headers(args, &mut issues),
+            body,
+            body_is_json,
+            timeout: timeout(args, &mut issues),
+            success: success(args, &mut issues),
+        };
+        if issues.is_empty() { Ok(request) } else { Err(issues) }
+    }
+}
+
+fn method(args: &Map<String, Value>, issues: &mut Vec<Issue>) -> String {
+    match args.get("method") {
+        None => "GET".to_owned(),
+        Some(Value::String(text)) if METHODS.contains(&text.to_ascii_uppercase().as_str()) => text.to_ascii_uppercase(),
+        Some(other) => {
+            complain(issues, "/method", format!("{} is not allowed: use one of {}", short(other), METHODS.join(", ")));
+            String::new()
+        }
+    }
+}
+
+fn url(args: &Map<String, Value>, issues: &mut Vec<Issue>) -> String {
+    let url = match args.get("url") {
+        Some(Value::String(url)) => url,
+        Some(other) => {
+            complain(issues, "/url", format!("must be a text such as \"https://example.com/hook\", not {}", short(other)));
+            return String::new();
+        }
+        None => {
+            complain(issues, "/url", "is missing: say where to send the request, such as \"https://example.com/hook\"");
+            return String::new();
+        }
+    };
+    let allowed = "it must begin with http:// or https://";
+    match url.split_once("://").map(|(scheme, rest)| (scheme.to_ascii_lowercase(), rest)) {
+        None => complain(issues, "/url", format!("has no scheme: {allowed}")),
+        Some((scheme, _)) if scheme != "http" && scheme != "https" => {
+            complain(issues, "/url", format!("has the scheme {:?}: {allowed}", scheme.chars().take(32).collect::<String>()));
+        }
+        Some((_, rest)) if rest.split(['/', '?', '#']).next().is_none_or(str::is_empty) => {
+            complain(issues, "/url", "has no host: it must be like https://example.com/hook");
+        }
+        Some(_) if url.chars().any(|c| c.is_whitespace() || c.is_control()) => {
+            complain(issues, "/url", "has blanks or control characters: encode them as %20 and the like");
+        }
+        Some(_) => {}
+    }
+    url.clone()
+}
+
+fn headers(args: &Map<String, Value>, issues: &mut Vec<Issue>) -> Vec<(String, String)> {
+    let headers = match args.get("headers") {
+        None => return Vec::new(),
+        Some(Value::Object(headers)) => headers,
+        Some(other) => {
+            complain(issues, "/headers", format!("must be an object of names and texts, not {}", short(other)));
+            return Vec::new();
+        }
+    };
+    let mut list = Vec::new();
+    for (name, value) in headers {
+        let at = pointer(&["headers", name]);
+        let token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
+        if name.is_empty() || !name.chars().all(token) {
+            complain(issues, &at, "is not a header's name: use letters, digits and any of ! # $ % & ' * + - . ^ _ ` | ~");
+        } else if RESERVED.contains(&name.to_ascii_lowercase().as_str()) {
+            complain(issues, &at, "belongs to the connection and cannot be set");
+        }
+        match value {
+            Value::String(text) if text.chars().all(|c| c == '\t' || !c.is_control()) => {
+                list.push((name.clone(), text.clone()));
+            }
+            // The value may be a secret, so it is not shown.
+            Value::String(_) => complain(issues, &at, "has control characters: a header's value is one line of text"),
+            _ => complain(issues, &at, "must be a text"),
+        }
+    }
+    list
+}
+
+fn timeout(args: &Map<String, Value>, issues: &mut Vec<Issue>) -> Duration {
+    let ms = match args.get("timeout_ms") {
+        None => DEFAULT_TIMEOUT_MS,
+        Some(value) => value.as_u64().filter(|ms| (1..=MAX_TIMEOUT_MS).contains(ms)).unwrap_or_else(|| {
+            let message = format!("{} is not allowed: it must be a whole number from 1 to {MAX_TIMEOUT_MS}", short(value));
+            complain(issues, "/timeout_ms", message);
+            DEFAULT_TIMEOUT_MS
+        }),
+    };
+    Duration::from_millis(ms)
+}
+
+fn success(args: &Map<String, Value>, issues: &mut Vec<Issue>) -> Vec<RangeInclusive<u16>> {
+    let allowed = "use statuses from 100 to 599, such as 204, and ranges, such as \"200-299\"";
+    match args.get("success") {
+        None => vec![200..=299],
+        Some(Value::Array(list)) if !list.is_empty() => {
+            let mut ranges = Vec::new();
+            for (at, value) in list.iter().enumerate() {
+                match range(value) {
+                    Some(range) => ranges.push(range),
+                    None => complain(
+                        issues,
+                        &pointer(&["success", &at.to_string()]),
+                        format!("{} is not allowed: {allowed}", short(value)),
+                    ),
+                }
+            }
+            ranges
+        }
+        Some(other) => {
+            complain(issues, "/success", format!("{} is not allowed: it must be a list that is not empty; {allowed}", short(other)));
+            Vec::new()
+        }
+    }
+}
+
+fn range(value: &Value) -> Option<RangeInclusive<u16>> {
+    let status = |n: u16| (100..=599).contains(&n).then_some(n);
+    match value {
+        Value::Number(n) => {
+            let n = status(u16::try_from(n.as_u64()?).ok()?)?;
+            Some(n..=n)
+        }
+        Value::String(text) => {
+            let (from, to) = text.split_once('-').unwrap_or((text, text));
+            let (from, to) = (status(from.trim().parse().ok()?)?, status(to.trim().parse().ok()?)?);
+            (from <= to).then_some(from..=to)
+        }
+        _ => None,
+    }
+}
+
+fn complain(issues: &mut Vec<Issue>, pointer: &str, message: impl Into<String>) {
+    issues.push(Issue { pointer: pointer.to_owned(), message: message.into() });
+}
+
+/// A JSON pointer (RFC 6901).
+fn pointer(parts: &[&str]) -> String {
+    parts.iter().map(|part| format!("/{}", part.replace('~', "~0").replace('/', "~1"))).collect()
+}
+
+fn short(value: &Value) -> String {
+    match value {
+        Value::Object(_) => "an object".to_owned(),
+        Value::Array(_) => "a list".to_owned(),
+        other => other.to_string().chars().take(64).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn issues(args: Value) -> Vec<(String, String)> {
+        let issues = Request::parse(&args).expect_err("issues");
+        issues.into_iter().map(|issue| (issue.pointer, issue.message)).collect()
+    }
+
+    #[test]
+    fn a_url_alone_is_enough() {
+        let request = Request::parse(&json!({"url": "https://example.com/a?b=c"})).unwrap();
+
+        assert_eq!((request.method.as_str(), request.timeout.as_secs()), ("GET", 30));
+        assert_eq!((request.body, request.success), (None, vec![200..=299]));
+    }
+
+    #[test]
+    fn every_field_is_read() {
+        let args = json!({
+            "method": "post", "url": "HTTP://example.com", "headers": {"X-Token": "tä st"}, "body": {"a": [1]},
+            "timeout_ms": 600_000, "success": [200, "202-204", "404"],
+        });
+
+        let request = Request::parse(&args).unwrap();
+
+        assert_eq!(request.method, "POST");
+        assert_eq!(request.headers, [("X-Token".to_owned(), "tä st".to_owned())]);
+        assert_eq!((request.body.as_deref(), request.body_is_json), (Some("{\"a\":[1]}"), true));
+        assert_eq!(request.success, [200..=200, 202..=204, 404..=404]);
+        let text = Request::parse(&json!({"url": "http://a", "body": "plain"})).unwrap();
+        assert_eq!((text.body.as_deref(), text.body_is_json), (Some("plain"), false));
+    }
+
+    #[test]
+    fn urls_that_cannot_be_sent_to_are_refused() {
+        let cases = [
+            (json!({}), "is missing"),
+            (json!({"url": 3}), "must be a text"),
+            (json!({"url": ""}), "has no scheme"),
+            (json!({"url": "example.com/hook"}), "has no scheme: it must begin with http:// or https://"),
+            (json!({"url": "ftp://example.com"}), "has the scheme \"ftp\""),
+            (json!({"url": "file:///etc/passwd"}), "has the scheme \"file\""),
+            (json!({"url": "http:///path"}), "has no host"),
+            (json!({"url": "http://?x"}), "has no host"),
+            (json!({"url": "http://a b/"}), "has blanks"),
+            (json!({"url": "http://a/\r\nX: y"}), "has blanks or control characters"),
+        ];
+        for (args, expected) in cases {
+            let found = issues(args.clone());
+            assert_eq!(found.len(), 1, "{args}: {found:?}");
+            assert_eq!(found[0].0, "/url");
+            assert!(found[0].1.starts_with(expected), "{args}: {}", found[0].1);
+        }
+    }
+
+    #[test]
+    fn all_issues_are_listed_with_pointers() {
+        let found = issues(json!({
+            "url": "x", "method": "FETCH", "headers": {"bad name": "v", "a/b": "x\r\ny", "Connection": "close", "n": 1},
+            "timeout_ms": 0, "success": [200, 99, "300-200", true], "retries": 3,
+        }));
+
+        let pointers: Vec<&str> = found.iter().map(|(pointer, _)| pointer.as_str()).collect();
+        let expected = [
+            "/retries", "/method", "/url", "/headers/Connection", "/headers/a~1b", "/headers/a~1b", "/headers/bad name",
+            "/headers/n", "/timeout_ms", "/success/1", "/success/2", "/success/3",
+        ];
+        assert_eq!(pointers, expected);
+        assert!(found[0].1.contains("fields are method, url, headers, body, timeout_ms, success"), "{}", found[0].1);
+        assert_eq!(issues(json!([])), [(String::new(), "must be an object with the fields method, url, headers, body, timeout_ms, success".to_owned())]);
+    }
+}
