@@ -46,6 +46,10 @@ pub fn selectors(query: &str) -> Vec<&str> {
                     found.push(word);
                 }
             }
+            c if c.is_whitespace() => {
+                rest.bump();
+                continue;
+            }
             _ => rest.bump(),
         }
         skip_list = false;
