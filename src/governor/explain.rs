@@ -61,7 +61,7 @@ fn limiting(state: &State, cause: &Cause) -> String {
 }
 
 fn reason(state: &State, policy: &Policy, now: f64, before: f64, cause: &Cause) -> String {
-    let rate = rps(state.knob);
+    let rate = number(state.knob);
     match cause {
         Cause::NoReading => format!("no signal has been read yet; holding {rate} rps"),
         Cause::StoppedByHand => "a person stopped it (rps 0); it goes on when somebody sets a rate".to_owned(),
@@ -73,7 +73,7 @@ fn reason(state: &State, policy: &Policy, now: f64, before: f64, cause: &Cause) 
             let does = if state.breaker.phase == Phase::Open {
                 "staying stopped".to_owned()
             } else if state.knob < before * (1.0 - 1e-6) {
-                format!("lowering {} to {rate} rps, towards safe_rps", rps(before))
+                format!("lowering {} to {rate} rps, towards safe_rps", number(before))
             } else {
                 format!("staying at {rate} rps until it can be read again")
             };
@@ -84,10 +84,10 @@ fn reason(state: &State, policy: &Policy, now: f64, before: f64, cause: &Cause) 
             let by = breaker.by.as_deref().unwrap_or("a load");
             let again = if breaker.trips > 0 { format!(", {} times in a row", breaker.trips + 1) } else { String::new() };
             if now - breaker.since < 1e-6 {
-                format!("{by} rose to {} of its setpoint{again}: stopped", times(breaker.height))
+                format!("{by} rose to {} x its setpoint{again}: stopped", number(breaker.height))
             } else {
-                let held = format!("stopped {} ago by {by} at {} of its setpoint{again}", seconds(now - breaker.since), times(breaker.height));
-                format!("{held}; starts again when the load is gone")
+                let ago = seconds(now - breaker.since);
+                format!("{by} rose to {} x its setpoint {ago} ago{again}; it starts again when the load is gone", number(breaker.height))
             }
         }
         Cause::Signal { index, clamps } => {
@@ -108,13 +108,13 @@ fn reason(state: &State, policy: &Policy, now: f64, before: f64, cause: &Cause) 
 /// What the rate does, as a verb.
 fn motion(before: f64, after: f64) -> String {
     if before <= 0.0 {
-        format!("restarting at {} rps", rps(after))
+        format!("restarting at {} rps", number(after))
     } else if after > before * 1.005 {
-        format!("raising {} to {} rps", rps(before), rps(after))
+        format!("raising {} to {} rps", number(before), number(after))
     } else if after < before * 0.995 {
-        format!("lowering {} to {} rps", rps(before), rps(after))
+        format!("lowering {} to {} rps", number(before), number(after))
     } else {
-        format!("holding {} rps", rps(after))
+        format!("holding {} rps", number(after))
     }
 }
 
@@ -126,7 +126,7 @@ fn bound(state: &State, now: f64, clamp: Clamp) -> String {
         Clamp::Floor => ", the floor below the usual rate".to_owned(),
         Clamp::Person => state.hold.map_or_else(String::new, |hold| {
             let (set, left) = (seconds(now - hold.from), seconds(hold.until - now));
-            format!("; a person set {} rps {set} ago, it is not raised for {left} more", rps(hold.rps))
+            format!("; a person set {} rps {set} ago, it is not raised for {left} more", number(hold.rps))
         }),
         Clamp::Max => ", the highest rate allowed (max)".to_owned(),
         Clamp::Min => ", the lowest rate allowed (min)".to_owned(),
@@ -179,16 +179,6 @@ fn terms(state: &State, policy: &Policy, now: f64, cause: &Cause) -> BTreeMap<St
     terms
 }
 
-/// A rate for people: three digits and more.
-pub fn rps(value: f64) -> String {
-    match value.abs() {
-        a if a == 0.0 || a >= 99.95 => format!("{value:.0}"),
-        a if a >= 9.995 => format!("{value:.1}"),
-        a if a >= 0.9995 => format!("{value:.2}"),
-        _ => format!("{value:.4}"),
-    }
-}
-
 /// A value for people: three digits, no trailing zeros.
 pub fn number(value: f64) -> String {
     let text = match value.abs() {
@@ -208,8 +198,4 @@ pub fn seconds(value: f64) -> String {
         s if s < 7170.0 => format!("{:.0} min", s / 60.0),
         s => format!("{:.0} h", s / 3600.0),
     }
-}
-
-fn times(value: f64) -> String {
-    format!("{} times", number(value))
 }

@@ -8,21 +8,32 @@
 //! decide who leads (it is told a term, and everything it writes is fenced by it).
 
 pub mod breaker;
+pub mod counters;
+pub mod decision;
 pub mod explain;
 pub mod keys;
 pub mod limits;
 mod parse;
 pub mod plan;
 pub mod policy;
+pub mod postgres;
 mod ratio;
+pub mod reconcile;
 pub mod signal;
+pub mod view;
+pub mod why;
 pub mod work;
 
+#[cfg(test)]
+mod plant_tests;
+#[cfg(test)]
+mod vectors_tests;
+
 pub use breaker::Phase;
+pub use decision::Decision;
 pub use limits::Bounds;
 pub use plan::{Observation, Plan, Sample, State};
 pub use policy::{Law, Policy};
-#[cfg(test)]
-mod vectors_tests;
-#[cfg(test)]
-mod plant_tests;
+pub use postgres::Journal;
+pub use reconcile::{Governor, Report};
+pub use view::{SignalView, View};

@@ -64,7 +64,7 @@ fn check_names(report: &mut Report, policy: &Policy, place: &Spanned<DeValue>) {
             let tables = place.get_ref().as_array().into_iter().flat_map(|a| a.iter());
             let places = tables.filter_map(|t| t.get_ref().as_table()?.iter().find(|(k, _)| k.get_ref() == "name"));
             let same = places.filter(|(_, v)| v.get_ref().as_str() == Some(&signal.name)).map(|(_, v)| v.span());
-            let place = same.last().unwrap_or_else(|| place.span());
+            let place = same.max_by_key(|span| span.start).unwrap_or_else(|| place.span());
             report.refuse(&place, "signal.name", format!("{:?} is the name of another signal too; give each its own", signal.name));
         }
     }

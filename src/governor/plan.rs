@@ -147,15 +147,21 @@ impl State {
     /// A stored state, taken up at `now`: signals get half of their patience to show themselves.
     /// `None` if it is of another form or cannot be used.
     pub fn resume(stored: Value, policy: &Policy, now: f64) -> Option<Self> {
+        let mut state = Self::stored(stored, policy)?;
+        for signal in &mut state.signals {
+            signal.front.seen = signal.front.seen.map(|seen| seen.max(now - policy.law.stale_hold_s / 2.0));
+        }
+        state.began_at = now;
+        Some(state)
+    }
+
+    /// A stored state, to look at.
+    pub fn stored(stored: Value, policy: &Policy) -> Option<Self> {
         let mut state: Self = serde_json::from_value(stored).ok()?;
         if state.form != FORM || !state.u.is_finite() {
             return None;
         }
         state.adopt(policy);
-        for signal in &mut state.signals {
-            signal.front.seen = signal.front.seen.map(|seen| seen.max(now - policy.law.stale_hold_s / 2.0));
-        }
-        state.began_at = now;
         Some(state)
     }
 
@@ -322,11 +328,13 @@ impl State {
 
     /// The signals of which nothing new became visible for too long.
     fn stale(&self, policy: &Policy, now: f64) -> Vec<String> {
-        let late = |signal: &&Signal| {
-            let patience_s = signal.front.patience_s(policy.law.stale_hold_s, STALE_GAPS);
-            now - signal.front.seen.unwrap_or(self.began_at) > patience_s
-        };
+        let late = |signal: &&Signal| now - signal.front.seen.unwrap_or(self.began_at) > self.patience_s(policy, signal);
         self.signals.iter().filter(late).map(|s| s.name.clone()).collect()
+    }
+
+    /// How long a signal may be silent before it counts as stale, in seconds.
+    pub(super) fn patience_s(&self, policy: &Policy, signal: &Signal) -> f64 {
+        signal.front.patience_s(policy.law.stale_hold_s, STALE_GAPS)
     }
 
     pub(super) fn rebase(&mut self, policy: &Policy, now: f64) {

@@ -138,7 +138,7 @@ fn a_persons_rate_is_the_new_start_and_is_not_exceeded_for_a_minute() {
     plant.run(60);
     assert!(plant.since(at + 2.0).all(|s| s.knob <= 30.0 + 1e-9));
     assert_eq!(plant.plan.limiting, "person", "{}", plant.plan.reason);
-    assert!(plant.plan.reason.contains("a person set 30.0 rps"), "{}", plant.plan.reason);
+    assert!(plant.plan.reason.contains("a person set 30 rps"), "{}", plant.plan.reason);
     plant.run(10);
     assert!(plant.knob > 30.0 && plant.knob < 40.0, "then grows from there: {}", plant.knob);
     plant.run(300);
