@@ -9,11 +9,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::sync::{Mutex as AsyncMutex, broadcast};
-use tokio::time::Instant;
 
 use super::counters::Counters;
 use super::decision::Decision;
@@ -87,11 +85,25 @@ struct Governed {
 struct Desk {
     term: Option<u64>,
     state: Option<State>,
-    due: Option<Instant>,
+    /// When the next tick is due, by the store's clock.
+    due: Option<f64>,
     counters: Option<Counters>,
     looked: Option<Counters>,
     feedback: Option<Feedback>,
     kept: Option<Decision>,
+}
+
+impl Desk {
+    /// True if a tick is due at `now`; the next one is then due a tick later.
+    fn is_due(&mut self, now: f64, tick_s: f64) -> bool {
+        // A little early is on time, or the caller's own jitter would skip every other tick. A due time that is further away
+        // than a tick was set by a clock that has been corrected since.
+        if self.due.is_some_and(|due| now < due - 0.2 && due - now <= tick_s) {
+            return false;
+        }
+        self.due = Some(self.due.filter(|due| (due - now).abs() < 0.5 * tick_s).unwrap_or(now) + tick_s);
+        true
+    }
 }
 
 impl Governor {
@@ -188,18 +200,11 @@ impl Governor {
     }
 
     async fn try_tick(&self, throttle: &Governed, term: u64) -> Result<Report, Trouble> {
-        let tick = Duration::from_secs_f64(throttle.policy.law.tick_s);
-        {
-            let mut desk = throttle.desk.lock().await;
-            let now = Instant::now();
-            // A little early is on time, or a caller's own jitter would skip every other tick.
-            if desk.due.is_some_and(|due| now + Duration::from_millis(200) < due) {
-                return Ok(Report::default());
-            }
-            desk.due = Some(desk.due.filter(|due| now < *due + tick).map_or(now + tick, |due| due + tick));
-        }
         let Some(status) = self.store.status(&throttle.name).await? else { return Ok(self.unknown(throttle)) };
         let now = status.at_us as f64 / 1e6;
+        if !throttle.desk.lock().await.is_due(now, throttle.policy.law.tick_s) {
+            return Ok(Report::default());
+        }
         // Signals are read without the desk, so that a slow Prometheus never holds up the fast path.
         let (readings, told) = tokio::join!(self.read(throttle, now), (self.feedback)(throttle.name.as_str()));
         let Some(status) = self.store.status(&throttle.name).await? else { return Ok(self.unknown(throttle)) };
