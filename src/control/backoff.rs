@@ -1,0 +1,64 @@
+//! Exponential back-off with full jitter.
+//!
+//! Many workers that failed together must not come back together, so the delay is drawn evenly from nothing up to the
+//! exponential bound ("full jitter") instead of being that bound with a little noise.
+
+use std::time::Duration;
+
+/// The delay before try number `attempt + 1`, drawn from `[0, min(max, base * 2^attempt)]`.
+///
+/// `unit_random` is a draw from `[0, 1)`; anything else is brought into that range, so that a bad source of randomness
+/// can make delays less even and never longer than `max`.
+///
+/// ```
+/// use std::time::Duration;
+/// use flyball::control::backoff::delay;
+/// let (base, max) = (Duration::from_secs(1), Duration::from_secs(60));
+/// assert_eq!(delay(3, base, max, 0.5), Duration::from_secs(4));
+/// assert_eq!(delay(30, base, max, 1.0), max);
+/// ```
+pub fn delay(attempt: u32, base: Duration, max: Duration, unit_random: f64) -> Duration {
+    bound(attempt, base, max).mul_f64(super::within(unit_random, 0.0, 1.0)).min(max)
+}
+
+/// The longest delay before try number `attempt + 1`.
+pub fn bound(attempt: u32, base: Duration, max: Duration) -> Duration {
+    // 2^64 times anything that can be measured is over every maximum: larger exponents would only overflow.
+    let doubled = base.as_secs_f64() * 2f64.powi(attempt.min(64) as i32);
+    if doubled >= max.as_secs_f64() { max } else { Duration::from_secs_f64(doubled) }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn bounds_double_until_the_maximum() {
+        let (base, max) = (Duration::from_millis(500), Duration::from_secs(5));
+        let bounds: Vec<u128> = (0..6).map(|n| bound(n, base, max).as_millis()).collect();
+        assert_eq!(bounds, [500, 1000, 2000, 4000, 5000, 5000]);
+    }
+
+    #[test]
+    fn a_bad_random_source_cannot_lengthen_the_delay() {
+        let (base, max) = (Duration::from_secs(1), Duration::from_secs(9));
+        for bad in [f64::NAN, -3.0, 7.0, f64::INFINITY, f64::NEG_INFINITY] {
+            assert!(delay(20, base, max, bad) <= max, "{bad}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn delays_are_bounded_and_grow_with_the_draw(
+            attempt in any::<u32>(), base_ms in 0u64..100_000, max_ms in 0u64..10_000_000, a in 0.0..1.0f64, b in 0.0..1.0f64,
+        ) {
+            let (base, max) = (Duration::from_millis(base_ms), Duration::from_millis(max_ms));
+            let (low, high) = (a.min(b), a.max(b));
+            prop_assert!(delay(attempt, base, max, low) <= delay(attempt, base, max, high));
+            prop_assert!(delay(attempt, base, max, high) <= bound(attempt, base, max));
+            prop_assert!(bound(attempt, base, max) <= bound(attempt.saturating_add(1), base, max));
+        }
+    }
+}

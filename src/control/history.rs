@@ -1,0 +1,114 @@
+//! What was really let through: the work rate of the last twenty minutes, and its mean and lag at any time in it.
+
+use std::collections::VecDeque;
+
+/// How long records are kept, in seconds.
+pub const KEEP_S: f64 = 1200.0;
+
+/// Most records that are kept, whatever the tick.
+const KEEP_MAX: usize = 1200;
+
+/// One stretch of constant work rate: `(end, length in seconds, rate)`; it covers `(end - length, end]`.
+type Record = (f64, f64, f64);
+
+/// The work rate let through, oldest record first.
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(transparent)]
+pub struct History {
+    records: VecDeque<Record>,
+}
+
+impl History {
+    /// Adds the rate of the `span_s` that end at `t`. Records out of order or without length are ignored.
+    pub fn push(&mut self, t: f64, span_s: f64, rate: f64) {
+        let in_order = self.records.back().is_none_or(|last| t > last.0);
+        if !(t.is_finite() && span_s > 0.0 && rate.is_finite() && in_order) {
+            return;
+        }
+        self.records.push_back((t, span_s, rate));
+        while self.records.len() > KEEP_MAX || self.records.front().is_some_and(|first| first.0 < t - KEEP_S) {
+            self.records.pop_front();
+        }
+    }
+
+    /// Mean rate over `(from, to]`; where there is no record, the oldest one counts; 0 without any.
+    pub fn mean(&self, from: f64, to: f64) -> f64 {
+        let (mut sum, mut weight) = (0.0, 0.0);
+        for &(end, span, rate) in self.records.iter().rev() {
+            if end <= from {
+                break;
+            }
+            let overlap = end.min(to) - (end - span).max(from);
+            if overlap > 0.0 {
+                sum += overlap * rate;
+                weight += overlap;
+            }
+        }
+        if weight > 0.0 { sum / weight } else { self.oldest() }
+    }
+
+    /// The rate seen through a first-order lag of `tau_s`, at time `at`; what a load average has heard of it.
+    pub fn lagged(&self, at: f64, tau_s: f64) -> f64 {
+        if tau_s <= 1.0 {
+            let span = self.records.back().map_or(5.0, |last| last.1);
+            return self.mean(at - span, at);
+        }
+        let (mut sum, mut weight) = (0.0, 0.0);
+        for &(end, span, rate) in self.records.iter().rev() {
+            let (high, low) = (end.min(at), end - span);
+            if high <= low {
+                continue;
+            }
+            let share = ((high - at) / tau_s).exp() - ((low - at) / tau_s).exp();
+            sum += share * rate;
+            weight += share;
+            if at - low > 6.0 * tau_s {
+                break;
+            }
+        }
+        if weight > 0.0 { sum / weight } else { self.oldest() }
+    }
+
+    /// Multiplies every rate, when the unit of work changes.
+    pub fn scale(&mut self, factor: f64) {
+        self.records.iter_mut().for_each(|record| record.2 *= factor);
+    }
+
+    /// Moves every record in time, when the clock was set back.
+    pub fn shift(&mut self, by_s: f64) {
+        self.records.iter_mut().for_each(|record| record.0 += by_s);
+    }
+
+    /// True before the first record.
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    fn oldest(&self) -> f64 {
+        self.records.front().map_or(0.0, |first| first.2)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn old_records_leave_and_bad_ones_never_enter() {
+        let mut history = History::default();
+        for t in 0..1000 {
+            history.push(f64::from(t) * 5.0, 5.0, 1.0);
+        }
+        history.push(f64::NAN, 5.0, 1.0);
+        history.push(10.0, 5.0, 9.0);
+        history.push(1e6, 5.0, f64::INFINITY);
+        assert_eq!(history.records.len(), 241);
+        assert_eq!(history.mean(0.0, 5000.0), 1.0);
+    }
+
+    #[test]
+    fn an_empty_history_has_let_nothing_through() {
+        let history = History::default();
+        assert_eq!((history.mean(0.0, 60.0), history.lagged(60.0, 60.0)), (0.0, 0.0));
+    }
+}

@@ -1,0 +1,172 @@
+//! The observer: which part of the load is ours, and how much load does one unit of our work make?
+//!
+//! A Kalman filter of `(b, c)` in `z = b + c*phi + noise`: `z` the de-lagged load in setpoints, `phi` the mean work rate
+//! over the same time, `b` the background that is not ours, `c` the cost of our work. Both walk. A surprise that noise
+//! cannot explain is split: half of it may be the background, half the cost, and the next samples decide.
+//!
+//! The model may hold the rate back or scale a gain. It never lifts the rate, except at the restart after a trip,
+//! where the rate that tripped bounds it.
+
+use super::within;
+
+/// Walk of the background per 15 s, in setpoints.
+const BACKGROUND_WALK: f64 = 0.05;
+/// Relative walk of the cost per 15 s.
+const COST_WALK: f64 = 0.025;
+/// First guess of the variance of a de-lagged sample at the setpoint.
+const NOISE: f64 = 0.10;
+/// One innovation of this many sigmas: something jumped.
+const JUMP: f64 = 3.0;
+/// A mean normalised innovation beyond this: something drifts.
+const DRIFT: f64 = 2.0;
+
+/// What the filter believes.
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Observer {
+    /// The background, in setpoints.
+    pub b: f64,
+    /// Load per unit of our work rate, in setpoints; `None` before the first sample with work.
+    pub c: Option<f64>,
+    /// Variance of `b`.
+    pub bb: f64,
+    /// Covariance.
+    pub bc: f64,
+    /// Variance of `c`.
+    pub cc: f64,
+    /// Variance of a de-lagged sample at the setpoint.
+    pub noise: f64,
+    /// Mean normalised innovation.
+    pub nu: f64,
+    /// Mean of `z/phi`: what `c` would be if all the load were ours.
+    pub top: f64,
+}
+
+impl Default for Observer {
+    fn default() -> Self {
+        Self { b: 0.0, c: None, bb: 0.0, bc: 0.0, cc: 0.0, noise: NOISE, nu: 0.0, top: 0.0 }
+    }
+}
+
+impl Observer {
+    /// Learns from one de-lagged sample `z` that covers `dt_s` seconds in which work went at the mean rate `phi`.
+    pub fn update(&mut self, z: f64, phi: f64, dt_s: f64) {
+        let Some(c) = self.c else {
+            if phi > 0.0 {
+                let z = z.max(0.02);
+                self.b = 0.4 * z;
+                let c = 0.6 * z / phi;
+                (self.c, self.bb, self.bc, self.cc) = (Some(c), 0.09, 0.0, c * c);
+            }
+            return;
+        };
+
+        // Predict: both walk.
+        let n = dt_s / 15.0;
+        if phi > 0.0 {
+            let top = z.max(0.1) / phi;
+            self.top = if self.top == 0.0 { top } else { self.top + (n / 8.0).min(1.0) * (top - self.top) };
+        }
+        let scale = c.max(0.3 * self.top.min(20.0 * c));
+        let mut bb = (self.bb + BACKGROUND_WALK.powi(2) * n).min(9.0);
+        let mut cc = (self.cc + (COST_WALK * scale).powi(2) * n).min((10.0 * scale).powi(2));
+        let bc = covariance(self.bc, bb, cc);
+        let load = self.b + c * phi;
+        let innovation = z - load;
+        let noise = self.noise * load.max(0.2) + 1e-4;
+        let model = bb + 2.0 * phi * bc + phi * phi * cc;
+        let mut total = model + noise;
+
+        // Surprise, or one more sample to learn the noise from.
+        self.nu += 0.5 * (within(innovation / total.sqrt(), -3.0, 3.0) - self.nu);
+        if innovation * innovation > JUMP.powi(2) * total || self.nu.abs() > DRIFT {
+            bb += (0.5 * innovation).powi(2);
+            if c * phi > 0.02 {
+                cc += (0.5 * innovation / phi).powi(2);
+            }
+            total = bb + 2.0 * phi * bc + phi * phi * cc + noise;
+        } else {
+            let seen = (innovation * innovation - model) / load.max(0.2);
+            self.noise = within(self.noise + 0.03 * (seen - self.noise), 0.003, 3.0);
+        }
+
+        // Correct. The cost may at most halve in one step.
+        let (gain_b, gain_c) = (bb + phi * bc, bc + phi * cc);
+        self.b += gain_b / total * innovation;
+        let mut c = (c + gain_c / total * innovation).max(0.5 * c);
+        self.bb = (bb - gain_b * gain_b / total).max(1e-5);
+        self.cc = (cc - gain_c * gain_c / total).max((0.01 * c).powi(2));
+        self.bc = covariance(bc - gain_b * gain_c / total, self.bb, self.cc);
+        if self.b < 0.0 {
+            // No background is negative: the excess belongs to our work.
+            if c * phi > 0.02 {
+                c = (c + self.b / phi).max(0.5 * c);
+            }
+            self.b = 0.0;
+        }
+        self.c = Some(c.max(f64::MIN_POSITIVE));
+        self.forget_nonsense();
+    }
+
+    /// The work rate at which the load reaches the setpoint, `k` sigmas optimistic; `None` before anything is known.
+    pub fn room(&self, k: f64) -> Option<f64> {
+        let c = self.c?;
+        let v = (1.0 - self.b).max(0.0) / c;
+        let sigma = if k == 0.0 { 0.0 } else { (self.bb + 2.0 * v * self.bc + v * v * self.cc).max(0.0).sqrt() };
+        Some((1.0 - self.b + k * sigma).max(0.0) / c)
+    }
+
+    /// Our part of the load at work rate `v`, the cost taken `k` sigmas high; 1 before anything is known.
+    pub fn share(&self, v: f64, k: f64) -> f64 {
+        let Some(c) = self.c else { return 1.0 };
+        (c + k * self.cc.max(0.0).sqrt()) * v / (c * v + self.b).max(1e-9)
+    }
+
+    /// Changes the unit of work: rates become `factor` times larger, costs that much smaller.
+    pub fn scale(&mut self, factor: f64) {
+        self.c = self.c.map(|c| c / factor);
+        self.bc /= factor;
+        self.cc /= factor * factor;
+        self.top /= factor;
+    }
+
+    /// Starts over if absurd input drove any number out of what can be computed with.
+    fn forget_nonsense(&mut self) {
+        let numbers = [self.b, self.c.unwrap_or(0.0), self.bb, self.bc, self.cc, self.noise, self.nu, self.top];
+        if numbers.iter().any(|x| !x.is_finite()) {
+            *self = Self::default();
+        }
+    }
+}
+
+/// A covariance that its two variances allow.
+fn covariance(bc: f64, bb: f64, cc: f64) -> f64 {
+    let limit = 0.999 * (bb * cc).max(0.0).sqrt();
+    within(bc, -limit, limit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn background_and_cost_are_told_apart_when_the_rate_moves() {
+        let (b, c) = (0.3, 0.02);
+        let mut observer = Observer::default();
+        for n in 0..400 {
+            let phi = if n / 20 % 2 == 0 { 10.0 } else { 25.0 };
+            observer.update(b + c * phi, phi, 15.0);
+        }
+        assert!((observer.b - b).abs() < 0.05, "{observer:?}");
+        assert!((observer.c.unwrap() / c - 1.0).abs() < 0.1, "{observer:?}");
+        assert!((observer.room(0.0).unwrap() / 35.0 - 1.0).abs() < 0.1);
+    }
+
+    #[test]
+    fn absurd_samples_leave_a_usable_filter() {
+        let mut observer = Observer::default();
+        for (z, phi) in [(20.0, 1e9), (0.0, 0.0), (20.0, 1e-12), (1.0, 1e300), (20.0, 1e-300), (0.5, 3.0)] {
+            observer.update(z, phi, 15.0);
+            assert!(observer.share(5.0, 2.0).is_finite() && observer.room(1.0).is_none_or(|r| !r.is_nan()), "{observer:?}");
+        }
+    }
+}

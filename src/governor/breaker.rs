@@ -1,0 +1,241 @@
+//! The breaker: stops the work at once when a load runs away, waits until it is gone, restarts gently.
+//!
+//! ```text
+//!            a load above its trip level
+//!   ┌────────┐ ───────────────────────▶ ┌──────┐
+//!   │ closed │                          │ open │ ◀─┐ above the trip level again
+//!   └────────┘ ◀───── ┌───────────┐ ◀── └──────┘   │
+//!     a sample taken  │ half open │  load gone     │
+//!     after restart   └───────────┘ ───────────────┘
+//! ```
+//!
+//! Half open is the restarted rate, which may fall and may not rise until a sample taken wholly after the restart has been
+//! seen. Two eyes can trip it: the tick, on samples from Prometheus; and the fast path, every second, on raw probes.
+
+use super::explain::Cause;
+use super::limits::Bounds;
+use super::plan::{Plan, Sample, State};
+use super::policy::{Kind, Policy};
+use crate::control::trip;
+
+/// A de-lagged value trips only if the raw one is above this many setpoints as well.
+const CONFIRM: f64 = 1.1;
+/// Samples this much younger than the last action may trip again: older ones show what was before it, in seconds.
+const SETTLE_S: f64 = 5.0;
+/// The same for the fast path, whose looks are not late.
+const SETTLE_FAST_S: f64 = 2.0;
+/// The predicted load below which the breaker closes, in setpoints.
+const CLOSE_BELOW: f64 = 1.1;
+/// For this long after a trip the fast path goes on looking for the peak, in seconds.
+const PEAK_S: f64 = 3.0;
+/// Long before any time that will be seen.
+const NEVER: f64 = -1e9;
+
+/// Where the breaker stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// Work flows.
+    #[default]
+    Closed,
+    /// Work is stopped.
+    Open,
+    /// Work flows again, and no sample has confirmed yet that it may.
+    HalfOpen,
+}
+
+/// The breaker's memory.
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Breaker {
+    /// Where it stands.
+    pub phase: Phase,
+    /// Since when, in unix seconds.
+    pub since: f64,
+    /// When it last tripped or restarted.
+    pub acted_at: f64,
+    /// The work rate that tripped it.
+    pub v_trip: f64,
+    /// Re-trips in a row.
+    pub trips: u32,
+    /// The signal that tripped it last.
+    pub by: Option<String>,
+    /// How high it was, in setpoints.
+    pub height: f64,
+    /// The highest de-lagged look of the fast path around the trip, in setpoints.
+    pub peak: f64,
+    /// The log work rate of the restart.
+    pub restart_u: f64,
+}
+
+impl Default for Breaker {
+    fn default() -> Self {
+        Self {
+            phase: Phase::Closed,
+            since: NEVER,
+            acted_at: NEVER,
+            v_trip: 0.0,
+            trips: 0,
+            by: None,
+            height: 0.0,
+            peak: 0.0,
+            restart_u: 0.0,
+        }
+    }
+}
+
+impl Breaker {
+    /// Moves every time by `by_s`, when the clock was set back.
+    pub fn shift(&mut self, by_s: f64) {
+        self.since += by_s;
+        self.acted_at += by_s;
+    }
+}
+
+impl State {
+    /// The fast path, every second: one raw look per probed signal. Trips on two looks in a row above the level, or on one far
+    /// above it. `achieved_rps` is what was let through since the previous call, if that is known.
+    pub fn fast(&mut self, policy: &Policy, bounds: Bounds, now: f64, achieved_rps: Option<f64>, looks: &[Sample]) -> Option<Plan> {
+        if !policy.law.breaker || !now.is_finite() {
+            return None;
+        }
+        let mut tripped = None;
+        for (n, (signal, about)) in self.signals.iter_mut().zip(&policy.signals).enumerate() {
+            let look = looks.iter().find(|l| l.signal == about.name).and_then(|l| Some((l.at, l.value?)));
+            let Some((at, value)) = look.filter(|(at, v)| at.is_finite() && v.is_finite() && *v >= 0.0) else { continue };
+            if about.kind != Kind::Load {
+                continue;
+            }
+            let (x, z) = signal.look(at, value, about.setpoint);
+            if self.breaker.phase == Phase::Open {
+                if now <= self.breaker.since + PEAK_S {
+                    self.breaker.peak = self.breaker.peak.max(z);
+                }
+                continue;
+            }
+            let high = x > signal.trip_x || (z > signal.trip_z && x > CONFIRM);
+            signal.alarms = if high && at >= self.breaker.acted_at + SETTLE_FAST_S { signal.alarms + 1 } else { 0 };
+            if signal.alarms >= 2 || (signal.alarms == 1 && x > 1.5 * signal.trip_x) {
+                tripped = tripped.or(Some((n, x, z)));
+            }
+        }
+        let (n, x, z) = tripped.filter(|_| !self.stopped)?;
+        let before = self.knob;
+        let recent = self.history.mean(now - policy.law.tick_s, now);
+        let achieved = achieved_rps.filter(|a| a.is_finite()).map_or(0.0, |a| a * self.work.w);
+        let (rate, ceiling) = (recent.max(achieved), self.u.exp());
+        self.trip(policy, now, n, x, if rate > 0.0 { rate.min(ceiling) } else { ceiling });
+        self.breaker.peak = z;
+        self.u = self.lowest(bounds.sound());
+        self.rebase(policy, now);
+        Some(self.finish(policy, bounds, now, before, Cause::Open))
+    }
+
+    /// One tick of the breaker; true while it is open.
+    pub(super) fn breaker_holds(&mut self, policy: &Policy, bounds: Bounds, now: f64) -> bool {
+        if self.breaker.phase == Phase::Open {
+            return !self.may_close(policy, now) || !self.restart(policy, bounds, now);
+        }
+        if let Some((n, height, v)) = self.overloaded(policy, now) {
+            self.trip(policy, now, n, height, v);
+            return true;
+        }
+        if self.breaker.phase == Phase::HalfOpen && self.confirmed(policy, now) {
+            (self.breaker.phase, self.breaker.since) = (Phase::Closed, now);
+        }
+        false
+    }
+
+    /// The load whose newest sample says overload: which, how high, and the work rate when it was taken.
+    fn overloaded(&self, policy: &Policy, now: f64) -> Option<(usize, f64, f64)> {
+        self.loads(policy).find_map(|n| {
+            let signal = &self.signals[n];
+            let at = signal.front.at?;
+            // Only what became visible now, and was taken after we last acted.
+            if signal.front.seen != Some(now) || at < self.breaker.acted_at + SETTLE_S {
+                return None;
+            }
+            let x = signal.clean();
+            let high = x > signal.trip_x || (signal.front.z > signal.trip_z && x > CONFIRM);
+            high.then(|| (n, x, self.history.mean(at - signal.front.span_s, at)))
+        })
+    }
+
+    fn trip(&mut self, policy: &Policy, now: f64, n: usize, height: f64, v: f64) {
+        let breaker = &mut self.breaker;
+        let again = now - breaker.acted_at < policy.law.retrip_s;
+        let v = v.max(1e-12);
+        breaker.trips = if again { breaker.trips.saturating_add(1) } else { 0 };
+        breaker.v_trip = if again { v.min(breaker.v_trip) } else { v };
+        breaker.phase = Phase::Open;
+        (breaker.since, breaker.acted_at) = (now, now);
+        (breaker.by, breaker.height, breaker.peak) = (Some(self.signals[n].name.clone()), height, 0.0);
+        self.signals.iter_mut().for_each(|signal| signal.alarms = 0);
+    }
+
+    /// Every load has a sample well after the trip that shows it gone, and its average has forgotten (or was waited for).
+    fn may_close(&mut self, policy: &Policy, now: f64) -> bool {
+        let (law, since) = (&policy.law, self.breaker.since);
+        let open_s = now - since;
+        if open_s < trip::open_s(law.open_min_s, self.breaker.trips) {
+            return false;
+        }
+        let loads: Vec<usize> = self.loads(policy).filter(|&n| self.signals[n].front.at.is_some()).collect();
+        loads.into_iter().all(|n| {
+            let signal = &mut self.signals[n];
+            signal.memory.0 = 0.0;
+            let after_trip = signal.front.at.is_some_and(|at| at >= since + law.open_min_s / 2.0);
+            let forgotten = || signal.predict(law, now, &self.history) < CLOSE_BELOW;
+            after_trip && signal.front.z < 1.0 && (open_s >= law.close_wait_s || forgotten())
+        })
+    }
+
+    /// Restarts at the modelled rate, bounded by the one that tripped. Answers true.
+    fn restart(&mut self, policy: &Policy, bounds: Bounds, now: f64) -> bool {
+        let law = &policy.law;
+        let loads: Vec<usize> = self.loads(policy).filter(|&n| self.signals[n].front.at.is_some()).collect();
+        let (v_trip, peak) = (self.breaker.v_trip, self.breaker.peak);
+        let mut room: Option<f64> = None;
+        for &n in &loads {
+            let signal = &mut self.signals[n];
+            if law.observer && signal.observer.c.is_some() {
+                // Nothing of ours was running: what is left is the background.
+                signal.observer.b = signal.observer.b.min(signal.front.z);
+                room = room.into_iter().chain(signal.observer.room(0.0)).reduce(f64::min);
+            }
+            if peak > 1.0 && self.breaker.by.as_ref() == Some(&signal.name) {
+                // The fast path saw how high this rate drove the load, which is a measurement of the cost.
+                let b = signal.observer.b.min(signal.front.z).min(0.9);
+                room = room.into_iter().chain([v_trip * (1.0 - b) / (peak - b)]).reduce(f64::min);
+            }
+        }
+        let v = trip::restart(v_trip, room, law.restart, self.breaker.trips);
+        for &n in &loads {
+            let signal = &mut self.signals[n];
+            let level = match signal.observer.c {
+                Some(c) if law.observer => (signal.observer.b + c * v).min(1.0),
+                _ => signal.front.z,
+            };
+            signal.forget(law, now, &self.history, level);
+        }
+        self.u = v.max(1e-12).ln().clamp(self.lowest(bounds), (bounds.max * self.work.w).ln());
+        self.rebase(policy, now);
+        let confirm = law.confirm_s > 0.0;
+        let breaker = &mut self.breaker;
+        breaker.phase = if confirm { Phase::HalfOpen } else { Phase::Closed };
+        (breaker.since, breaker.acted_at, breaker.restart_u) = (now, now, self.u);
+        self.usual = self.u.exp();
+        true
+    }
+
+    /// Every load has a sample that covers only time after the restart, or it was waited for long enough.
+    fn confirmed(&self, policy: &Policy, now: f64) -> bool {
+        let restarted = self.breaker.acted_at;
+        let covered = |n: usize| self.signals[n].front.at.is_some_and(|at| at - self.signals[n].front.span_s >= restarted);
+        now - restarted >= policy.law.confirm_s || self.loads(policy).all(covered)
+    }
+
+    /// The places of the load signals.
+    fn loads<'a>(&self, policy: &'a Policy) -> impl Iterator<Item = usize> + use<'a> {
+        policy.signals.iter().enumerate().filter(|(_, about)| about.kind == Kind::Load).map(|(n, _)| n)
+    }
+}

@@ -1,0 +1,68 @@
+//! What a throttle's own counters say about the time since they were last read.
+
+use crate::throttle::Status;
+
+/// A throttle's cumulative counters, by its store's clock.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Counters {
+    /// The store's clock, unix microseconds.
+    pub at_us: i64,
+    /// Tokens taken, net of refunds.
+    pub used: f64,
+    /// Microseconds during which somebody waited.
+    pub limited_us: f64,
+}
+
+/// The same as rates.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Flow {
+    /// Tokens taken per second.
+    pub achieved_rps: f64,
+    /// Share of the time in which somebody waited, 0 to 1.
+    pub limiting_share: f64,
+}
+
+impl Counters {
+    /// The counters in a status.
+    pub fn of(status: &Status) -> Self {
+        Self { at_us: status.at_us, used: status.used, limited_us: status.limited_us }
+    }
+
+    /// What happened since `earlier`; `None` if no time passed or the counters began again.
+    pub fn since(&self, earlier: &Self) -> Option<Flow> {
+        let us = self.at_us.checked_sub(earlier.at_us)? as f64;
+        let (used, limited_us) = (self.used - earlier.used, self.limited_us - earlier.limited_us);
+        // Refunds make `used` fall a little; a restart makes it fall to nothing, and never leaves the waiting time as it was.
+        let began_again = limited_us < 0.0 || (used < 0.0 && self.used < 0.5 * earlier.used);
+        if us <= 0.0 || began_again || !used.is_finite() || !limited_us.is_finite() {
+            return None;
+        }
+        Some(Flow { achieved_rps: used.max(0.0) * 1e6 / us, limiting_share: (limited_us / us).clamp(0.0, 1.0) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EARLIER: Counters = Counters { at_us: 1_000_000, used: 100.0, limited_us: 500_000.0 };
+
+    fn since(at_us: i64, used: f64, limited_us: f64) -> Option<(f64, f64)> {
+        Counters { at_us, used, limited_us }.since(&EARLIER).map(|f| (f.achieved_rps, f.limiting_share))
+    }
+
+    #[test]
+    fn counters_become_rates_by_the_stores_clock() {
+        assert_eq!(since(6_000_000, 150.0, 3_000_000.0), Some((10.0, 0.5)));
+        assert_eq!(since(6_000_000, 99.0, 500_000.0), Some((0.0, 0.0)), "refunds");
+        assert_eq!(since(6_000_000, 100.0, 9e9), Some((0.0, 1.0)));
+    }
+
+    #[test]
+    fn counters_that_began_again_or_a_clock_that_stands_say_nothing() {
+        assert_eq!(since(6_000_000, 3.0, 10.0), None);
+        assert_eq!(since(6_000_000, 3.0, 600_000.0), None);
+        assert_eq!(since(1_000_000, 150.0, 3_000_000.0), None);
+        assert_eq!(since(500_000, 150.0, 3_000_000.0), None);
+    }
+}

@@ -1,0 +1,201 @@
+//! Why: one plain sentence and the numbers behind it, for every plan.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::breaker::Phase;
+use super::limits::Clamp;
+use super::plan::{Plan, State};
+use super::policy::{Kind, Policy};
+
+/// What decided.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Cause {
+    /// No signal has had a sample yet.
+    NoReading,
+    /// A person wrote 0.
+    StoppedByHand,
+    /// The governor keeps its hands off the knob and follows it.
+    Followed {
+        /// Why.
+        why: String,
+    },
+    /// Signals of which nothing new was seen for too long.
+    Stale {
+        /// Their names.
+        names: Vec<String>,
+    },
+    /// The breaker is open.
+    Open,
+    /// This signal asked for the lowest rate, and these bounds acted on it.
+    Signal {
+        /// Its place in the policy.
+        index: usize,
+        /// The bounds.
+        clamps: Vec<Clamp>,
+    },
+}
+
+/// The plan for the state as it stands; `before` is the rate in force until now.
+pub(super) fn plan(state: &State, policy: &Policy, now: f64, before: f64, cause: &Cause) -> Plan {
+    Plan {
+        rps: state.knob,
+        breaker: state.breaker.phase,
+        limiting: limiting(state, cause),
+        reason: reason(state, policy, now, before, cause),
+        terms: terms(state, policy, now, cause),
+    }
+}
+
+fn limiting(state: &State, cause: &Cause) -> String {
+    match cause {
+        Cause::NoReading => "start".to_owned(),
+        Cause::StoppedByHand | Cause::Followed { .. } => "person".to_owned(),
+        Cause::Stale { .. } => "stale".to_owned(),
+        Cause::Open => "breaker".to_owned(),
+        Cause::Signal { index, clamps } => {
+            clamps.last().map_or_else(|| state.signals[*index].name.clone(), |clamp| clamp.word().to_owned())
+        }
+    }
+}
+
+fn reason(state: &State, policy: &Policy, now: f64, before: f64, cause: &Cause) -> String {
+    let rate = number(state.knob);
+    match cause {
+        Cause::NoReading => format!("no signal has been read yet; holding {rate} rps"),
+        Cause::StoppedByHand => "a person stopped it (rps 0); it goes on when somebody sets a rate".to_owned(),
+        Cause::Followed { why } => format!("{why}; the governor only follows"),
+        Cause::Stale { names } => {
+            let blind_s = names.iter().filter_map(|n| state.signals.iter().find(|s| s.name == *n)).filter_map(|s| s.front.seen);
+            let blind_s = blind_s.fold(None, |least: Option<f64>, seen| Some(least.map_or(seen, |l| l.min(seen))));
+            let how_long = blind_s.map_or_else(|| "at all".to_owned(), |seen| format!("for {}", seconds(now - seen)));
+            let does = if state.breaker.phase == Phase::Open {
+                "staying stopped".to_owned()
+            } else if state.knob < before * (1.0 - 1e-6) {
+                format!("lowering {} to {rate} rps, towards safe_rps", number(before))
+            } else {
+                format!("staying at {rate} rps until it can be read again")
+            };
+            format!("no new reading of {} {how_long}; {does}", names.join(", "))
+        }
+        Cause::Open => {
+            let breaker = &state.breaker;
+            let by = breaker.by.as_deref().unwrap_or("a load");
+            let again = if breaker.trips > 0 { format!(", {} times in a row", breaker.trips + 1) } else { String::new() };
+            if now - breaker.since < 1e-6 {
+                format!("{by} rose to {} x its setpoint{again}: stopped", number(breaker.height))
+            } else {
+                let ago = seconds(now - breaker.since);
+                format!("{by} rose to {} x its setpoint {ago} ago{again}; it starts again when the load is gone", number(breaker.height))
+            }
+        }
+        Cause::Signal { index, clamps } => {
+            let (signal, about) = (&state.signals[*index], &policy.signals[*index]);
+            let age = signal.front.at.map_or(0.0, |at| (now - at).max(0.0));
+            let reads = format!(
+                "{} reads {}, setpoint {} ({} old)",
+                about.name,
+                number(signal.value.unwrap_or(0.0)),
+                number(about.setpoint),
+                seconds(age)
+            );
+            format!("{reads}: {}{}", motion(before, state.knob), clamps.last().map_or_else(String::new, |c| bound(state, now, *c)))
+        }
+    }
+}
+
+/// What the rate does, as a verb.
+fn motion(before: f64, after: f64) -> String {
+    if before <= 0.0 {
+        format!("restarting at {} rps", number(after))
+    } else if after > before * 1.005 {
+        format!("raising {} to {} rps", number(before), number(after))
+    } else if after < before * 0.995 {
+        format!("lowering {} to {} rps", number(before), number(after))
+    } else {
+        format!("holding {} rps", number(after))
+    }
+}
+
+fn bound(state: &State, now: f64, clamp: Clamp) -> String {
+    match clamp {
+        Clamp::Slew => ", as fast as is allowed".to_owned(),
+        Clamp::Idle => "; not raised, because nobody waits for tokens".to_owned(),
+        Clamp::Confirm => "; not raised until a sample confirms the restart".to_owned(),
+        Clamp::Floor => ", the floor below the usual rate".to_owned(),
+        Clamp::Person => state.hold.map_or_else(String::new, |hold| {
+            let (set, left) = (seconds(now - hold.from), seconds(hold.until - now));
+            format!("; a person set {} rps {set} ago, it is not raised for {left} more", number(hold.rps))
+        }),
+        Clamp::Max => ", the highest rate allowed (max)".to_owned(),
+        Clamp::Min => ", the lowest rate allowed (min)".to_owned(),
+    }
+}
+
+fn terms(state: &State, policy: &Policy, now: f64, cause: &Cause) -> BTreeMap<String, Value> {
+    let mut terms = BTreeMap::new();
+    let mut put = |name: &str, value: f64| {
+        // Six digits are plenty for people, and JSON has no NaN.
+        let rounded = if value == 0.0 { 0.0 } else { format!("{value:.5e}").parse().unwrap_or(0.0) };
+        terms.insert(name.to_owned(), json!(rounded));
+    };
+    put("u", state.u);
+    put("w", state.work.w);
+    if let Cause::Signal { index, .. } = cause {
+        let signal = &state.signals[*index];
+        let share = if signal.observer.c.is_some() { signal.observer.share(state.u.exp(), 0.0) } else { 1.0 };
+        let named = [("p", signal.terms.p), ("i", signal.terms.i), ("d", signal.terms.d), ("e", signal.e), ("x", signal.front.x)];
+        named.into_iter().for_each(|(name, value)| put(name, value));
+        let named = [("z", signal.front.z), ("integral", signal.pid.integral), ("kc", signal.kc), ("share", share)];
+        named.into_iter().for_each(|(name, value)| put(name, value));
+        if let Some(xp) = signal.xp {
+            put("xp", xp);
+        }
+        if let Some(at) = signal.front.at {
+            put("age_s", now - at);
+        }
+        if let Some(c) = signal.observer.c.filter(|_| policy.signals[*index].kind == Kind::Load) {
+            put("background", signal.observer.b);
+            put("cost", c * state.work.w);
+        }
+        if let Some(quota) = signal.quota {
+            put("quota_rps", quota / state.work.w);
+        }
+    }
+    if state.breaker.phase != Phase::Closed {
+        put("trip_height", state.breaker.height);
+        put("trip_rps", state.breaker.v_trip / state.work.w);
+        put("trips", f64::from(state.breaker.trips));
+        put("phase_s", now - state.breaker.since);
+    }
+    if let Some(hold) = state.hold {
+        put("held_s", hold.until - now);
+    }
+    if let Cause::Signal { index, clamps } = cause {
+        terms.insert("signal".to_owned(), json!(state.signals[*index].name));
+        terms.insert("clamps".to_owned(), json!(clamps));
+    }
+    terms
+}
+
+/// A value for people: three digits, no trailing zeros.
+pub fn number(value: f64) -> String {
+    let text = match value.abs() {
+        a if a == 0.0 || (99.95..1e9).contains(&a) => return format!("{value:.0}"),
+        a if a >= 1e9 => return format!("{value:.2e}"),
+        a if a >= 9.995 => format!("{value:.1}"),
+        a if a >= 0.01 => format!("{value:.2}"),
+        _ => return format!("{value:.2e}"),
+    };
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// A duration for people.
+pub fn seconds(value: f64) -> String {
+    match value.max(0.0) {
+        s if s < 119.5 => format!("{s:.0} s"),
+        s if s < 7170.0 => format!("{:.0} min", s / 60.0),
+        s => format!("{:.0} h", s / 3600.0),
+    }
+}

@@ -1,0 +1,230 @@
+//! Every key of a policy in one table: its default, unit, range and reason. The parser, the error messages and
+//! `docs/reference/policy.md` are all made from it, so they cannot disagree.
+
+/// Which table of a knobs file a key belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// `[[signal]]`
+    Signal,
+    /// `[governor]`
+    Governor,
+}
+
+/// What holds where a key is not written.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Default {
+    /// It must be written.
+    Required,
+    /// It depends on other keys, as said.
+    Depends(&'static str),
+    /// This number.
+    Number(f64),
+    /// This truth.
+    Flag(bool),
+    /// This word.
+    Word(&'static str),
+}
+
+/// What may be written.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Allowed {
+    /// A finite number from the first to the second.
+    Number(f64, f64),
+    /// A finite number above the first, up to the second.
+    Above(f64, f64),
+    /// `true` or `false`.
+    Flag,
+    /// One of these words.
+    Word(&'static [&'static str]),
+    /// A text of 1 to this many characters.
+    Text(usize),
+}
+
+/// One key of a policy.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Key {
+    /// The table that it belongs to.
+    pub part: Part,
+    /// Its name.
+    pub name: &'static str,
+    /// Its unit; empty where it has none.
+    pub unit: &'static str,
+    /// What holds where it is not written.
+    pub default: Default,
+    /// What may be written.
+    pub allowed: Allowed,
+    /// What it does.
+    pub what: &'static str,
+}
+
+const fn signal(name: &'static str, unit: &'static str, default: Default, allowed: Allowed, what: &'static str) -> Key {
+    Key { part: Part::Signal, name, unit, default, allowed, what }
+}
+
+const fn number(name: &'static str, unit: &'static str, default: f64, from: f64, to: f64, what: &'static str) -> Key {
+    Key { part: Part::Governor, name, unit, default: Default::Number(default), allowed: Allowed::Number(from, to), what }
+}
+
+const fn flag(name: &'static str, default: bool, what: &'static str) -> Key {
+    Key { part: Part::Governor, name, unit: "", default: Default::Flag(default), allowed: Allowed::Flag, what }
+}
+
+/// Every key there is.
+pub const KEYS: &[Key] = &[
+    signal("name", "", Default::Required, Allowed::Text(64), "What people call it: letters, digits and `. _ -`. Unique in the file."),
+    signal(
+        "kind",
+        "",
+        Default::Word("load"),
+        Allowed::Word(&["load", "latency", "ratio"]),
+        "`load`: grows with the rate (load average, queue length, utilisation). `latency`: grows steeply near saturation. \
+         `ratio`: the share of work that is refused, 0 to 1.",
+    ),
+    signal(
+        "source",
+        "",
+        Default::Word("prometheus"),
+        Allowed::Word(&["prometheus", "depth", "feedback"]),
+        "`prometheus`: a query. `depth`: ready jobs of the throttle named by `query`. `feedback`: what this throttle's own \
+         work says (refused share for a ratio, mean duration in seconds for a latency).",
+    ),
+    signal(
+        "query",
+        "",
+        Default::Depends("required, except for feedback"),
+        Allowed::Text(4096),
+        "The PromQL query, best a plain selector: its raw samples are read with their own times. For `depth`: a throttle's name.",
+    ),
+    signal(
+        "setpoint",
+        "of the signal",
+        Default::Required,
+        Allowed::Above(0.0, 1e12),
+        "The value to hold, in the signal's own unit; for a ratio at most 0.5.",
+    ),
+    signal(
+        "trip",
+        "of the signal",
+        Default::Depends("2 x setpoint"),
+        Allowed::Above(0.0, 1e15),
+        "The value that trips the breaker; above the setpoint. Raised by itself, up to twofold, for a noisy signal. Loads only.",
+    ),
+    signal(
+        "lag_s",
+        "s",
+        Default::Depends("60; 0 for depth and feedback"),
+        Allowed::Number(0.0, 900.0),
+        "What the exporter averages over: 60 for load1, 300 for load5, half the range of `rate()` and `avg_over_time()`, 0 for a \
+         plain gauge. Too high a value is corrected by itself.",
+    ),
+    signal(
+        "probe",
+        "",
+        Default::Depends("none"),
+        Allowed::Text(1024),
+        "Address of the exporter's own page. The breaker reads it every second, past Prometheus. Loads only.",
+    ),
+    signal("probe_metric", "", Default::Depends("required with probe"), Allowed::Text(512), "The metric on that page: `name` or `name{label=\"value\"}`."),
+    number("tick_s", "s", 5.0, 1.0, 60.0, "How often the rate is decided."),
+    number("gain", "", 1.2, 0.05, 10.0, "Nats of rate per unit of relative error, at a lag of 60 s."),
+    number("integral_min_s", "s", 20.0, 2.0, 600.0, "Shortest integral time; a longer lag makes it longer."),
+    number("derivative_s", "s", 5.0, 0.0, 60.0, "Derivative time, at a lag of 60 s."),
+    number("up_per_min", "factor", 4.0, 1.05, 100.0, "The rate grows at most by this factor a minute. It may fall at once."),
+    number("hold_s", "s", 60.0, 0.0, 86_400.0, "After a person wrote `rps`, the governor does not raise it for this long. It may lower it."),
+    number("stale_hold_s", "s", 60.0, 2.0, 3600.0, "Without a new sample the rate is held for this long (or 3.5 usual spacings, if longer)."),
+    number("stale_half_s", "s", 60.0, 1.0, 3600.0, "Then it halves in this time, down to `safe_rps`."),
+    flag("breaker", true, "Whether an overload stops the work at once."),
+    number("open_min_s", "s", 20.0, 1.0, 3600.0, "Shortest stop after a trip; doubled by every re-trip, up to 16 times."),
+    number("close_wait_s", "s", 120.0, 0.0, 3600.0, "Longest wait for a slow average to forget the overload, once the load itself is gone."),
+    number("confirm_s", "s", 60.0, 0.0, 3600.0, "After a restart the rate is not raised until a sample confirms it, or for this long."),
+    number("restart", "share", 0.6, 0.05, 1.0, "The restart's share of the rate that the model has room for; halved by every re-trip."),
+    number("retrip_s", "s", 300.0, 0.0, 86_400.0, "A trip within this time after a restart is a re-trip."),
+    number("quota_margin", "share", 0.02, 0.0, 0.5, "How far below a learned quota a ratio signal stays."),
+    number("quiet_s", "s", 600.0, 10.0, 86_400.0, "Without a refusal for this long a ratio signal no longer limits."),
+    flag("durations", false, "Whether to let *work* through (rate x mean duration): an inner loop that answers dearer jobs in seconds. For jobs whose duration is mostly the resource's own."),
+    flag("observer", true, "Whether to learn which part of the load is ours."),
+    flag("predictor", true, "Whether to carry late samples to now with what was let through since."),
+    number("noise_max", "share", 0.12, 0.01, 1.0, "Sample-to-sample noise, relative to the setpoint, above which samples are averaged."),
+    number("filter_max_s", "s", 60.0, 0.0, 600.0, "The longest such average."),
+];
+
+/// The key of that name.
+pub fn find(part: Part, name: &str) -> Option<&'static Key> {
+    KEYS.iter().find(|key| key.part == part && key.name == name)
+}
+
+/// The names of a table's keys, as a list for people.
+pub fn names(part: Part) -> String {
+    KEYS.iter().filter(|k| k.part == part).map(|k| k.name).collect::<Vec<_>>().join(", ")
+}
+
+impl Allowed {
+    /// What may be written, in words that complete "use …".
+    pub fn words(&self) -> String {
+        match self {
+            Self::Number(from, to) => format!("a number from {from} to {to}"),
+            Self::Above(from, to) => format!("a number above {from}, at most {to:e}"),
+            Self::Flag => "true or false".to_owned(),
+            Self::Word(words) => words.iter().map(|w| format!("{w:?}")).collect::<Vec<_>>().join(" or "),
+            Self::Text(most) => format!("a text of 1 to {most} characters"),
+        }
+    }
+}
+
+impl Default {
+    /// The default, as a person would write it.
+    pub fn words(&self) -> String {
+        match self {
+            Self::Required => "required".to_owned(),
+            Self::Depends(how) => (*how).to_owned(),
+            Self::Number(x) => x.to_string(),
+            Self::Flag(x) => x.to_string(),
+            Self::Word(x) => format!("{x:?}"),
+        }
+    }
+}
+
+/// The text of `docs/reference/policy.md`.
+pub fn reference() -> String {
+    let mut text = String::from(
+        "# Policy keys\n\n\
+         A policy is the `[[signal]]` and `[governor]` part of a knobs file, `knobs/<throttle>.toml`. A throttle whose file has no\n\
+         `[[signal]]` has no governor. A key that is unknown, of the wrong type or out of its range is refused at start, with file,\n\
+         line and reason. This page is made from the table that the parser itself uses (`src/governor/keys.rs`).\n",
+    );
+    for (part, title, about) in [
+        (Part::Signal, "[[signal]]", "What is measured, and the value to hold. Any number up to 16; the one that asks for the lowest rate decides."),
+        (Part::Governor, "[governor]", "Overrides of the law's defaults. None is needed: the defaults fit every plant that was tried."),
+    ] {
+        text += &format!("\n## `{title}`\n\n{about}\n\n| key | default | unit | allowed | what it does |\n|---|---|---|---|---|\n");
+        for key in KEYS.iter().filter(|k| k.part == part) {
+            let (default, allowed) = (key.default.words(), key.allowed.words());
+            text += &format!("| `{}` | {default} | {} | {allowed} | {} |\n", key.name, key.unit, key.what);
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reference_page_is_what_the_table_says() {
+        let page = include_str!("../../docs/reference/policy.md");
+        assert!(page == reference(), "docs/reference/policy.md differs; it should read:\n{}", reference());
+    }
+
+    #[test]
+    fn every_default_is_inside_its_own_range() {
+        for key in KEYS {
+            let fits = match (key.default, key.allowed) {
+                (Default::Number(x), Allowed::Number(from, to)) => (from..=to).contains(&x),
+                (Default::Word(w), Allowed::Word(words)) => words.contains(&w),
+                (Default::Flag(_), Allowed::Flag) | (Default::Required | Default::Depends(_), _) => true,
+                _ => false,
+            };
+            assert!(fits, "{}", key.name);
+        }
+    }
+}

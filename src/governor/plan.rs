@@ -1,0 +1,421 @@
+//! From what is known to what is done: `State + Observation -> Plan`. Pure; the same code runs in `flyball serve`, in the
+//! tests' plants and as a filter on the command line.
+//!
+//! The knob is `r` jobs a second. Inside, everything is done on the *work rate* `v = r*w` (`w`: mean duration of a job, 1
+//! where nobody says) and the controllers work on `u = ln v` with the error `e = 1 - load/setpoint`: the loop's gain is
+//! then our share of the load, between 0 and 1, whatever a job costs. One tuning fits every plant.
+//!
+//! A tick goes in this order, each step in a file of its own:
+//!
+//! 1. durations ([`super::work`]), history, samples ([`super::signal`]);
+//! 2. a person's hand on the knob;
+//! 3. blindness: hold, then decay to `safe_rps`;
+//! 4. the breaker ([`super::breaker`]);
+//! 5. every signal's PID, and the lowest of what they ask for;
+//! 6. limits ([`super::limits`]), and the reason in one sentence ([`super::explain`]).
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::breaker::{Breaker, Phase};
+use super::explain::{self, Cause};
+use super::limits::{Bounds, Hold};
+use super::policy::{Policy, Source};
+use super::signal::Signal;
+use super::work::Work;
+use crate::control::{History, ewma, slew};
+
+/// Form of the stored state; another form is not read.
+const FORM: u32 = 1;
+/// Staleness also waits for this many usual spacings of a signal's samples.
+const STALE_GAPS: f64 = 3.5;
+/// The usual work rate is a mean over this long, in seconds.
+const USUAL_S: f64 = 900.0;
+
+/// What was seen since the last tick. Times are unix seconds of one clock.
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Observation {
+    /// The time of this tick.
+    pub now: f64,
+    /// New samples, and those seen before if that is simpler: the same time again is no news.
+    #[serde(default)]
+    pub readings: Vec<Sample>,
+    /// Jobs let through per second since the last tick; `None` where the counter began again.
+    #[serde(default)]
+    pub achieved_rps: Option<f64>,
+    /// Share of that time in which somebody waited for this throttle's tokens, 0 to 1.
+    #[serde(default)]
+    pub limiting_share: Option<f64>,
+    /// Mean duration of the jobs that succeeded since the last tick, in seconds.
+    #[serde(default)]
+    pub mean_duration_s: Option<f64>,
+    /// Jobs that succeeded since the last tick.
+    #[serde(default)]
+    pub completed: f64,
+    /// Jobs that were refused since the last tick.
+    #[serde(default)]
+    pub rejected: f64,
+    /// The rate in the knob, if somebody else wrote it since the last tick: 0 stops, -1 is unlimited.
+    #[serde(default)]
+    pub knob_rps: Option<f64>,
+}
+
+/// A sample of a signal; no value is no sample.
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Sample {
+    /// The signal's name.
+    pub signal: String,
+    /// Its value, in its own unit.
+    pub value: Option<f64>,
+    /// The sample's own time, in unix seconds.
+    pub at: f64,
+}
+
+/// What is to be done, and why.
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Plan {
+    /// The rate to set, in jobs per second; 0 stops.
+    pub rps: f64,
+    /// The breaker.
+    pub breaker: Phase,
+    /// Who decided: a signal's name, or `start`, `stale`, `breaker`, `person`, `idle`, `slew`, `confirm`, `floor`, `min`, `max`.
+    pub limiting: String,
+    /// The reason, one sentence for a person.
+    pub reason: String,
+    /// The numbers behind it.
+    pub terms: BTreeMap<String, Value>,
+}
+
+/// What is kept between ticks: all of it is stored, so that a successor goes on without a jump.
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct State {
+    form: u32,
+    /// The log work rate in force.
+    pub u: f64,
+    /// The rate of the newest plan, in jobs per second.
+    pub knob: f64,
+    /// When this governor began to look, in unix seconds.
+    pub began_at: f64,
+    /// The newest tick.
+    pub at: Option<f64>,
+    /// Jobs and their durations.
+    pub work: Work,
+    /// What was let through.
+    pub history: History,
+    /// The breaker.
+    pub breaker: Breaker,
+    /// The usual work rate, since the last restart.
+    pub usual: f64,
+    /// A person's rate, and how long it is not exceeded.
+    pub hold: Option<Hold>,
+    /// A person wrote 0.
+    pub stopped: bool,
+    /// The signals, in the order of the policy.
+    pub signals: Vec<Signal>,
+    /// The newest plan.
+    pub plan: Option<Plan>,
+    /// The texts that this governor wrote into the knob last, newest first: any other text is a person's.
+    #[serde(default)]
+    pub wrote: Vec<String>,
+}
+
+impl State {
+    /// A governor that takes over at `rps` jobs per second and has seen nothing.
+    pub fn new(policy: &Policy, bounds: Bounds, rps: f64, now: f64) -> Self {
+        let bounds = bounds.sound();
+        let u = if rps > 0.0 { rps.clamp(bounds.min, bounds.max).ln() } else { bounds.min.ln() };
+        Self {
+            form: FORM,
+            u,
+            knob: u.exp(),
+            began_at: now,
+            at: None,
+            work: Work::default(),
+            history: History::default(),
+            breaker: Breaker::default(),
+            usual: 0.0,
+            hold: None,
+            stopped: rps == 0.0,
+            signals: policy.signals.iter().map(|s| Signal::new(s, &policy.law, u)).collect(),
+            plan: None,
+            wrote: Vec::new(),
+        }
+    }
+
+    /// A stored state, taken up at `now`: signals get half of their patience to show themselves.
+    /// `None` if it is of another form or cannot be used.
+    pub fn resume(stored: Value, policy: &Policy, now: f64) -> Option<Self> {
+        let mut state = Self::stored(stored, policy)?;
+        for signal in &mut state.signals {
+            signal.front.seen = signal.front.seen.map(|seen| seen.max(now - policy.law.stale_hold_s / 2.0));
+        }
+        state.began_at = now;
+        Some(state)
+    }
+
+    /// A stored state, to look at.
+    pub fn stored(stored: Value, policy: &Policy) -> Option<Self> {
+        let mut state: Self = serde_json::from_value(stored).ok()?;
+        if state.form != FORM || !state.u.is_finite() {
+            return None;
+        }
+        state.adopt(policy);
+        Some(state)
+    }
+
+    /// One tick. Call it every `tick_s`; earlier calls take shorter steps, and a time that does not advance changes nothing.
+    pub fn tick(&mut self, policy: &Policy, bounds: Bounds, seen: &Observation) -> Plan {
+        let Some((now, dt)) = self.advance(policy, bounds, seen) else {
+            return self.plan.clone().unwrap_or_else(|| Plan { rps: self.knob, limiting: "start".into(), ..Plan::default() });
+        };
+        let before = self.knob;
+        let cause = self.decide(policy, bounds.sound(), seen, now, dt);
+        self.finish(policy, bounds, now, before, cause)
+    }
+
+    /// Follows the knob without turning it, because of `why`: a person has it (manual mode), or the throttle is paused.
+    /// Signals are learned all the same, so that handing back is bumpless.
+    pub fn follow(&mut self, policy: &Policy, bounds: Bounds, seen: &Observation, rps: f64, why: &str) -> Plan {
+        if let Some((now, _)) = self.advance(policy, bounds, seen) {
+            self.breaker = Breaker::default();
+            self.hold = None;
+            self.stopped = rps == 0.0;
+            self.set_rate(bounds.sound(), rps);
+            self.rebase(policy, now);
+            self.mend(policy, bounds);
+        }
+        self.knob = if rps.is_finite() { rps.clamp(-1.0, Bounds::MOST) } else { 0.0 };
+        let cause = Cause::Followed { why: why.to_owned() };
+        let plan = explain::plan(self, policy, self.at.unwrap_or(seen.now), self.knob, &cause);
+        self.plan = Some(plan.clone());
+        plan
+    }
+
+    /// Takes over at `rps`, the rate that is really in force (a lease lapsed meanwhile), without taking it for a person's.
+    pub fn restart_from(&mut self, policy: &Policy, bounds: Bounds, rps: f64, now: f64) {
+        if rps > 0.0 && rps.ln() + self.work.w.ln() < self.u {
+            self.set_rate(bounds.sound(), rps);
+            self.rebase(policy, now);
+        }
+    }
+
+    /// True if this governor wrote `text` into the knob.
+    pub fn is_ours(&self, text: &str) -> bool {
+        self.wrote.iter().any(|wrote| wrote == text)
+    }
+
+    /// Notes that `text` is about to be written into the knob. Two texts are kept, because the writer may die in between.
+    pub fn will_write(&mut self, text: &str) {
+        if self.wrote.first().is_none_or(|newest| newest != text) {
+            self.wrote.insert(0, text.to_owned());
+            self.wrote.truncate(2);
+        }
+    }
+
+    /// Steps 1 and 2 of the order above: time, work, history, samples. `None` if the time did not advance.
+    fn advance(&mut self, policy: &Policy, bounds: Bounds, seen: &Observation) -> Option<(f64, f64)> {
+        let (now, tick_s) = (seen.now, policy.law.tick_s);
+        if !now.is_finite() || now.abs() > 1e12 {
+            return None;
+        }
+        if let Some(last) = self.at
+            && now < last - 2.0 * tick_s
+        {
+            // The clock was set back: what is known stays known, at the new times.
+            self.shift(now - last - tick_s);
+        }
+        let elapsed = self.at.map_or(tick_s, |last| now - last);
+        if elapsed <= 0.0 {
+            return None;
+        }
+        self.at = Some(now);
+        self.adopt(policy);
+        let bounds = bounds.sound();
+        let dt = elapsed.min(tick_s);
+        let achieved = seen.achieved_rps.filter(|a| a.is_finite()).map(|a| a.clamp(0.0, Bounds::MOST));
+        if policy.law.durations
+            && let (Some(factor), _) = self.work.learn(achieved.unwrap_or(0.0), seen.mean_duration_s, dt)
+        {
+            self.scale(factor);
+        }
+        if let Some(achieved) = achieved {
+            self.history.push(now, elapsed.min(4.0 * tick_s), achieved * self.work.w);
+        }
+        self.ingest(policy, seen, now);
+        if let Some(rps) = seen.knob_rps.filter(|rps| rps.is_finite()) {
+            self.obey(policy, bounds, now, rps);
+        }
+        Some((now, dt))
+    }
+
+    fn ingest(&mut self, policy: &Policy, seen: &Observation, now: f64) {
+        let mut samples: Vec<&Sample> = seen.readings.iter().filter(|r| r.at.is_finite()).collect();
+        samples.sort_by(|a, b| a.at.total_cmp(&b.at));
+        for (signal, about) in self.signals.iter_mut().zip(&policy.signals) {
+            for sample in samples.iter().filter(|r| r.signal == about.name) {
+                if let Some(value) = sample.value {
+                    signal.ingest(about, &policy.law, now, sample.at, value, &self.history);
+                }
+            }
+            if about.source == Source::Feedback
+                && let Some(value) = feedback(about.kind, seen)
+            {
+                signal.ingest(about, &policy.law, now, now, value, &self.history);
+            }
+        }
+    }
+
+    /// A person turned the knob: their rate is the new starting point.
+    fn obey(&mut self, policy: &Policy, bounds: Bounds, now: f64, rps: f64) {
+        self.stopped = rps == 0.0;
+        self.hold = None;
+        if rps > 0.0 {
+            let until = now + policy.law.hold_s;
+            self.hold = Some(Hold { rps: rps.min(bounds.max), from: now, until });
+            self.breaker.v_trip = self.breaker.v_trip.min(rps * self.work.w);
+        }
+        self.set_rate(bounds, rps);
+        self.rebase(policy, now);
+    }
+
+    /// Steps 3 to 6: sets `u` and says why.
+    fn decide(&mut self, policy: &Policy, bounds: Bounds, seen: &Observation, now: f64, dt: f64) -> Cause {
+        let law = &policy.law;
+        if self.stopped {
+            self.rebase(policy, now);
+            return Cause::StoppedByHand;
+        }
+        let stale = self.stale(policy, now);
+        if !stale.is_empty() {
+            let floor = (bounds.safe_rps.max(bounds.min) * self.work.w).ln();
+            self.u = slew::decay(self.u, floor, law.stale_half_s, dt);
+            self.rebase(policy, now);
+            return Cause::Stale { names: stale };
+        }
+        if law.breaker && self.breaker_holds(policy, bounds, now) {
+            self.u = self.lowest(bounds);
+            self.rebase(policy, now);
+            return Cause::Open;
+        }
+        let Some((asked, who)) = self.lowest_ask(policy, now, dt) else {
+            return Cause::NoReading;
+        };
+        let clamps = self.limit(policy, bounds, seen, now, dt, asked);
+        let v = self.u.exp();
+        self.usual = if self.usual <= 0.0 { v } else { ewma::toward(self.usual, v, dt, USUAL_S) };
+        Cause::Signal { index: who, clamps }
+    }
+
+    /// The lowest of what the signals ask for, and whose it is. Those far from their limit abstain.
+    fn lowest_ask(&mut self, policy: &Policy, now: f64, dt: f64) -> Option<(f64, usize)> {
+        let (history, applied, law) = (&self.history, self.u, &policy.law);
+        let asks: Vec<(usize, f64)> = self
+            .signals
+            .iter_mut()
+            .zip(&policy.signals)
+            .enumerate()
+            .filter_map(|(n, (signal, about))| Some((n, signal.ask(about, law, now, dt, history, applied)?)))
+            .collect();
+        let lead = asks.iter().filter_map(|&(n, _)| self.signals[n].xp).fold(0.0, f64::max);
+        let counts = |n: usize| asks.len() == 1 || !self.signals[n].abstains(&policy.signals[n], law, now, lead);
+        let lower = |a: &&(usize, f64), b: &&(usize, f64)| a.1.total_cmp(&b.1);
+        let lowest = asks.iter().filter(|&&(n, _)| counts(n)).min_by(lower);
+        // If every one abstains, none may: somebody has to say how fast.
+        lowest.or_else(|| asks.iter().min_by(lower)).map(|&(n, u)| (u, n))
+    }
+
+    /// The signals of which nothing new became visible for too long.
+    fn stale(&self, policy: &Policy, now: f64) -> Vec<String> {
+        let late = |signal: &&Signal| now - signal.front.seen.unwrap_or(self.began_at) > self.patience_s(policy, signal);
+        self.signals.iter().filter(late).map(|s| s.name.clone()).collect()
+    }
+
+    /// How long a signal may be silent before it counts as stale, in seconds.
+    pub(super) fn patience_s(&self, policy: &Policy, signal: &Signal) -> f64 {
+        signal.front.patience_s(policy.law.stale_hold_s, STALE_GAPS)
+    }
+
+    pub(super) fn rebase(&mut self, policy: &Policy, now: f64) {
+        for (signal, about) in self.signals.iter_mut().zip(&policy.signals) {
+            signal.rebase(about, &policy.law, now, &self.history, self.u);
+        }
+    }
+
+    /// The knob from `u`, the reason, and numbers that can be stored.
+    pub(super) fn finish(&mut self, policy: &Policy, bounds: Bounds, now: f64, before: f64, cause: Cause) -> Plan {
+        self.mend(policy, bounds);
+        self.knob = self.rate(bounds.sound(), now);
+        let plan = explain::plan(self, policy, now, before, &cause);
+        self.plan = Some(plan.clone());
+        plan
+    }
+
+    /// Brings the signals into the policy's order; new ones start from the rate in force, removed ones are forgotten.
+    fn adopt(&mut self, policy: &Policy) {
+        if self.signals.iter().map(|s| &s.name).eq(policy.signals.iter().map(|s| &s.name)) {
+            return;
+        }
+        let mut known: BTreeMap<String, Signal> = self.signals.drain(..).map(|s| (s.name.clone(), s)).collect();
+        let fresh = |about| Signal::new(about, &policy.law, self.u);
+        self.signals = policy.signals.iter().map(|s| known.remove(&s.name).unwrap_or_else(|| fresh(s))).collect();
+    }
+
+    /// The unit of work changed: rates become `factor` times larger.
+    fn scale(&mut self, factor: f64) {
+        self.u += factor.ln();
+        self.breaker.v_trip *= factor;
+        self.usual *= factor;
+        self.history.scale(factor);
+        for signal in &mut self.signals {
+            signal.u += factor.ln();
+            signal.pid.integral += factor.ln();
+            signal.observer.scale(factor);
+            signal.quota = signal.quota.map(|q| q * factor);
+        }
+    }
+
+    fn shift(&mut self, by_s: f64) {
+        self.at = self.at.map(|t| t + by_s);
+        self.began_at += by_s;
+        self.history.shift(by_s);
+        self.breaker.shift(by_s);
+        if let Some(hold) = &mut self.hold {
+            hold.from += by_s;
+            hold.until += by_s;
+        }
+        self.signals.iter_mut().for_each(|signal| signal.shift(by_s));
+    }
+
+    /// Whatever absurd input did to a number: a signal that cannot be computed with starts over.
+    fn mend(&mut self, policy: &Policy, bounds: Bounds) {
+        if !self.u.is_finite() {
+            let knob = if self.knob.is_finite() { self.knob } else { 0.0 };
+            self.work = Work::default();
+            self.set_rate(bounds.sound(), knob.max(0.0));
+        }
+        if !self.usual.is_finite() {
+            self.usual = 0.0;
+        }
+        for (signal, about) in self.signals.iter_mut().zip(&policy.signals) {
+            if !signal.is_sound() {
+                *signal = Signal::new(about, &policy.law, self.u);
+            }
+        }
+    }
+}
+
+/// What the throttle's own work says: the share that was refused, or the mean duration.
+fn feedback(kind: super::policy::Kind, seen: &Observation) -> Option<f64> {
+    let all = seen.completed + seen.rejected;
+    match kind {
+        super::policy::Kind::Ratio if all > 0.0 => Some(seen.rejected / all),
+        super::policy::Kind::Ratio => Some(0.0),
+        _ => seen.mean_duration_s,
+    }
+}
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;

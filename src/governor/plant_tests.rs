@@ -1,0 +1,183 @@
+//! A small deterministic plant to close the loop on: load = background + cost x rate, seen through the exporter's average,
+//! scraped now and then, visible a while later; a probe sees the average at once.
+
+use super::breaker::Phase;
+use super::limits::Bounds;
+use super::plan::{Observation, Plan, Sample, State};
+use super::policy::{Kind, Law, Look, Policy, Signal, Source};
+use crate::control::ewma::smooth;
+
+/// The plant and the governor on it. Change its fields between calls of [`Plant::run`].
+pub struct Plant {
+    pub policy: Policy,
+    pub bounds: Bounds,
+    pub state: State,
+    pub now: f64,
+    /// Load that is not ours, in setpoints (the setpoint is 1).
+    pub background: f64,
+    /// Load per job a second.
+    pub cost: f64,
+    /// Most jobs a second that there are.
+    pub demand: f64,
+    /// The exporter's average, in seconds.
+    pub lag_s: f64,
+    /// Seconds between scrapes, and until a scrape is visible.
+    pub scrape_s: u64,
+    pub visible_s: f64,
+    /// Relative noise of a sample.
+    pub noise: f64,
+    /// Prometheus answers.
+    pub sighted: bool,
+    /// The page of the exporter is read every second.
+    pub probed: bool,
+    /// A person's rate, taken up by the next tick.
+    pub person: Option<f64>,
+    pub load: f64,
+    pub average: f64,
+    pub knob: f64,
+    pub plan: Plan,
+    pub record: Vec<Second>,
+    scraped: Vec<(f64, f64)>,
+    seed: u32,
+}
+
+/// What happened in one second.
+#[derive(Clone, Copy, Debug)]
+pub struct Second {
+    pub t: f64,
+    pub knob: f64,
+    pub load: f64,
+    pub average: f64,
+    pub phase: Phase,
+}
+
+impl Plant {
+    /// As in the demo: an average of 5 s, scrapes every 2 s, visible after 1 s, and a probe.
+    pub fn quick() -> Self {
+        let law = Law {
+            tick_s: 2.0,
+            gain: 4.0,
+            integral_min_s: 6.0,
+            derivative_s: 1.0,
+            open_min_s: 4.0,
+            close_wait_s: 20.0,
+            confirm_s: 10.0,
+            retrip_s: 60.0,
+            stale_hold_s: 20.0,
+            stale_half_s: 20.0,
+            ..Law::default()
+        };
+        Self::new(law, 5.0, 2, 1.0, true)
+    }
+
+    /// As where most people measure: an average of 60 s, scrapes every 15 s, visible after 20 s, no probe; defaults.
+    pub fn usual() -> Self {
+        Self::new(Law::default(), 60.0, 15, 20.0, false)
+    }
+
+    pub fn new(law: Law, lag_s: f64, scrape_s: u64, visible_s: f64, probed: bool) -> Self {
+        let probe = probed.then(|| Look { url: "http://x".to_owned(), metric: "load".to_owned() });
+        let signal = Signal {
+            name: "load".to_owned(),
+            kind: Kind::Load,
+            source: Source::Prometheus,
+            query: "load".to_owned(),
+            setpoint: 1.0,
+            trip: 2.0,
+            lag_s,
+            probe,
+        };
+        let policy = Policy { signals: vec![signal], law };
+        let bounds = Bounds { min: 1.0, max: 2000.0, safe_rps: 5.0 };
+        let state = State::new(&policy, bounds, 20.0, 0.0);
+        Self {
+            policy,
+            bounds,
+            state,
+            now: 0.0,
+            background: 0.2,
+            cost: 0.01,
+            demand: f64::INFINITY,
+            lag_s,
+            scrape_s,
+            visible_s,
+            noise: 0.0,
+            sighted: true,
+            probed,
+            person: None,
+            load: 0.2,
+            average: 0.2,
+            knob: 20.0,
+            plan: Plan::default(),
+            record: Vec::new(),
+            scraped: Vec::new(),
+            seed: 1,
+        }
+    }
+
+    /// The rate at which the load reaches the setpoint.
+    pub fn room(&self) -> f64 {
+        (1.0 - self.background).max(0.0) / self.cost
+    }
+
+    pub fn run(&mut self, seconds: u64) -> &mut Self {
+        for _ in 0..seconds {
+            self.second();
+        }
+        self
+    }
+
+    /// The seconds from `t` on.
+    pub fn since(&self, t: f64) -> impl Iterator<Item = &Second> {
+        self.record.iter().filter(move |s| s.t > t)
+    }
+
+    /// Mean load from `t` on.
+    pub fn mean_load(&self, t: f64) -> f64 {
+        self.since(t).map(|s| s.load).sum::<f64>() / self.since(t).count() as f64
+    }
+
+    fn second(&mut self) {
+        self.now += 1.0;
+        let rate = self.knob.min(self.demand);
+        self.load = self.background + self.cost * rate;
+        self.average = smooth(self.average, self.load, 1.0, self.lag_s);
+        let measured = (self.average * (1.0 + self.noise * self.random())).max(0.0);
+        if (self.now as u64).is_multiple_of(self.scrape_s) {
+            self.scraped.push((self.now, measured));
+        }
+        if self.probed {
+            let look = Sample { signal: "load".to_owned(), value: Some(measured), at: self.now };
+            if let Some(plan) = self.state.fast(&self.policy, self.bounds, self.now, Some(rate), &[look]) {
+                (self.knob, self.plan) = (plan.rps, plan);
+            }
+        }
+        if (self.now as u64).is_multiple_of(self.policy.law.tick_s as u64) {
+            self.tick(rate);
+        }
+        self.record.push(Second { t: self.now, knob: self.knob, load: self.load, average: self.average, phase: self.plan.breaker });
+    }
+
+    fn tick(&mut self, rate: f64) {
+        let visible = self.scraped.iter().filter(|(at, _)| self.sighted && at + self.visible_s <= self.now);
+        let readings = visible.rev().take(12).map(|&(at, value)| Sample { signal: "load".to_owned(), value: Some(value), at });
+        let recent = self.record.iter().rev().take(self.policy.law.tick_s as usize - 1);
+        let sum: f64 = recent.clone().map(|s| s.knob.min(self.demand)).sum::<f64>() + rate;
+        let seen = Observation {
+            now: self.now,
+            readings: readings.collect(),
+            achieved_rps: Some(sum / (recent.count() + 1) as f64),
+            limiting_share: Some(if self.demand < self.knob { 0.0 } else { 1.0 }),
+            knob_rps: self.person.take(),
+            ..Observation::default()
+        };
+        self.plan = self.state.tick(&self.policy, self.bounds, &seen);
+        self.knob = self.plan.rps;
+    }
+
+    /// Even noise from -1 to 1, the same in every run.
+    fn random(&mut self) -> f64 {
+        self.seed = self.seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        f64::from(self.seed >> 8) / f64::from(1u32 << 23) - 1.0
+    }
+}

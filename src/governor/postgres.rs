@@ -1,0 +1,162 @@
+//! The journal: a governor's state and its decisions, in Postgres.
+//!
+//! Every write of a state names the leader's term, and a later term's state is never overwritten: of two processes that both
+//! believe they lead, the older one learns it here before it touches a knob.
+
+use jiff_sqlx::{Timestamp, ToSqlx};
+use serde_json::Value;
+use sqlx::postgres::PgRow;
+use sqlx::{PgPool, Row};
+
+use super::breaker::Phase;
+use super::decision::Decision;
+use crate::throttle::Mode;
+
+/// The newest state of a throttle's governor.
+const LOAD: &str = "select term, state from flyball.governor where throttle = $1";
+
+/// All newest states.
+const LOAD_ALL: &str = "select throttle, state from flyball.governor order by throttle";
+
+/// Keeps a state unless a later term has written. One row per throttle, so the upsert locks nothing else.
+const SAVE: &str = "
+insert into flyball.governor as kept (throttle, term, state, updated_at)
+values ($1, $2, $3, now())
+on conflict (throttle) do update
+   set term = excluded.term, state = excluded.state, updated_at = excluded.updated_at
+ where kept.term <= excluded.term";
+
+/// Appends a decision and lets the throttle's thousand-and-first go. Both read the index (throttle, id desc).
+const APPEND: &str = "
+with outlived as (
+  delete from flyball.decision
+   where throttle = $1
+     and id <= (select id from flyball.decision where throttle = $1 order by id desc offset 999 limit 1)
+)
+insert into flyball.decision (throttle, at, rps, previous_rps, breaker, mode, limiting, reason, terms)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+returning id";
+
+/// The newest decisions of one throttle.
+const RECENT_OF: &str = "
+select id, throttle, at, rps, previous_rps, breaker, mode, limiting, reason, terms
+  from flyball.decision
+ where throttle = $1
+ order by id desc
+ limit $2";
+
+/// The newest decisions of all throttles.
+const RECENT: &str = "
+select id, throttle, at, rps, previous_rps, breaker, mode, limiting, reason, terms
+  from flyball.decision
+ order by id desc
+ limit $1";
+
+/// Every statement of this file, for the test that prepares them all on the migrated schema.
+pub const STATEMENTS: &[&str] = &[LOAD, LOAD_ALL, SAVE, APPEND, RECENT_OF, RECENT];
+
+/// Most decisions that one question may ask for.
+pub const RECENT_MAX: i64 = 1000;
+
+/// Why the journal did not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A later leader has written.
+    #[error("a later leader governs {throttle}; term {term} is over")]
+    Fenced {
+        /// The throttle.
+        throttle: String,
+        /// The term that is over.
+        term: u64,
+    },
+    /// Postgres did not do it.
+    #[error("the governor's journal in Postgres failed")]
+    Postgres(#[from] sqlx::Error),
+}
+
+/// The governor's memory.
+#[derive(Clone, Debug)]
+pub struct Journal {
+    pool: PgPool,
+}
+
+impl Journal {
+    /// A journal in the database of `pool`.
+    pub fn new(pool: PgPool) -> Self {
+        Self { pool }
+    }
+
+    /// The newest state of a throttle's governor, with the term that wrote it.
+    pub async fn load(&self, throttle: &str) -> Result<Option<(u64, Value)>, Error> {
+        let row = sqlx::query(LOAD).bind(throttle).fetch_optional(&self.pool).await?;
+        row.map(|row| Ok((row.try_get::<i64, _>("term")? as u64, row.try_get("state")?))).transpose()
+    }
+
+    /// The newest states of all governors, by throttle.
+    pub async fn load_all(&self) -> Result<Vec<(String, Value)>, Error> {
+        let rows = sqlx::query(LOAD_ALL).fetch_all(&self.pool).await?;
+        rows.iter().map(|row| Ok((row.try_get("throttle")?, row.try_get("state")?))).collect()
+    }
+
+    /// Keeps `state`, unless a later term than `term` has written.
+    pub async fn save(&self, throttle: &str, term: u64, state: &Value) -> Result<(), Error> {
+        let saved = sqlx::query(SAVE).bind(throttle).bind(term as i64).bind(state).execute(&self.pool).await?;
+        if saved.rows_affected() == 0 {
+            return Err(Error::Fenced { throttle: throttle.to_owned(), term });
+        }
+        Ok(())
+    }
+
+    /// Appends a decision and answers its number. The last 1000 of each throttle are kept.
+    pub async fn append(&self, decision: &Decision) -> Result<i64, Error> {
+        let row = sqlx::query(APPEND)
+            .bind(&decision.throttle)
+            .bind(decision.at.to_sqlx())
+            .bind(decision.rps)
+            .bind(decision.previous_rps)
+            .bind(word(&decision.breaker))
+            .bind(word(&decision.mode))
+            .bind(&decision.limiting)
+            .bind(&decision.reason)
+            .bind(&decision.terms)
+            .fetch_one(&self.pool)
+            .await?;
+        Ok(row.try_get("id")?)
+    }
+
+    /// The newest decisions, newest first: of one throttle, or of all; at most `limit` and [`RECENT_MAX`].
+    pub async fn recent(&self, throttle: Option<&str>, limit: i64) -> Result<Vec<Decision>, Error> {
+        let limit = limit.clamp(0, RECENT_MAX);
+        let rows = match throttle {
+            Some(throttle) => sqlx::query(RECENT_OF).bind(throttle).bind(limit).fetch_all(&self.pool).await?,
+            None => sqlx::query(RECENT).bind(limit).fetch_all(&self.pool).await?,
+        };
+        rows.iter().map(|row| Ok(decision(row)?)).collect()
+    }
+}
+
+fn decision(row: &PgRow) -> Result<Decision, sqlx::Error> {
+    let at: Timestamp = row.try_get("at")?;
+    Ok(Decision {
+        id: row.try_get("id")?,
+        throttle: row.try_get("throttle")?,
+        at: at.to_jiff(),
+        rps: row.try_get("rps")?,
+        previous_rps: row.try_get::<Option<f64>, _>("previous_rps")?.unwrap_or(0.0),
+        breaker: of_word::<Phase>(row.try_get("breaker")?),
+        mode: of_word::<Mode>(row.try_get("mode")?),
+        limiting: row.try_get("limiting")?,
+        reason: row.try_get("reason")?,
+        terms: row.try_get("terms")?,
+    })
+}
+
+/// The word that a unit variant is written as.
+fn word<T: serde::Serialize>(value: &T) -> String {
+    serde_json::to_value(value).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default()
+}
+
+/// The variant of a word; its default if a later release wrote one that is not known here.
+fn of_word<T: serde::de::DeserializeOwned + Default>(word: String) -> T {
+    serde_json::from_value(Value::String(word)).unwrap_or_default()
+}

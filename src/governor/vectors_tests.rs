@@ -1,0 +1,186 @@
+//! The law against input series with expected outputs, computed by an independent implementation of the same equations.
+//!
+//! Two things differ there and are set here to match: the blind rate rests at a quarter of the last five minutes' mean (here
+//! at the knob `safe_rps`), and a restart is not held until a sample confirms it (`confirm_s = 0`).
+
+use serde_json::Value;
+
+use super::breaker::Phase;
+use super::limits::Bounds;
+use super::plan::{Observation, Sample, State};
+use super::policy::{Kind, Law, Policy, Signal, Source};
+use crate::control::front::delag;
+use crate::control::pid::Gains;
+use crate::control::{History, LogPid, Observer};
+
+fn vectors() -> Value {
+    serde_json::from_str(include_str!("testdata/vectors.json")).unwrap()
+}
+
+fn policy(signals: &[(&str, Kind, f64, f64)]) -> Policy {
+    let signal = |&(name, kind, setpoint, lag_s): &(&str, Kind, f64, f64)| Signal {
+        name: name.to_owned(),
+        kind,
+        source: Source::Prometheus,
+        query: "q".to_owned(),
+        setpoint,
+        trip: 2.0 * setpoint,
+        lag_s,
+        probe: None,
+    };
+    Policy { signals: signals.iter().map(signal).collect(), law: Law { confirm_s: 0.0, ..Law::default() } }
+}
+
+#[track_caller]
+fn near(name: &str, row: usize, got: f64, expected: &Value) {
+    if let Some(expected) = expected.as_f64() {
+        let off = (got - expected).abs() / expected.abs().max(1e-3);
+        assert!(off < 1e-6, "row {row}: {name} is {got}, expected {expected}");
+    }
+}
+
+/// The row's samples; `only` is the name where a row lists them for one signal alone.
+fn samples(row: &Value, only: &str) -> Vec<Sample> {
+    let pair = |signal: &str, pair: &Value| Sample { signal: signal.to_owned(), value: pair[1].as_f64(), at: pair[0].as_f64().unwrap() };
+    match &row["new"] {
+        Value::Object(by_name) => {
+            by_name.iter().flat_map(|(name, list)| list.as_array().unwrap().iter().map(move |p| pair(name, p))).collect()
+        }
+        Value::Array(list) => list.iter().map(|p| pair(only, p)).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Runs a series open-loop and compares whatever a row expects.
+fn run(name: &str, policy: &Policy, rps: f64, bounds: Bounds) {
+    let only = policy.signals[0].name.as_str();
+    let mut state: Option<State> = None;
+    for (n, row) in vectors()[name].as_array().unwrap().iter().enumerate() {
+        let now = row["now"].as_f64().unwrap();
+        let state = state.get_or_insert_with(|| State::new(policy, bounds, rps, now));
+        let achieved = row["ach"].as_f64().unwrap();
+        let seen = Observation {
+            now,
+            readings: samples(row, only),
+            achieved_rps: Some(achieved),
+            limiting_share: Some(row["limiting"].as_f64().unwrap_or(1.0)),
+            mean_duration_s: row["dur"].as_f64(),
+            ..Observation::default()
+        };
+        let mut history = state.history.clone();
+        history.push(now, 5.0, achieved * state.work.w);
+        let safe_rps = 0.25 * history.mean(now - 300.0, now) / state.work.w;
+        let plan = state.tick(policy, Bounds { safe_rps, ..bounds }, &seen);
+
+        near("knob", n, plan.rps, &row["knob"]);
+        near("u", n, state.u, &row["u"]);
+        let open = plan.breaker == Phase::Open;
+        assert_eq!(open, row["state"] == "open", "row {n}");
+        let about = state.signals.iter().find(|s| row["sel"] == s.name.as_str()).unwrap_or(&state.signals[0]);
+        if about.front.at.is_some() {
+            near("x", n, about.front.x, &row["x"]);
+            near("z", n, about.front.z, &row["z"]);
+        }
+        near("i", n, about.pid.integral, &row["i"]);
+        near("e", n, about.e, &row["e"]);
+        near("xp", n, about.xp.unwrap_or(f64::NAN), &row["xp"]);
+        near("b", n, about.observer.b, &row["b"]);
+        near("c", n, about.observer.c.map_or(f64::NAN, |c| c * state.work.w), &row["c"]);
+    }
+}
+
+const WIDE: Bounds = Bounds { min: 0.1, max: 1000.0, safe_rps: 0.0 };
+
+#[test]
+fn the_first_ticks() {
+    run("first_ticks", &policy(&[("mongo", Kind::Load, 2.0, 60.0)]), 10.0, WIDE);
+}
+
+#[test]
+fn blindness_and_return() {
+    run("stale", &policy(&[("mongo", Kind::Load, 2.0, 60.0)]), 10.0, WIDE);
+}
+
+#[test]
+fn a_trip_and_its_restart() {
+    run("breaker", &policy(&[("mongo", Kind::Load, 2.0, 60.0)]), 10.0, WIDE);
+}
+
+#[test]
+fn the_minimum_over_two_signals() {
+    run("selection", &policy(&[("mongo", Kind::Load, 2.0, 60.0), ("es", Kind::Load, 4.0, 60.0)]), 10.0, WIDE);
+}
+
+#[test]
+fn an_empty_queue_does_not_wind_up() {
+    run("idle", &policy(&[("mongo", Kind::Load, 2.0, 60.0)]), 10.0, WIDE);
+}
+
+#[test]
+fn a_quota_that_halves() {
+    run("ratio", &policy(&[("p429", Kind::Ratio, 0.01, 0.0)]), 80.0, WIDE);
+}
+
+#[test]
+fn durations_as_an_inner_loop() {
+    let mut policy = policy(&[("mongo", Kind::Load, 2.0, 60.0)]);
+    policy.law.durations = true;
+    run("durations", &policy, 10.0, WIDE);
+}
+
+#[test]
+fn eighty_minutes_with_a_tenfold_cost_step() {
+    let trace = &vectors()["trace_s1"];
+    let policy = policy(&[("mongo", Kind::Load, 2.0, 60.0)]);
+    let bounds = Bounds { min: 0.1, max: 100.0, safe_rps: 0.0 };
+    let mut state = State::new(&policy, bounds, 100.0, 0.0);
+    for (n, row) in trace["rows"].as_array().unwrap().iter().enumerate() {
+        let now = row[0].as_f64().unwrap();
+        let sample = |p: &Value| Sample { signal: "mongo".to_owned(), value: p[1].as_f64(), at: p[0].as_f64().unwrap() };
+        let seen = Observation {
+            now,
+            readings: row[3].as_array().unwrap().iter().map(sample).collect(),
+            achieved_rps: row[1].as_f64(),
+            limiting_share: row[2].as_f64(),
+            ..Observation::default()
+        };
+        near("knob", n, state.tick(&policy, bounds, &seen).rps, &row[4]);
+    }
+}
+
+#[test]
+fn the_parts() {
+    let vectors = vectors();
+    let number = |v: &Value| v.as_f64().unwrap();
+    for (n, case) in vectors["delag"].as_array().unwrap().iter().enumerate() {
+        near("z", n, delag(number(&case["x1"]), number(&case["x0"]), number(&case["dt"]), number(&case["tau"])), &case["z"]);
+    }
+    let mut history = History::default();
+    for record in vectors["history"]["records"].as_array().unwrap() {
+        history.push(number(&record[0]), 5.0, number(&record[1]));
+    }
+    for (n, case) in vectors["history"]["mean"].as_array().unwrap().iter().enumerate() {
+        near("mean", n, history.mean(number(&case["a"]), number(&case["b"])), &case["out"]);
+    }
+    for (n, case) in vectors["history"]["ema"].as_array().unwrap().iter().enumerate() {
+        near("lagged", n, history.lagged(number(&case["at"]), number(&case["tau"])), &case["out"]);
+    }
+    let mut observer = Observer::default();
+    for (n, step) in vectors["observer"]["steps"].as_array().unwrap().iter().enumerate() {
+        observer.update(number(&step["z"]), number(&step["phi"]), number(&step["dt"]));
+        near("b", n, observer.b, &step["b"]);
+        near("c", n, observer.c.unwrap(), &step["c"]);
+        near("R", n, observer.noise, &step["R"]);
+        near("room", n, observer.room(0.0).unwrap(), &step["room"]);
+        near("room1", n, observer.room(1.0).unwrap(), &step["room1"]);
+    }
+    let mut pid = LogPid::default();
+    for (n, call) in vectors["pid_terms"]["calls"].as_array().unwrap().iter().enumerate() {
+        // With dt 1: ki = kc/ti, kd = kc*td. Following 0, the integral stays 0.
+        let (kp, ki, kd) = (number(&call["kp"]), number(&call["ki"]), number(&call["kd"]));
+        let (_, terms) = pid.next(Gains { kc: kp, ti_s: kp / ki, td_s: kd / kp }, number(&call["y"]), 0.0, 1.0);
+        for (got, expected) in [terms.p, terms.i, terms.d].into_iter().zip(call["out"].as_array().unwrap()) {
+            near("term", n, got, expected);
+        }
+    }
+}

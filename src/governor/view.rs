@@ -1,0 +1,108 @@
+//! The governor of one throttle as people and pages see it. Made from the state, so that a process that does not lead can
+//! make the same from the stored one.
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::breaker::Phase;
+use super::decision::timestamp;
+use super::plan::State;
+use super::policy::{Kind, Policy};
+
+/// A governor at a glance.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct View {
+    /// The rate of its newest plan, in jobs per second.
+    pub rps: f64,
+    /// The breaker.
+    pub breaker: Phase,
+    /// Since when the breaker stands there; `None` if it never moved.
+    pub breaker_since: Option<Timestamp>,
+    /// Who decided: a signal, or a word of [`super::Plan::limiting`].
+    pub limiting: String,
+    /// The signal that asked for the lowest rate, whoever limited it further.
+    pub signal: Option<String>,
+    /// The reason, one sentence.
+    pub reason: String,
+    /// When.
+    pub at: Timestamp,
+    /// Until when a person's rate is not exceeded.
+    pub held_until: Option<Timestamp>,
+    /// The signals, in the order of the policy.
+    pub signals: Vec<SignalView>,
+}
+
+/// A signal at a glance, in its own unit.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct SignalView {
+    /// Its name.
+    pub name: String,
+    /// How it answers to the rate.
+    pub kind: Kind,
+    /// The newest value.
+    pub value: Option<f64>,
+    /// The value to hold.
+    pub setpoint: f64,
+    /// The value that trips the breaker now; the policy's, raised for a noisy signal.
+    pub trip: f64,
+    /// The newest sample's own time.
+    pub at: Option<Timestamp>,
+    /// Its age in seconds.
+    pub age_s: Option<f64>,
+    /// Nothing new became visible for too long.
+    pub stale: bool,
+    /// Why it could not be read the last time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+    /// When it was last heard of, and how long silence is borne.
+    #[serde(skip)]
+    heard_at: f64,
+    #[serde(skip)]
+    patience_s: f64,
+}
+
+impl View {
+    /// The view of `state` at `now`, unix seconds; `None` before the first plan.
+    pub fn new(state: &State, policy: &Policy, now: f64) -> Option<Self> {
+        let plan = state.plan.as_ref()?;
+        let signals = state.signals.iter().zip(&policy.signals).map(|(signal, about)| SignalView {
+            name: signal.name.clone(),
+            kind: about.kind,
+            value: signal.value,
+            setpoint: about.setpoint,
+            trip: signal.trip_x * about.setpoint,
+            at: signal.front.at.map(timestamp),
+            age_s: None,
+            stale: false,
+            problem: None,
+            heard_at: signal.front.seen.unwrap_or(state.began_at),
+            patience_s: state.patience_s(policy, signal),
+        });
+        let mut view = Self {
+            rps: plan.rps,
+            breaker: plan.breaker,
+            breaker_since: (state.breaker.since > 0.0).then(|| timestamp(state.breaker.since)),
+            limiting: plan.limiting.clone(),
+            signal: plan.terms.get("signal").and_then(|name| name.as_str()).map(str::to_owned),
+            reason: plan.reason.clone(),
+            at: timestamp(state.at.unwrap_or(now)),
+            held_until: state.hold.filter(|hold| now < hold.until).map(|hold| timestamp(hold.until)),
+            signals: signals.collect(),
+        };
+        view.age(now);
+        Some(view)
+    }
+
+    /// The view of a state as the journal keeps it.
+    pub fn of_stored(stored: Value, policy: &Policy, now: f64) -> Option<Self> {
+        Self::new(&State::stored(stored, policy)?, policy, now)
+    }
+
+    /// Brings ages up to `now`, unix seconds.
+    pub fn age(&mut self, now: f64) {
+        for signal in &mut self.signals {
+            signal.age_s = signal.at.map(|at| (now - super::decision::unix_s(at)).max(0.0));
+            signal.stale = now - signal.heard_at > signal.patience_s;
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! A reading: a value and the time of its sample.
+
+/// A measured value with its sample's own time.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Reading {
+    /// The value, in the signal's own unit.
+    pub value: f64,
+    /// When it was sampled, in unix seconds.
+    pub at: f64,
+}
+
+/// Why a value is no reading.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+pub enum Missing {
+    /// There was no value at all.
+    #[error("no value: nothing matches")]
+    Absent,
+    /// The value is NaN, for instance 0/0.
+    #[error("the value is not a number")]
+    NotANumber,
+    /// The value is infinite, for instance 1/0.
+    #[error("the value is infinite")]
+    Infinite,
+    /// Loads, latencies, depths and shares are never negative.
+    #[error("the value {value} is negative")]
+    Negative {
+        /// The value.
+        value: f64,
+    },
+    /// The sample is too old to say anything about now.
+    #[error("the sample is {age_s:.0} s old, more than {allowed_s:.0} s")]
+    Old {
+        /// Its age in seconds.
+        age_s: f64,
+        /// The greatest age allowed, in seconds.
+        allowed_s: f64,
+    },
+    /// The sample claims to come from the future, so its time means nothing.
+    #[error("the sample is dated {ahead_s:.0} s in the future")]
+    Future {
+        /// Seconds ahead of now.
+        ahead_s: f64,
+    },
+}
+
+/// Clocks of two servers may differ by this much without a sample counting as one from the future, in seconds.
+const CLOCKS_DIFFER_S: f64 = 10.0;
+
+impl Reading {
+    /// The reading, or why `value` of time `at` is none at `now`; samples older than `allowed_s` are none.
+    pub fn judge(value: Option<f64>, at: f64, now: f64, allowed_s: f64) -> Result<Self, Missing> {
+        let value = value.ok_or(Missing::Absent)?;
+        if value.is_nan() || at.is_nan() {
+            return Err(Missing::NotANumber);
+        }
+        if value.is_infinite() || at.is_infinite() {
+            return Err(Missing::Infinite);
+        }
+        if value < 0.0 {
+            return Err(Missing::Negative { value });
+        }
+        let age_s = now - at;
+        if age_s > allowed_s {
+            return Err(Missing::Old { age_s, allowed_s });
+        }
+        if age_s < -CLOCKS_DIFFER_S {
+            return Err(Missing::Future { ahead_s: -age_s });
+        }
+        Ok(Self { value, at })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_finite_recent_values_are_readings() {
+        let judge = |value, at| Reading::judge(value, at, 1000.0, 60.0);
+        assert_eq!(judge(Some(0.0), 990.0), Ok(Reading { value: 0.0, at: 990.0 }));
+        assert_eq!(judge(None, 990.0), Err(Missing::Absent));
+        assert_eq!(judge(Some(f64::NAN), 990.0), Err(Missing::NotANumber));
+        assert_eq!(judge(Some(1.0), f64::NAN), Err(Missing::NotANumber));
+        assert_eq!(judge(Some(f64::INFINITY), 990.0), Err(Missing::Infinite));
+        assert_eq!(judge(Some(-0.5), 990.0), Err(Missing::Negative { value: -0.5 }));
+        assert_eq!(judge(Some(1.0), 900.0), Err(Missing::Old { age_s: 100.0, allowed_s: 60.0 }));
+        assert_eq!(judge(Some(1.0), 1100.0), Err(Missing::Future { ahead_s: 100.0 }));
+    }
+}
