@@ -1,1 +1,3 @@
-//! The cli room.
+//! The command line: one file per command.
+
+pub mod services;

@@ -1,0 +1,98 @@
+//! `flyball services`: a private Postgres, Redis and Prometheus.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use crate::stack::Error;
+use crate::stack::layout::parse_interval_ms;
+use crate::stack::supervise::{self, Settings};
+
+/// EX_UNAVAILABLE of sysexits.h: something that must be installed is not.
+const EXIT_NOT_FOUND: u8 = 69;
+
+/// Run a private Postgres, Redis and Prometheus, for the demo and for tests.
+///
+/// Prints one line of JSON with their URLs when all are ready, and stops them when its standard input closes or when
+/// it gets SIGINT or SIGTERM. Data are kept in DIR between runs; logs are in DIR/log.
+///
+/// Scrape targets can be added while Prometheus runs: write a file of its file_sd form into the directory that the line
+/// names as targets_dir, DIR/prometheus/targets/NAME.json.
+///
+/// Commands on standard input, a line each: `stop NAME` and `start NAME`, with NAME one of postgres, redis, prometheus.
+///
+/// Exit codes: 0 stopped in order; 69 a server is not installed (one line says what would help); 1 anything else.
+#[derive(Clone, Debug, clap::Args)]
+pub struct ServicesArgs {
+    /// Directory for data, logs and the lock; made if it is not there.
+    #[arg(long, value_name = "DIR")]
+    pub dir: PathBuf,
+
+    /// Use this Postgres and start none.
+    #[arg(long, env = "DATABASE_URL", hide_env_values = true, value_name = "URL")]
+    pub database_url: Option<String>,
+
+    /// Use this Redis and start none.
+    #[arg(long, env = "REDIS_URL", hide_env_values = true, value_name = "URL")]
+    pub redis_url: Option<String>,
+
+    /// Use this Prometheus and start none.
+    #[arg(long, env = "PROMETHEUS_URL", hide_env_values = true, value_name = "URL")]
+    pub prometheus_url: Option<String>,
+
+    /// How often Prometheus asks its targets: a whole number and ms, s or m.
+    #[arg(long, value_name = "INTERVAL", default_value = "5s", value_parser = parse_interval_ms)]
+    pub scrape_interval: u64,
+
+    /// Off: faster, but a crash of the machine may lose data. For tests and demos.
+    #[arg(long, value_enum, default_value = "on")]
+    pub fsync: Switch,
+
+    /// Look for the servers only in this directory (may be given again), instead of PATH and the usual places.
+    #[arg(long, value_name = "DIR")]
+    pub search_path: Vec<PathBuf>,
+
+    /// Remove what was made in DIR after stopping.
+    #[arg(long)]
+    pub ephemeral: bool,
+
+    /// Remove the data in DIR and start nothing.
+    #[arg(long, conflicts_with = "ephemeral")]
+    pub wipe: bool,
+}
+
+/// On or off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Switch {
+    /// Yes.
+    On,
+    /// No.
+    Off,
+}
+
+/// Runs the command. To be called from the main thread, outside any runtime.
+pub fn run(args: ServicesArgs) -> anyhow::Result<ExitCode> {
+    if args.wipe {
+        supervise::wipe(&args.dir)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    // A variable that is set but empty means nothing.
+    let given = |url: Option<String>| url.filter(|url| !url.trim().is_empty());
+    let settings = Settings {
+        dir: args.dir,
+        database_url: given(args.database_url),
+        redis_url: given(args.redis_url),
+        prometheus_url: given(args.prometheus_url),
+        scrape_interval_ms: args.scrape_interval,
+        fsync: args.fsync == Switch::On,
+        search_path: args.search_path,
+        ephemeral: args.ephemeral,
+    };
+    match supervise::run(&settings) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(error @ Error::NotFound { .. }) => {
+            eprintln!("flyball services: {error}");
+            Ok(ExitCode::from(EXIT_NOT_FOUND))
+        }
+        Err(error) => Err(error.into()),
+    }
+}

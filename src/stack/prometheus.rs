@@ -1,0 +1,112 @@
+//! The private Prometheus.
+
+use std::cell::Cell;
+use std::fs;
+use std::net::TcpListener;
+use std::process::Command;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use super::Error;
+use super::find::Program;
+use super::launch::{Step, Technology};
+use super::layout::{Layout, prometheus_config};
+use super::unix::{User, open_dir};
+
+/// A Prometheus on a free port of 127.0.0.1; it has no unix sockets.
+pub(super) struct Prometheus {
+    program: Program,
+    layout: Layout,
+    user: User,
+    scrape_interval_ms: u64,
+    port: u16,
+    /// It has answered on this port: people know it, so the port stays.
+    answered: Cell<bool>,
+    client: reqwest::Client,
+}
+
+// === impl Prometheus ===
+
+impl Prometheus {
+    pub fn new(program: Program, layout: &Layout, user: &User, scrape_interval_ms: u64) -> Result<Self, Error> {
+        // Loopback must not go through a proxy that the environment names.
+        let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(2)).build();
+        let client = client.map_err(|error| Error::Start {
+            server: "prometheus",
+            why: error.to_string(),
+            log_tail: String::new(),
+            log: layout.log("prometheus"),
+        })?;
+        let port = free_port().map_err(Error::io("looking for a free port on", "127.0.0.1".as_ref()))?;
+        let (layout, user) = (layout.clone(), user.clone());
+        Ok(Self { program, layout, user, scrape_interval_ms, port, answered: Cell::new(false), client })
+    }
+}
+
+/// A port that was free a moment ago. Another process may take it before Prometheus does: then another one is tried.
+fn free_port() -> std::io::Result<u16> {
+    Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
+}
+
+impl Technology for Prometheus {
+    fn name(&self) -> &'static str {
+        "prometheus"
+    }
+
+    fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    fn prepare(&mut self) -> Step<'_, Result<(), Error>> {
+        Box::pin(async {
+            let home = self.layout.home("prometheus");
+            for dir in [&home, &self.layout.targets_dir(), &self.layout.rules_dir()] {
+                open_dir(dir)?;
+            }
+            self.user.own_private_dir(&home.join("data"), "start as that user, or remove it with --wipe as its owner")?;
+            let config = self.layout.prometheus_config();
+            fs::write(&config, prometheus_config(&self.layout, self.scrape_interval_ms)).map_err(Error::io("writing", &config))
+        })
+    }
+
+    fn command(&self) -> Command {
+        let flag = |name: &str, path: std::path::PathBuf| {
+            let mut flag = std::ffi::OsString::from(name);
+            flag.push(path);
+            flag
+        };
+        let mut command = self.program.command();
+        command
+            .arg(flag("--config.file=", self.layout.prometheus_config()))
+            .arg(flag("--storage.tsdb.path=", self.layout.home("prometheus").join("data")))
+            .arg("--storage.tsdb.retention.time=7d")
+            .arg(format!("--web.listen-address=127.0.0.1:{}", self.port));
+        command
+    }
+
+    fn ready(&self) -> Step<'_, Result<(), String>> {
+        Box::pin(async {
+            let answer = self.client.get(format!("{}/-/ready", self.url())).send().await;
+            answer.and_then(reqwest::Response::error_for_status).map_err(|error| error.to_string())?;
+            self.answered.set(true);
+            Ok(())
+        })
+    }
+
+    fn stop_signal(&self) -> Signal {
+        Signal::TERM
+    }
+
+    fn worth_another_try(&mut self, log_tail: &str) -> bool {
+        if !log_tail.contains("address already in use") {
+            return false;
+        }
+        if !self.answered.get()
+            && let Ok(port) = free_port()
+        {
+            self.port = port;
+        }
+        true
+    }
+}

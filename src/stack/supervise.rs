@@ -1,0 +1,352 @@
+//! The supervisor: starts the servers, says where they are, watches them, and stops them when it is told or left alone.
+//!
+//! It is told by SIGINT, SIGTERM or SIGHUP; it is left alone when its standard input closes. While it runs it reads
+//! commands from there, a line each: `stop NAME` and `start NAME`, with NAME one of `postgres`, `redis`, `prometheus`.
+//! Each is answered by a line on standard output (`{"stopped":"redis"}`), so that a test can take a server away.
+//! A server that ends without being told to is started again.
+
+use std::fs;
+use std::io::{self, BufRead, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, interval};
+
+use super::launch::Server;
+use super::layout::{Layout, NAMES, Urls};
+use super::postgres::Postgres;
+use super::prometheus::Prometheus;
+use super::redis::Redis;
+use super::unix::{self, User};
+use super::{Error, find, postgres};
+
+/// How often the servers are looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// A server that ended is started again after this time, doubled each time that it ends soon after.
+const RESTART_AFTER: Duration = Duration::from_secs(1);
+const RESTART_AFTER_MAX: Duration = Duration::from_secs(30);
+
+/// What a supervisor is asked to do.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The directory for data, logs and the lock.
+    pub dir: PathBuf,
+    /// Use this database; start none.
+    pub database_url: Option<String>,
+    /// Use this Redis; start none.
+    pub redis_url: Option<String>,
+    /// Use this Prometheus; start none.
+    pub prometheus_url: Option<String>,
+    /// How often Prometheus asks its targets.
+    pub scrape_interval_ms: u64,
+    /// Whether data survive a crash of the machine.
+    pub fsync: bool,
+    /// Directories to look for the servers in, instead of the usual places.
+    pub search_path: Vec<PathBuf>,
+    /// Remove what was made in the directory after stopping, and the directory if nothing else is in it.
+    pub ephemeral: bool,
+}
+
+/// Runs the servers until told or left alone. To be called from the main thread, outside any runtime.
+///
+/// The main thread, because the kernel ends the servers when the thread that started them ends.
+pub fn run(settings: &Settings) -> Result<(), Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(Error::io("starting a runtime for", &settings.dir))?.block_on(supervise(settings))
+}
+
+/// Removes the data below a directory, wherever they are.
+pub fn wipe(dir: &Path) -> Result<(), Error> {
+    let Ok(dir) = fs::canonicalize(dir) else { return Ok(()) };
+    let layout = Layout::new(&dir);
+    let _lock = unix::lock(&layout)?;
+    remove(&layout)
+}
+
+async fn supervise(settings: &Settings) -> Result<(), Error> {
+    // Before anything is started, so that no signal is missed.
+    let mut stop = Stop::new().map_err(Error::io("listening for signals in", &settings.dir))?;
+    let layout = make_dir(&settings.dir)?;
+    let lock = unix::lock(&layout)?;
+    let (layout, user) = settle(layout)?;
+    let mut servers = choose(settings, &layout, &user)?;
+
+    let ran = tokio::select! {
+        started = start_all(&mut servers) => started,
+        () = stop.told() => Ok(false),
+    };
+    let ran = match ran {
+        Ok(true) => {
+            println_json(&urls(settings, &layout, &servers));
+            watch(&mut servers, &mut stop).await;
+            Ok(())
+        }
+        other => other.map(drop),
+    };
+    // Prometheus reads what others write, and Postgres holds what matters most: so in this order.
+    for server in servers.iter_mut().rev() {
+        server.stop().await;
+    }
+    let _ = fs::remove_dir_all(&layout.sockets);
+    if settings.ephemeral {
+        remove(&layout)?;
+        let _ = fs::remove_file(layout.lock());
+        // Only if nothing else is in it.
+        let _ = fs::remove_dir(&layout.dir);
+    }
+    drop(lock);
+    ran
+}
+
+fn make_dir(dir: &Path) -> Result<Layout, Error> {
+    fs::create_dir_all(dir).map_err(Error::io("creating", dir))?;
+    let dir = fs::canonicalize(dir).map_err(Error::io("looking at", dir))?;
+    for sub in ["log", "run"] {
+        let sub = dir.join(sub);
+        fs::create_dir_all(&sub).map_err(Error::io("creating", &sub))?;
+    }
+    Ok(Layout::new(&dir))
+}
+
+/// Decides who runs the servers and where their data are.
+fn settle(layout: Layout) -> Result<(Layout, User), Error> {
+    let user = User::choose(&layout)?;
+    if !user.step_down {
+        return Ok((layout, user));
+    }
+    unix::let_enter(&layout)?;
+    if user.can_enter(&layout.dir) {
+        return Ok((layout, user));
+    }
+    let moved = layout.moved();
+    let user = User::choose(&moved)?;
+    unix::open_dir(&moved.data)?;
+    say(&format!("user {} cannot enter {}; the data are in {}", user.name, moved.dir.display(), moved.data.display()));
+    Ok((moved, user))
+}
+
+/// The servers that must be started, Postgres first. All that are missing are named in one error.
+fn choose(settings: &Settings, layout: &Layout, user: &User) -> Result<Vec<Server>, Error> {
+    let places = find::places(&settings.search_path);
+    let (need_postgres, need_redis, need_prometheus) =
+        (settings.database_url.is_none(), settings.redis_url.is_none(), settings.prometheus_url.is_none());
+    let postgres = if need_postgres { postgres::find(&places, layout)? } else { None };
+    let redis = need_redis.then(|| find::redis(&places)).flatten();
+    let prometheus = need_prometheus.then(|| find::prometheus(&places)).flatten();
+    let missing = (need_postgres && postgres.is_none(), need_redis && redis.is_none(), need_prometheus && prometheus.is_none());
+    if missing != (false, false, false) {
+        return Err(find::missing(missing.0, missing.1, missing.2));
+    }
+
+    user.own_private_dir(&layout.sockets, "remove it, or start as that user")?;
+    let mut servers = Vec::new();
+    if let Some(found) = postgres {
+        say(&format!("postgres {} is {}", found.major, found.program.path.display()));
+        servers.push(Server::new(Box::new(Postgres::new(found, layout, user, settings.fsync)), layout, user));
+    }
+    if let Some(program) = redis {
+        say(&format!("redis is {}", program.path.display()));
+        servers.push(Server::new(Box::new(Redis::new(program, layout, user, settings.fsync)), layout, user));
+    }
+    if let Some(program) = prometheus {
+        say(&format!("prometheus is {}", program.path.display()));
+        let prometheus = Prometheus::new(program, layout, user, settings.scrape_interval_ms)?;
+        servers.push(Server::new(Box::new(prometheus), layout, user));
+    }
+    Ok(servers)
+}
+
+/// Starts all at the same time.
+async fn start_all(servers: &mut [Server]) -> Result<bool, Error> {
+    futures_util::future::try_join_all(servers.iter_mut().map(Server::start)).await?;
+    Ok(true)
+}
+
+fn urls(settings: &Settings, layout: &Layout, servers: &[Server]) -> Urls {
+    let url = |given: &Option<String>, name| {
+        let ours = || servers.iter().find(|server| server.name() == name).map(|server| server.technology.url());
+        given.clone().or_else(ours).unwrap_or_default()
+    };
+    Urls {
+        database_url: url(&settings.database_url, "postgres"),
+        redis_url: url(&settings.redis_url, "redis"),
+        prometheus_url: url(&settings.prometheus_url, "prometheus"),
+        targets_dir: settings.prometheus_url.is_none().then(|| layout.targets_dir()),
+    }
+}
+
+/// What the supervisor knows of a server between two looks.
+struct Watched<'a> {
+    server: &'a mut Server,
+    /// Stopped by command: left alone until the command to start.
+    held: bool,
+    restart_at: Option<Instant>,
+    restart_after: Duration,
+    started_at: Instant,
+}
+
+async fn watch(servers: &mut [Server], stop: &mut Stop) {
+    let mut watched: Vec<Watched> = servers
+        .iter_mut()
+        .map(|server| Watched { server, held: false, restart_at: None, restart_after: RESTART_AFTER, started_at: Instant::now() })
+        .collect();
+    let mut look = interval(LOOK_EVERY);
+    loop {
+        let command = tokio::select! {
+            next = stop.next() => match next {
+                Some(command) => command,
+                None => return,
+            },
+            _ = look.tick() => {
+                watched.iter_mut().for_each(look_at);
+                continue;
+            }
+        };
+        let obeyed = obey(&command, &mut watched);
+        // A stop that takes its time must not outlive the parent.
+        tokio::select! {
+            () = obeyed => {}
+            () = stop.told() => return,
+        }
+    }
+}
+
+/// Starts a server again that ended by itself.
+fn look_at(watched: &mut Watched) {
+    let now = Instant::now();
+    let name = watched.server.name();
+    if let Some(status) = watched.server.take_ended() {
+        let lived = now.duration_since(watched.started_at);
+        watched.restart_after =
+            if lived > RESTART_AFTER_MAX { RESTART_AFTER } else { (watched.restart_after * 2).min(RESTART_AFTER_MAX) };
+        watched.restart_at = Some(now + watched.restart_after);
+        say(&format!("{name} ended with {status}; starting it again in {} s", watched.restart_after.as_secs()));
+    }
+    if watched.restart_at.is_some_and(|at| at <= now) {
+        watched.restart_at = None;
+        watched.started_at = now;
+        if let Err(error) = watched.server.launch() {
+            say(&format!("{name}: {}", chain(&error)));
+        }
+    }
+}
+
+/// Carries out one line of standard input.
+async fn obey(command: &str, watched: &mut [Watched<'_>]) {
+    let (verb, name) = command.trim().split_once(' ').unwrap_or((command.trim(), ""));
+    let Some(watched) = watched.iter_mut().find(|watched| watched.server.name() == name) else {
+        println_json(
+            &json!({ "error": format!("{command:?} is not a command: use stop or start, and the name of a server that runs here") }),
+        );
+        return;
+    };
+    match verb {
+        "stop" => {
+            watched.held = true;
+            watched.restart_at = None;
+            watched.server.stop().await;
+            println_json(&json!({ "stopped": name }));
+        }
+        "start" if !watched.held => println_json(&json!({ "started": name })),
+        "start" => match watched.server.start().await {
+            Ok(()) => {
+                watched.held = false;
+                watched.started_at = Instant::now();
+                println_json(&json!({ "started": name }));
+            }
+            Err(error) => println_json(&json!({ "error": chain(&error) })),
+        },
+        _ => println_json(&json!({ "error": format!("{verb:?} is not a command: use stop or start") })),
+    }
+}
+
+/// Everything that ends a supervisor, and the commands on its standard input.
+struct Stop {
+    signals: [Signal; 3],
+    lines: mpsc::UnboundedReceiver<String>,
+    /// Commands that came while somebody waited for the end only.
+    kept: std::collections::VecDeque<String>,
+}
+
+// === impl Stop ===
+
+impl Stop {
+    fn new() -> io::Result<Self> {
+        let signals = [signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?, signal(SignalKind::hangup())?];
+        let (sender, lines) = mpsc::unbounded_channel();
+        // A thread of its own: a blocking read cannot be cancelled, and must not keep the process alive.
+        std::thread::spawn(move || {
+            for line in io::stdin().lock().lines() {
+                let Ok(line) = line else { return };
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Self { signals, lines, kept: Default::default() })
+    }
+
+    /// The next command, or `None` at the end. Nothing is lost when this is cancelled.
+    async fn next(&mut self) -> Option<String> {
+        if let Some(line) = self.kept.pop_front() {
+            return Some(line);
+        }
+        self.receive().await
+    }
+
+    async fn receive(&mut self) -> Option<String> {
+        let [interrupt, terminate, hangup] = &mut self.signals;
+        tokio::select! {
+            line = self.lines.recv() => line,
+            _ = interrupt.recv() => None,
+            _ = terminate.recv() => None,
+            _ = hangup.recv() => None,
+        }
+    }
+
+    /// Waits for the end; commands are kept for later.
+    async fn told(&mut self) {
+        while let Some(line) = self.receive().await {
+            self.kept.push_back(line);
+        }
+    }
+}
+
+fn remove(layout: &Layout) -> Result<(), Error> {
+    let moved = layout.clone().moved();
+    let mut doomed = vec![layout.sockets.clone(), moved.data];
+    doomed.extend(NAMES.iter().filter(|name| **name != "lock").map(|name| layout.dir.join(name)));
+    for path in doomed {
+        let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+        match removed {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(Error::io("removing", &path)(error)),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// One line of JSON on standard output. Nobody may be listening any more; then the closing input tells us.
+fn println_json(value: &impl serde::Serialize) {
+    let line = serde_json::to_string(value).unwrap_or_default();
+    let mut out = io::stdout().lock();
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+}
+
+/// What a person may want to know, on standard error.
+fn say(line: &str) {
+    let _ = writeln!(io::stderr(), "flyball services: {line}");
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,223 @@
+//! What the integration tests stand on: one private stack per run, a database and a Redis prefix per test.
+//!
+//! The servers run under `flyball services` and end with this process, however it ends. `FLYBALL_TEST_DATABASE_URL`,
+//! `FLYBALL_TEST_REDIS_URL` and `FLYBALL_TEST_PROMETHEUS_URL` replace parts of the stack; the database user named there
+//! must be allowed to create databases.
+#![allow(dead_code, reason = "each test file uses the part it needs")]
+
+use std::fmt::Write as _;
+use std::future::Future;
+use std::path::PathBuf;
+use std::sync::{LazyLock, OnceLock};
+use std::time::Duration;
+
+use flyball::stack::{Options, Running, spawn};
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::{Connection, PgConnection, PgPool};
+
+/// The migrations of the crate; every test's database has them applied.
+static MIGRATOR: sqlx::migrate::Migrator = sqlx::migrate!("./migrations");
+
+/// Held while the template is made, by all test processes on one server.
+const LOCK_TEMPLATE: &str = "select pg_advisory_lock(hashtext('flyball tests: template'))";
+const TEMPLATE_IS_COMPLETE: &str = "select exists (select from pg_database d join pg_shdescription s on s.objoid = d.oid where d.datname = $1 and s.description = 'complete')";
+
+/// The servers of this test run.
+pub struct Stack {
+    /// Postgres.
+    pub database_url: String,
+    /// Redis.
+    pub redis_url: String,
+    /// Prometheus.
+    pub prometheus_url: String,
+    /// Where files that name scrape targets go; `None` if Prometheus was given from outside.
+    pub targets_dir: Option<PathBuf>,
+    /// The database that tests' databases are copied from.
+    template: String,
+    /// The database server outlives this run: databases must be dropped.
+    outside: bool,
+    _running: Running,
+}
+
+/// The servers, started by the first test that asks.
+pub async fn stack() -> &'static Stack {
+    static STACK: OnceLock<Stack> = OnceLock::new();
+    if let Some(stack) = STACK.get() {
+        return stack;
+    }
+    // On a thread, because it blocks; the supervisor is a process and does not care which thread made it.
+    let started = tokio::task::spawn_blocking(|| STACK.get_or_init(start));
+    started.await.expect("starting the stack")
+}
+
+fn start() -> Stack {
+    let given = |name: &str| std::env::var(name).ok().filter(|url| !url.is_empty());
+    let dir = tempfile::Builder::new().prefix("flyball-it-").tempdir().expect("a temporary directory").keep();
+    let options = Options {
+        program: Some(PROGRAM.clone()),
+        database_url: given("FLYBALL_TEST_DATABASE_URL"),
+        redis_url: given("FLYBALL_TEST_REDIS_URL"),
+        prometheus_url: given("FLYBALL_TEST_PROMETHEUS_URL"),
+        scrape_interval_ms: 1_000,
+        fsync: false,
+        ephemeral: true,
+        said: Some(dir.with_extension("log")),
+    };
+    let running = spawn(&dir, &options).unwrap_or_else(|error| panic!("{error}"));
+    // Said while it starts; nothing more is read from it.
+    let _ = std::fs::remove_file(dir.with_extension("log"));
+    let urls = running.urls.clone();
+    let outside = options.database_url.is_some();
+    let template = block_on_a_thread(make_template(urls.database_url.clone()));
+    Stack {
+        database_url: urls.database_url,
+        redis_url: urls.redis_url,
+        prometheus_url: urls.prometheus_url,
+        targets_dir: urls.targets_dir,
+        template,
+        outside,
+        _running: running,
+    }
+}
+
+/// The program under test.
+pub static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| PathBuf::from(env!("CARGO_BIN_EXE_flyball")));
+
+/// Makes the migrated template, unless another run has made the same on this server.
+async fn make_template(url: String) -> String {
+    let mut checksums = String::new();
+    for migration in MIGRATOR.iter() {
+        for byte in migration.checksum.iter().take(8) {
+            let _ = write!(checksums, "{byte:02x}");
+        }
+    }
+    let name = format!("flyball_template_{:016x}", fnv(&checksums));
+    let mut connection = connect(&url, None).await;
+    run(&mut connection, LOCK_TEMPLATE).await;
+    let complete: bool =
+        sqlx::query_scalar(TEMPLATE_IS_COMPLETE).bind(&name).fetch_one(&mut connection).await.expect("looking for the template");
+    if !complete {
+        run(&mut connection, &format!("drop database if exists {name} with (force)")).await;
+        run(&mut connection, &format!("create database {name}")).await;
+        let mut template = connect(&url, Some(&name)).await;
+        MIGRATOR.run_direct(None, &mut template, false).await.expect("migrating the template");
+        // A database with sessions cannot be copied.
+        template.close().await.expect("closing the template");
+        run(&mut connection, &format!("comment on database {name} is 'complete'")).await;
+    }
+    connection.close().await.expect("closing the connection");
+    name
+}
+
+/// A migrated database that belongs to one test.
+pub struct Database {
+    url: String,
+    name: String,
+    pool: PgPool,
+    stack: &'static Stack,
+}
+
+/// A fresh database with all migrations applied.
+pub async fn database() -> Database {
+    let stack = stack().await;
+    let name = format!("t_{}", unique());
+    let mut connection = connect(&stack.database_url, None).await;
+    run(&mut connection, &format!("create database {name} template {} strategy file_copy", stack.template)).await;
+    connection.close().await.expect("closing the connection");
+    let url = with_database(&stack.database_url, &name);
+    let options: PgConnectOptions = url.parse().expect("the database's URL");
+    // Few: all tests together share the server's 200 connections.
+    let pool = PgPoolOptions::new().max_connections(8).acquire_timeout(Duration::from_secs(20)).connect_lazy_with(options);
+    Database { url, name, pool, stack }
+}
+
+// === impl Database ===
+
+impl Database {
+    /// Its URL, for psql, for a child process or for another pool.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// A pool of up to 8 connections.
+    pub fn pool(&self) -> &PgPool {
+        &self.pool
+    }
+}
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        // The private server is thrown away as a whole.
+        if self.stack.outside {
+            let (url, name) = (self.stack.database_url.clone(), self.name.clone());
+            block_on_a_thread(async move {
+                let mut connection = connect(&url, None).await;
+                run(&mut connection, &format!("drop database if exists {name} with (force)")).await;
+            });
+        }
+    }
+}
+
+/// A prefix for this test's keys in Redis, for example `t3f9c1a2b:`.
+pub fn redis_prefix() -> String {
+    format!("t{}:", &unique()[..8])
+}
+
+/// Asks `f` every 20 ms until it answers with `Some`; panics after `within`, naming `what` did not come.
+pub async fn eventually<T, F, Fut>(what: &str, within: Duration, mut f: F) -> T
+where
+    F: FnMut() -> Fut,
+    Fut: Future<Output = Option<T>>,
+{
+    let asked = async {
+        loop {
+            if let Some(answer) = f().await {
+                return answer;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    match tokio::time::timeout(within, asked).await {
+        Ok(answer) => answer,
+        Err(_) => panic!("{what}: not within {within:?}"),
+    }
+}
+
+async fn connect(url: &str, database: Option<&str>) -> PgConnection {
+    let mut options: PgConnectOptions = url.parse().expect("the database's URL");
+    if let Some(database) = database {
+        options = options.database(database);
+    }
+    PgConnection::connect_with(&options).await.expect("connecting to the test database server")
+}
+
+async fn run(connection: &mut PgConnection, sql: &str) {
+    let done = sqlx::raw_sql(sqlx::AssertSqlSafe(sql.to_owned())).execute(connection).await;
+    done.unwrap_or_else(|error| panic!("{sql}: {error}"));
+}
+
+/// The URL with another database: what stands between the authority and the query.
+fn with_database(url: &str, database: &str) -> String {
+    let (base, query) = url.split_once('?').map_or((url, String::new()), |(base, query)| (base, format!("?{query}")));
+    let authority_at = base.find("://").expect("a URL") + 3;
+    let authority_end = base[authority_at..].find('/').map_or(base.len(), |slash| authority_at + slash);
+    format!("{}/{database}{query}", &base[..authority_end])
+}
+
+/// 16 hexadecimal digits, different at each call and in each process.
+pub fn unique() -> String {
+    format!("{:016x}", rand::random::<u64>())
+}
+
+fn fnv(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |h, byte| (h ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// For places that cannot await: a drop, or a blocking thread of some test's runtime.
+fn block_on_a_thread<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> T {
+    let thread = std::thread::spawn(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(future)
+    });
+    thread.join().expect("the thread's work")
+}
