@@ -138,10 +138,7 @@ fn source(fields: &mut Fields<'_>) -> Option<Source> {
     };
     let key = fields.columns("key");
     if !fields.has("key") {
-        fields.issue::<()>(
-            "key",
-            "is missing: name the unique column (or list of columns) that the scan follows, e.g. \"id\"",
-        );
+        fields.issue::<()>("key", "is missing: name the unique column (or list of columns) that the scan follows, e.g. \"id\"");
     }
     let columns = fields.columns("columns");
     Some(Source { url_env, rows: rows?, key: key?, columns })
@@ -169,11 +166,9 @@ fn sink(fields: &mut Fields<'_>, key: Option<String>) -> Option<Sink> {
         _ => fields.issue("id", "must name the column that is the document's id"),
     };
     if kind == "elastic" {
-        let url =
-            fields.required("url", "is missing: the address of the search engine, e.g. \"http://127.0.0.1:9200\"");
+        let url = fields.required("url", "is missing: the address of the search engine, e.g. \"http://127.0.0.1:9200\"");
         let url = url.and_then(|url| address(fields, url));
-        let index =
-            fields.required("index", "is missing: the name of the index").and_then(|index| index_name(fields, index));
+        let index = fields.required("index", "is missing: the name of the index").and_then(|index| index_name(fields, index));
         let authorization_env = fields.variable("authorization_env");
         return Some(Sink::Elastic { url: url?, index: index?, id: id?, authorization_env });
     }
@@ -207,10 +202,8 @@ fn address(fields: &mut Fields<'_>, url: String) -> Option<String> {
 fn index_name(fields: &mut Fields<'_>, index: String) -> Option<String> {
     let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_.".contains(c);
     if index.len() > 255 || index.starts_with(['-', '_', '.']) || !index.chars().all(allowed) {
-        return fields.issue(
-            "index",
-            "must be 1 to 255 lower-case letters, digits or any of - _ . and start with a letter or digit",
-        );
+        return fields
+            .issue("index", "must be 1 to 255 lower-case letters, digits or any of - _ . and start with a letter or digit");
     }
     Some(index)
 }
@@ -308,9 +301,7 @@ impl<'a> Fields<'a> {
             _ => None,
         };
         match columns {
-            Some(columns) if !columns.is_empty() && columns.iter().all(|c| !c.is_empty() && !c.contains('\0')) => {
-                Some(columns)
-            }
+            Some(columns) if !columns.is_empty() && columns.iter().all(|c| !c.is_empty() && !c.contains('\0')) => Some(columns),
             _ => self.issue(name, "must be a column's name or a list of them"),
         }
     }
@@ -436,9 +427,6 @@ mod tests {
 
         let issues = Args::parse(&args).unwrap_err();
 
-        assert!(
-            issues[0].message.contains("authorization_env") && !issues[0].message.contains("hunter2"),
-            "{issues:?}"
-        );
+        assert!(issues[0].message.contains("authorization_env") && !issues[0].message.contains("hunter2"), "{issues:?}");
     }
 }

@@ -97,13 +97,7 @@ impl Handler for ReindexHandler {
 }
 
 /// Copies everything after the job's checkpoint from `source` to `sink`, at the pace of the job's throttle.
-pub async fn backfill(
-    job: &Job,
-    context: &Context,
-    args: &Args,
-    source: Arc<dyn Source>,
-    sink: Arc<dyn Sink>,
-) -> Outcome {
+pub async fn backfill(job: &Job, context: &Context, args: &Args, source: Arc<dyn Source>, sink: Arc<dyn Sink>) -> Outcome {
     let throttle = match Name::new(job.throttle.clone()) {
         Ok(throttle) => throttle,
         Err(error) => return Outcome::Dead { error: error.to_string() },
@@ -184,8 +178,7 @@ impl Backfill<'_> {
             () = cancelled.cancelled() => return Err(End::Stopped),
             ready = self.prepare(&*source) => ready?,
         }
-        let mut reader =
-            Reader::start(source, self.progress.mark.key.clone(), self.args.batch_docs, self.args.batch_bytes);
+        let mut reader = Reader::start(source, self.progress.mark.key.clone(), self.args.batch_docs, self.args.batch_bytes);
         let mut read_all = false;
         let mut save = interval(SAVE_EVERY);
         save.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -297,8 +290,7 @@ impl Backfill<'_> {
     /// Takes documents in the order in which [`Self::fitting`] counted them.
     fn take(&mut self, count: usize, now: Instant) -> Vec<Item> {
         let fresh = self.may_send_fresh();
-        let mut items: Vec<_> =
-            self.again.extract_if(.., |(due, _)| *due <= now).take(count).map(|(_, item)| item).collect();
+        let mut items: Vec<_> = self.again.extract_if(.., |(due, _)| *due <= now).take(count).map(|(_, item)| item).collect();
         self.again_bytes -= items.iter().map(|i| i.document.bytes()).sum::<usize>();
         if fresh {
             let more = (count - items.len()).min(self.fresh.len());
@@ -398,8 +390,7 @@ impl Backfill<'_> {
     fn save(&mut self) {
         let checkpoint = self.progress.checkpoint(self.started.elapsed());
         if self.saving.is_empty() && self.saved.as_ref() != Some(&checkpoint) {
-            let (id, fence, store, at) =
-                (self.job.id, self.job.fence, self.context.checkpoints.clone(), checkpoint.clone());
+            let (id, fence, store, at) = (self.job.id, self.job.fence, self.context.checkpoints.clone(), checkpoint.clone());
             self.saving.spawn(async move { store.store(id, fence, &at).await });
             self.saved = Some(checkpoint);
         }
@@ -442,9 +433,9 @@ impl Backfill<'_> {
             }
             End::Failed(error) => Outcome::Retry { after: None, error },
             End::Finished => match (self.progress.refusals(), self.args.on_bad_document) {
-                (Some(refused), OnBadDocument::DeadLetter) => Outcome::Dead {
-                    error: format!("of {} documents the index took all but {refused}", self.progress.done),
-                },
+                (Some(refused), OnBadDocument::DeadLetter) => {
+                    Outcome::Dead { error: format!("of {} documents the index took all but {refused}", self.progress.done) }
+                }
                 _ => Outcome::Done,
             },
         }

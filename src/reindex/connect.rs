@@ -35,14 +35,9 @@ impl Connect {
             args::Sink::Elastic { url, index, authorization_env, .. } => {
                 Arc::new(ElasticSink::new(self.client.clone(), url, index, authorization_env.clone()))
             }
-            args::Sink::Postgres { url_env, table, text, config, .. } => Arc::new(PostgresSink::open(
-                &self.own,
-                url_env.as_deref(),
-                table,
-                text.clone(),
-                config,
-                args.concurrency,
-            )?),
+            args::Sink::Postgres { url_env, table, text, config, .. } => {
+                Arc::new(PostgresSink::open(&self.own, url_env.as_deref(), table, text.clone(), config, args.concurrency)?)
+            }
         })
     }
 }

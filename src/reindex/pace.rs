@@ -44,8 +44,7 @@ impl Pace {
             return Duration::ZERO;
         }
         let more = (want.saturating_sub(1)) as f64;
-        let whole_slice =
-            if self.rps > 0.0 { Duration::from_secs_f64((more / self.rps).min(1.0)) } else { Duration::ZERO };
+        let whole_slice = if self.rps > 0.0 { Duration::from_secs_f64((more / self.rps).min(1.0)) } else { Duration::ZERO };
         wait.saturating_add(whole_slice).clamp(SHORTEST_WAIT, LONGEST_WAIT)
     }
 

@@ -211,10 +211,7 @@ mod tests {
 
         assert_eq!((progress.mark.refused, progress.mark.listed.len()), (1000, LISTED));
         assert!(
-            progress
-                .checkpoint(Duration::ZERO)
-                .note
-                .ends_with("1,000 refused (0: too strange; 1: too strange; 2: too strange)")
+            progress.checkpoint(Duration::ZERO).note.ends_with("1,000 refused (0: too strange; 1: too strange; 2: too strange)")
         );
     }
 

@@ -92,8 +92,8 @@ struct Answer {
 
 /// Reads the answer to `count` documents.
 fn verdicts(text: &str, count: usize) -> Result<Vec<Written>, Trouble> {
-    let answer: Answer = serde_json::from_str(text)
-        .map_err(|_| Trouble::Lost(format!("its answer was not that of _bulk: {}", brief(text))))?;
+    let answer: Answer =
+        serde_json::from_str(text).map_err(|_| Trouble::Lost(format!("its answer was not that of _bulk: {}", brief(text))))?;
     let items = answer.items.unwrap_or_default();
     if items.len() != count {
         return Err(Trouble::Lost(format!("it answered for {} of {count} documents", items.len())));
@@ -165,8 +165,7 @@ mod tests {
 
     #[test]
     fn a_document_becomes_two_lines_whatever_its_id() {
-        let document =
-            Document { key: Arc::from(["1".to_owned()]), id: Some("a\"\n".into()), json: Arc::from("{\"x\": 1}") };
+        let document = Document { key: Arc::from(["1".to_owned()]), id: Some("a\"\n".into()), json: Arc::from("{\"x\": 1}") };
 
         assert_eq!(lines(&[document]), "{\"index\":{\"_id\":\"a\\\"\\n\"}}\n{\"x\": 1}\n");
     }

@@ -47,9 +47,7 @@ impl PostgresSink {
         let table = &self.table;
         let schema = self.schema.iter().map(|s| format!("create schema if not exists {s}"));
         let rest = [
-            format!(
-                "create table if not exists {table} (id text primary key, body jsonb not null, tsv tsvector not null)"
-            ),
+            format!("create table if not exists {table} (id text primary key, body jsonb not null, tsv tsvector not null)"),
             format!("create index if not exists {} on {table} using gin (tsv)", self.index),
         ];
         for statement in schema.chain(rest) {

@@ -48,8 +48,7 @@ impl PostgresSource {
         };
         let read_only = [("default_transaction_read_only", "on"), ("jit", "off")];
         let options = options.application_name("flyball reindex").options(read_only);
-        let pool =
-            PgPoolOptions::new().max_connections(2).acquire_timeout(Duration::from_secs(10)).connect_lazy_with(options);
+        let pool = PgPoolOptions::new().max_connections(2).acquire_timeout(Duration::from_secs(10)).connect_lazy_with(options);
         let (rows, table) = match &source.rows {
             Rows::Table(parts) => (qualified(parts), Some(qualified(parts))),
             Rows::Query(query) => (format!("({query}\n)"), None),
@@ -159,8 +158,7 @@ impl Source for PostgresSource {
 
 /// Reads a database's URL from an environment variable; the URL itself never appears in an error.
 pub(crate) fn connect_options(variable: &str) -> Result<PgConnectOptions, String> {
-    let url = std::env::var(variable)
-        .map_err(|_| format!("the environment variable {variable} is not set on this worker"))?;
+    let url = std::env::var(variable).map_err(|_| format!("the environment variable {variable} is not set on this worker"))?;
     url.parse().map_err(|_| format!("the environment variable {variable} does not hold a Postgres URL"))
 }
 
@@ -201,9 +199,6 @@ mod tests {
 
     #[test]
     fn names_are_quoted_so_that_none_can_end_the_statement() {
-        assert_eq!(
-            qualified(&["public".into(), "a\"; drop table b; --".into()]),
-            "\"public\".\"a\"\"; drop table b; --\""
-        );
+        assert_eq!(qualified(&["public".into(), "a\"; drop table b; --".into()]), "\"public\".\"a\"\"; drop table b; --\"");
     }
 }
