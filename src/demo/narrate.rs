@@ -34,7 +34,7 @@ pub(super) fn line(t_s: f64, now: &Sample, rate: f64, in_all: u64, setpoint: f64
     let mut line = format!("{:02}:{:02}  load {:.2} of {setpoint}", t_s as u64 / 60, t_s as u64 % 60, now.load);
     let _ = match now.rps {
         Some(rps) if rps < 0.0 => write!(line, "  rate unlimited"),
-        Some(rps) if rps == 0.0 => write!(line, "  stopped"),
+        Some(0.0) => write!(line, "  stopped"),
         Some(rps) => write!(line, "  rate {rps:.1}/s"),
         None => write!(line, "  rate unknown"),
     };

@@ -149,12 +149,12 @@ pub fn measure(samples: &[Sample], from_s: f64, harder_s: f64, to_s: f64, setpoi
         hard: between(harder_s.min(to_s), to_s),
         in_index: 0,
     };
-    let point = |s: &&Sample| {
+    let point = |s: &Sample| {
         let earlier = (s.t_s - RATE_OVER_S).max(from_s);
         let rate = (s.documents - at(earlier)).max(0.0) / (s.t_s - earlier).max(0.5);
         Point { t_s: round(s.t_s - from_s), load: round(s.load), rate: round(rate), rps: s.rps.map(round) }
     };
-    (documents, load, seen.iter().step_by(2).map(|s| point(s)).collect())
+    (documents, load, seen.iter().copied().step_by(2).map(point).collect())
 }
 
 fn round(number: f64) -> f64 {

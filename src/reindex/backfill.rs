@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use serde_json::Value;
-use sqlx::PgPool;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
@@ -16,7 +15,7 @@ use super::flight::{Item, Landed, item_backoff, send, whole_backoff};
 use super::reader::Reader;
 use super::sink::{Sink, Trouble, Written};
 use super::source::{self, Source};
-use super::{Pace, Progress, Window};
+use super::{Database, Pace, Progress, Window};
 use crate::jobs::{Checkpoint, CheckpointError, Context, Handler, Issue, Job, Outcome};
 use crate::throttle::{Ask, LaneAsk, Limit, Name};
 
@@ -46,9 +45,9 @@ pub struct ReindexHandler {
 }
 
 impl ReindexHandler {
-    /// A handler whose default source and sink database is that of `pool`; it opens connections of its own.
-    pub fn new(pool: &PgPool, config: Config) -> Self {
-        Self { connect: Connect { own: (*pool.connect_options()).clone(), client: client() }, config }
+    /// A handler that reads and writes `own`, usually the queue's database, where a job names no other.
+    pub fn new(own: Database, config: Config) -> Self {
+        Self { connect: Connect { own, client: client() }, config }
     }
 
     /// The same with another HTTP client, for instance one that refuses private addresses.

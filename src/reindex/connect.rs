@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::postgres::PgConnectOptions;
-
 use super::args::{self, Args};
+use super::postgres::Database;
 use super::sink::{ElasticSink, PostgresSink, Sink, Trouble};
 use super::source::{self, PostgresSource, Source};
 
@@ -18,7 +17,7 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 #[derive(Clone)]
 pub(super) struct Connect {
     /// How the queue's own database is reached.
-    pub(super) own: PgConnectOptions,
+    pub(super) own: Database,
     /// Speaks to indexes.
     pub(super) client: reqwest::Client,
 }

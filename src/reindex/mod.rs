@@ -22,6 +22,7 @@ pub mod args;
 pub mod backfill;
 pub mod document;
 pub mod pace;
+pub mod postgres;
 pub mod progress;
 pub mod sink;
 pub mod source;
@@ -35,6 +36,7 @@ pub use args::Args;
 pub use backfill::{Config, ReindexHandler};
 pub use document::Document;
 pub use pace::Pace;
+pub use postgres::Database;
 pub use progress::{Mark, Progress};
 pub use window::Window;
 

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::postgres::PgPoolOptions;
 use sqlx::{AssertSqlSafe, PgPool};
 
 use super::{Sink, Trouble, Written};
 use crate::reindex::Document;
-use crate::reindex::source::{connect_options, qualified, quoted};
+use crate::reindex::postgres::{Database, class, qualified, quoted};
 
 /// A table `(id text primary key, body jsonb, tsv tsvector)` with a GIN index on `tsv`.
 pub struct PostgresSink {
@@ -23,17 +23,14 @@ pub struct PostgresSink {
 impl PostgresSink {
     /// A sink as the job asks; `own` is how the queue's own database is reached.
     pub fn open(
-        own: &PgConnectOptions,
+        own: &Database,
         url_env: Option<&str>,
         table: &[String],
         text: Option<Vec<String>>,
         config: &str,
         connections: usize,
     ) -> Result<Self, Trouble> {
-        let options = match url_env {
-            None => own.clone(),
-            Some(variable) => connect_options(variable).map_err(Trouble::Lost)?,
-        };
+        let options = own.or_named(url_env).map_err(Trouble::Lost)?.options;
         let pool = PgPoolOptions::new()
             .max_connections(u32::try_from(connections).unwrap_or(u32::MAX).clamp(1, 64))
             .acquire_timeout(Duration::from_secs(30))
@@ -104,11 +101,6 @@ impl Sink for PostgresSink {
     fn write<'a>(&'a self, documents: &'a [Document]) -> BoxFuture<'a, Result<Vec<Written>, Trouble>> {
         Box::pin(self.store(documents))
     }
-}
-
-fn class(error: &sqlx::Error) -> String {
-    let code = error.as_database_error().and_then(|e| e.code()).unwrap_or_default();
-    code.chars().take(2).collect()
 }
 
 /// A fault of one document: bad data, a limit (a tsvector holds 1 MB), a constraint of somebody's own.

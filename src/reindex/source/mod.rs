@@ -6,8 +6,6 @@ use super::Document;
 
 mod postgres;
 
-pub(crate) use postgres::{connect_options, qualified, quoted};
-
 pub use postgres::PostgresSource;
 
 /// Some documents in the order of their keys.

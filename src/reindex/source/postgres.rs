@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgRow};
+use sqlx::postgres::{PgPoolOptions, PgRow};
 use sqlx::{AssertSqlSafe, PgPool, Row};
 use tokio::sync::OnceCell;
 
 use super::{Error, Page, Source};
 use crate::reindex::args::{self, Rows};
 use crate::reindex::document::Document;
+use crate::reindex::postgres::{Database, class, qualified, quoted};
 
 /// Rows that are counted one by one for the estimate; beyond it the planner's own figure is used.
 const MAX_COUNTED: i64 = 1_000_000;
@@ -41,11 +42,8 @@ impl PostgresSource {
     ///
     /// The statements are put together from the job's names, so each name is quoted as an identifier. A query is used as
     /// it stands: whoever may enqueue such a job may read what the worker's database role may read, but not write.
-    pub fn open(own: &PgConnectOptions, source: &args::Source, id: &str) -> Result<Self, Error> {
-        let options = match &source.url_env {
-            None => own.clone(),
-            Some(variable) => connect_options(variable).map_err(Error::Lost)?,
-        };
+    pub fn open(own: &Database, source: &args::Source, id: &str) -> Result<Self, Error> {
+        let options = own.or_named(source.url_env.as_deref()).map_err(Error::Lost)?.options;
         let read_only = [("default_transaction_read_only", "on"), ("jit", "off")];
         let options = options.application_name("flyball reindex").options(read_only);
         let pool = PgPoolOptions::new().max_connections(2).acquire_timeout(Duration::from_secs(10)).connect_lazy_with(options);
@@ -156,22 +154,6 @@ impl Source for PostgresSource {
     }
 }
 
-/// Reads a database's URL from an environment variable; the URL itself never appears in an error.
-pub(crate) fn connect_options(variable: &str) -> Result<PgConnectOptions, String> {
-    let url = std::env::var(variable).map_err(|_| format!("the environment variable {variable} is not set on this worker"))?;
-    url.parse().map_err(|_| format!("the environment variable {variable} does not hold a Postgres URL"))
-}
-
-/// `"schema"."table"`.
-pub(crate) fn qualified(parts: &[String]) -> String {
-    parts.iter().map(|p| quoted(p)).collect::<Vec<_>>().join(".")
-}
-
-/// A name as a quoted identifier.
-pub(crate) fn quoted(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
-}
-
 fn of_q(columns: &[String]) -> Vec<String> {
     columns.iter().map(|c| format!("q.{}", quoted(c))).collect()
 }
@@ -186,19 +168,8 @@ fn document(row: &PgRow) -> Result<Document, sqlx::Error> {
 
 /// What the database calls our fault (syntax, names, rights, data) will not pass by waiting.
 fn error(error: sqlx::Error) -> Error {
-    let code = error.as_database_error().and_then(|e| e.code()).unwrap_or_default();
-    match code.get(..2) {
-        Some("42" | "22" | "25" | "0A" | "21") => Error::Wrong(error.to_string()),
+    match class(&error).as_str() {
+        "42" | "22" | "25" | "0A" | "21" => Error::Wrong(error.to_string()),
         _ => Error::Lost(error.to_string()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_are_quoted_so_that_none_can_end_the_statement() {
-        assert_eq!(qualified(&["public".into(), "a\"; drop table b; --".into()]), "\"public\".\"a\"\"; drop table b; --\"");
     }
 }
