@@ -3,3 +3,5 @@
 mod support;
 
 mod services;
+mod reindex;
+mod reindex_fakes;
