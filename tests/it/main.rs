@@ -5,3 +5,4 @@ mod support;
 mod services;
 mod reindex;
 mod reindex_fakes;
+mod reindex_postgres;
