@@ -6,3 +6,4 @@ mod services;
 mod reindex;
 mod reindex_fakes;
 mod reindex_postgres;
+mod demo;

@@ -52,7 +52,7 @@ async fn a_table_is_read_in_the_order_of_its_key_whatever_the_keys_type() {
     execute(
         database.pool(),
         "create table a (id bigint primary key, t text unique, at timestamptz unique, u uuid unique default gen_random_uuid(), n numeric);
-         insert into a select n, 'Ä' || chr(70 - n) || '''\"', timestamptz '2024-10-27 00:30+00' + n * interval '1.000001 s', default, n / 3.0
+         insert into a select n, 'Ä' || chr(70 - n) || '''\"', timestamptz '2024-10-27 00:30+00' + n * interval '1.000001 s', gen_random_uuid(), n / 3.0
          from generate_series(-3, 4) n",
     )
     .await;
