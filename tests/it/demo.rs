@@ -75,7 +75,7 @@ async fn it_indexes_finds_counts_and_removes() {
 
     assert_eq!(store.get("engines/_count").await["count"], 300);
     assert_eq!(store.get("engines/_doc/7").await["_source"]["title"], "engine 7");
-    let found = store.get("engines/_search?q=governing+speeds").await;
+    let found = store.get("engines/_search?q=engines+speeds").await;
     assert_eq!(found["hits"]["total"]["value"], 300);
     assert_eq!(store.get("nothing/_count").await["error"]["type"], "index_not_found_exception");
 
