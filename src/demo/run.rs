@@ -3,8 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
+use futures_util::future::BoxFuture;
 
 use crate::jobs::Queue;
 use crate::{stack, throttle};
@@ -32,10 +31,9 @@ pub struct AppHandle {
     pub queue: Queue,
     /// The throttles, seeded from the knobs files where they were absent.
     pub throttles: Arc<dyn throttle::Store>,
-    /// Cancelled by the demo when it ends; the application then drains and stops.
-    pub stop: CancellationToken,
-    /// Ends when the application has stopped.
-    pub ended: JoinHandle<anyhow::Result<()>>,
+    /// Awaited when the demo ends: stops the application in order. Its grace time should be a second or so, because a
+    /// reindex runs for as long as it may.
+    pub stop: BoxFuture<'static, ()>,
 }
 
 /// Something must be installed first; the text is the one line that would help. Commands exit with 69.

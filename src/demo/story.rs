@@ -58,16 +58,12 @@ pub async fn run(options: Options, start_app: impl AsyncFnOnce(AppSettings) -> a
     })
     .await?;
     let told = tell(&options, &words, &services.urls, &store.url, &app).await;
-    app.stop.cancel();
-    let stopped = timeout(STOPPED_WITHIN, app.ended).await;
+    let stopped = timeout(STOPPED_WITHIN, app.stop).await;
     store.stop().await;
     // Its end waits for the servers', which blocks.
     tokio::task::spawn_blocking(move || drop(services)).await?;
     told?;
-    match stopped {
-        Ok(ended) => ended?.context("stopping the application"),
-        Err(_) => bail!("the application did not stop within {STOPPED_WITHIN:?}"),
-    }
+    stopped.with_context(|| format!("the application did not stop within {STOPPED_WITHIN:?}"))
 }
 
 async fn tell(options: &Options, words: &Path, urls: &stack::Urls, store_url: &str, app: &AppHandle) -> anyhow::Result<()> {
@@ -153,9 +149,6 @@ async fn course(
             hard = true;
             postgres::set_hard(&app.queue.pool, true).await?;
             say(&format!("{}  the documents are ten times harder to index from now on", clock(t_s)));
-        }
-        if app.ended.is_finished() {
-            bail!("the application has stopped");
         }
         pass.look(app, store, store_url).await?;
         if t_s - said_s >= SAY_EVERY_S

@@ -45,8 +45,9 @@ pub struct ReindexHandler {
 }
 
 impl ReindexHandler {
-    /// A handler that reads and writes `own`, usually the queue's database, where a job names no other.
-    pub fn new(own: Database, config: Config) -> Self {
+    /// A handler that reads and writes `own`, usually the queue's database, where a job names no other. Without one it can
+    /// check arguments, and run jobs that name their databases.
+    pub fn new(config: Config, own: Option<Database>) -> Self {
         Self { connect: Connect { own, client: client() }, config }
     }
 

@@ -16,8 +16,8 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 /// What is needed to open sources and sinks.
 #[derive(Clone)]
 pub(super) struct Connect {
-    /// How the queue's own database is reached.
-    pub(super) own: Database,
+    /// How the queue's own database is reached, if there is one.
+    pub(super) own: Option<Database>,
     /// Speaks to indexes.
     pub(super) client: reqwest::Client,
 }
@@ -25,7 +25,8 @@ pub(super) struct Connect {
 impl Connect {
     /// The source of a job.
     pub(super) fn source(&self, args: &Args) -> Result<Arc<dyn Source>, source::Error> {
-        Ok(Arc::new(PostgresSource::open(&self.own, &args.source, args.sink.id())?))
+        let database = self.database(args.source.url_env.as_deref()).map_err(source::Error::Lost)?;
+        Ok(Arc::new(PostgresSource::open(database, &args.source, args.sink.id())))
     }
 
     /// The sink of a job.
@@ -35,9 +36,18 @@ impl Connect {
                 Arc::new(ElasticSink::new(self.client.clone(), url, index, authorization_env.clone()))
             }
             args::Sink::Postgres { url_env, table, text, config, .. } => {
-                Arc::new(PostgresSink::open(&self.own, url_env.as_deref(), table, text.clone(), config, args.concurrency)?)
+                let database = self.database(url_env.as_deref()).map_err(Trouble::Lost)?;
+                Arc::new(PostgresSink::open(database, table, text.clone(), config, args.concurrency))
             }
         })
+    }
+
+    fn database(&self, variable: Option<&str>) -> Result<Database, String> {
+        match (variable, &self.own) {
+            (Some(variable), _) => Database::named(variable),
+            (None, Some(own)) => Ok(own.clone()),
+            (None, None) => Err("the job names no database and this process has none of its own".to_owned()),
+        }
     }
 }
 

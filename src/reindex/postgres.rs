@@ -15,9 +15,8 @@ impl Database {
         Self { options: (*pool.connect_options()).clone() }
     }
 
-    /// This database, or the one whose URL an environment variable holds. The URL itself never appears in an error.
-    pub(super) fn or_named(&self, variable: Option<&str>) -> Result<Self, String> {
-        let Some(variable) = variable else { return Ok(self.clone()) };
+    /// The database whose URL an environment variable holds. The URL itself never appears in an error.
+    pub fn named(variable: &str) -> Result<Self, String> {
         let url =
             std::env::var(variable).map_err(|_| format!("the environment variable {variable} is not set on this worker"))?;
         let options = url.parse().map_err(|_| format!("the environment variable {variable} does not hold a Postgres URL"))?;

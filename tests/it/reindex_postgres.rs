@@ -26,7 +26,7 @@ fn source(pool: &PgPool, source: Value, id: &str) -> PostgresSource {
     let mut source = source;
     source["type"] = json!("postgres");
     let args = json!({"source": source, "sink": {"type": "elastic", "url": "http://x", "index": "x", "id": id}});
-    PostgresSource::open(&Database::of(pool), &Args::parse(&args).unwrap().source, id).unwrap()
+    PostgresSource::open(Database::of(pool), &Args::parse(&args).unwrap().source, id)
 }
 
 /// Reads everything in pages of two, each from the last key, as a resumed reindex would.
@@ -143,8 +143,7 @@ async fn an_empty_table_is_one_empty_page_and_rows_are_counted() {
 async fn a_full_text_table_is_made_filled_and_searched_and_a_bad_document_stands_alone() {
     let database = database().await;
     let table = ["search".to_owned(), "documents".to_owned()];
-    let own = Database::of(database.pool());
-    let sink = PostgresSink::open(&own, None, &table, Some(vec!["title".into()]), "english", 2).unwrap();
+    let sink = PostgresSink::open(Database::of(database.pool()), &table, Some(vec!["title".into()]), "english", 2);
     let document = |id: &str, json: &str| Document { key: Arc::from([id.to_owned()]), id: Some(id.into()), json: Arc::from(json) };
 
     sink.prepare().await.unwrap();
@@ -173,7 +172,7 @@ async fn a_full_text_table_is_made_filled_and_searched_and_a_bad_document_stands
 #[tokio::test]
 async fn a_text_search_configuration_that_does_not_exist_ends_the_job_and_not_the_documents() {
     let database = database().await;
-    let sink = PostgresSink::open(&Database::of(database.pool()), None, &["docs".to_owned()], None, "klingon", 2).unwrap();
+    let sink = PostgresSink::open(Database::of(database.pool()), &["docs".to_owned()], None, "klingon", 2);
     sink.prepare().await.unwrap();
     let document = Document { key: Arc::from(["1".to_owned()]), id: Some("1".into()), json: Arc::from("{}") };
 
@@ -192,7 +191,7 @@ async fn a_worker_runs_it_from_a_table_into_an_index_and_into_a_table() {
     let change = Change { fields, by: "test".into(), create: true, ..Change::default() };
     store.set(&Name::new("reindex").unwrap(), &change).await.unwrap();
     let mut kinds = Kinds::default();
-    kinds.register(KIND, ReindexHandler::new(Database::of(&queue.pool), Config { allow_private: true }));
+    kinds.register(KIND, ReindexHandler::new(Config { allow_private: true }, Some(Database::of(&queue.pool))));
     let metrics = Metrics::register(&mut prometheus_client::registry::Registry::default());
     let worker = Worker::start(runner::Config::default(), queue.clone(), store, kinds, metrics).await.unwrap();
     execute(

@@ -21,23 +21,15 @@ pub struct PostgresSink {
 }
 
 impl PostgresSink {
-    /// A sink as the job asks; `own` is how the queue's own database is reached.
-    pub fn open(
-        own: &Database,
-        url_env: Option<&str>,
-        table: &[String],
-        text: Option<Vec<String>>,
-        config: &str,
-        connections: usize,
-    ) -> Result<Self, Trouble> {
-        let options = own.or_named(url_env).map_err(Trouble::Lost)?.options;
+    /// A sink as the job asks.
+    pub fn open(database: Database, table: &[String], text: Option<Vec<String>>, config: &str, connections: usize) -> Self {
         let pool = PgPoolOptions::new()
             .max_connections(u32::try_from(connections).unwrap_or(u32::MAX).clamp(1, 64))
             .acquire_timeout(Duration::from_secs(30))
-            .connect_lazy_with(options.application_name("flyball reindex"));
+            .connect_lazy_with(database.options.application_name("flyball reindex"));
         let schema = (table.len() == 2).then(|| quoted(&table[0]));
         let index = quoted(&format!("{}_tsv", table.last().map_or("", String::as_str)));
-        Ok(Self { pool, schema, table: qualified(table), index, text, config: config.to_owned() })
+        Self { pool, schema, table: qualified(table), index, text, config: config.to_owned() }
     }
 
     async fn create(&self) -> Result<(), sqlx::Error> {

@@ -1,12 +1,11 @@
 //! A table or a query in Postgres as a source: a keyset scan, each page one statement.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use sqlx::postgres::{PgPoolOptions, PgRow};
 use sqlx::{AssertSqlSafe, PgPool, Row};
-use tokio::sync::OnceCell;
 
 use super::{Error, Page, Source};
 use crate::reindex::args::{self, Rows};
@@ -34,18 +33,17 @@ pub struct PostgresSource {
     key: Vec<String>,
     document: String,
     id: String,
-    types: OnceCell<Option<Vec<String>>>,
+    types: OnceLock<Vec<String>>,
 }
 
 impl PostgresSource {
-    /// A source as the job asks; `own` is how the queue's own database is reached.
+    /// A source as the job asks.
     ///
     /// The statements are put together from the job's names, so each name is quoted as an identifier. A query is used as
     /// it stands: whoever may enqueue such a job may read what the worker's database role may read, but not write.
-    pub fn open(own: &Database, source: &args::Source, id: &str) -> Result<Self, Error> {
-        let options = own.or_named(source.url_env.as_deref()).map_err(Error::Lost)?.options;
+    pub fn open(database: Database, source: &args::Source, id: &str) -> Self {
         let read_only = [("default_transaction_read_only", "on"), ("jit", "off")];
-        let options = options.application_name("flyball reindex").options(read_only);
+        let options = database.options.application_name("flyball reindex").options(read_only);
         let pool = PgPoolOptions::new().max_connections(2).acquire_timeout(Duration::from_secs(10)).connect_lazy_with(options);
         let (rows, table) = match &source.rows {
             Rows::Table(parts) => (qualified(parts), Some(qualified(parts))),
@@ -55,20 +53,12 @@ impl PostgresSource {
             None => "to_jsonb(q)".to_owned(),
             Some(columns) => format!("(select to_jsonb(r) from (select {}) r)", of_q(columns).join(", ")),
         };
-        Ok(Self {
-            pool,
-            rows,
-            table,
-            key: of_q(&source.key),
-            document,
-            id: of_q(&[id.to_owned()]).remove(0),
-            types: OnceCell::new(),
-        })
+        Self { pool, rows, table, key: of_q(&source.key), document, id: of_q(&[id.to_owned()]).remove(0), types: OnceLock::new() }
     }
 
     /// The types of the key's columns; `None` while there are no rows. Fails if the key cannot carry a scan.
     async fn types(&self) -> Result<Option<&[String]>, Error> {
-        if self.types.get().is_none_or(Option::is_none) {
+        if self.types.get().is_none() {
             let types: Vec<_> = self.key.iter().map(|k| format!("pg_typeof({k})::text")).collect();
             let probe = format!("select array[{}] from {} q limit 1", types.join(", "), self.rows);
             let found: Option<Vec<String>> =
@@ -82,10 +72,10 @@ impl PostgresSource {
                     self.key.join(", ")
                 )));
             }
-            // Only full answers are kept: the first row may arrive while we look.
-            let _ = self.types.set(Some(found));
+            // A table without rows is asked again: the first may arrive while we look.
+            let _ = self.types.set(found);
         }
-        Ok(self.types.get().and_then(Option::as_deref))
+        Ok(self.types.get().map(Vec::as_slice))
     }
 
     async fn read(&self, after: Option<&[String]>, limit: usize) -> Result<Page, Error> {
