@@ -1,1 +1,44 @@
-//! The reindex room.
+//! Reindexing: one long job that copies documents from a source to a search index, at the pace of its throttle.
+//!
+//! ```text
+//!   source ──pages by key──▶ buffer ──▶ tokens (1 = 1 document) ──▶ bulk requests ──▶ sink
+//!                                          ▲                            │
+//!                                          └──── documents to retry ◀───┤ answers, per document
+//!                                                                       ▼
+//!                                       cursor: the key up to which everything is stored
+//! ```
+//!
+//! Read [`backfill`] first. The nouns are pure: [`Args`], [`Window`] (which documents are stored), [`Pace`] (how many
+//! tokens to ask for), [`Progress`]. Technologies are in [`source`] and [`sink`].
+//!
+//! What it promises: every row that the source had when its page was read is sent at least once, under an id that does
+//! not change, so that a second copy overwrites the first. The checkpoint is a key up to which *every* document is
+//! stored or listed as refused; a killed worker costs at most the documents that were in flight.
+//!
+//! What it leaves out: it does not follow changes behind its cursor (run it again, or write new documents where they
+//! change), does not delete from the index, and does not create mappings.
+
+pub mod args;
+pub mod backfill;
+pub mod document;
+pub mod pace;
+pub mod postgres;
+pub mod progress;
+pub mod sink;
+pub mod source;
+pub mod window;
+
+mod connect;
+mod flight;
+mod reader;
+
+pub use args::Args;
+pub use backfill::{Config, ReindexHandler};
+pub use document::Document;
+pub use pace::Pace;
+pub use postgres::Database;
+pub use progress::{Mark, Progress};
+pub use window::Window;
+
+/// The kind under which jobs of this room are enqueued.
+pub const KIND: &str = "reindex";

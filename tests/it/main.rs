@@ -4,8 +4,12 @@ mod support;
 
 mod api;
 mod chaos;
+mod demo;
 mod jobs;
 mod outbound;
+mod reindex;
+mod reindex_fakes;
+mod reindex_postgres;
 mod runner;
 mod services;
 mod throttle;

@@ -1,0 +1,63 @@
+//! The demo's copy of `knobs/reindex.toml`: the same policy, with the store's own address.
+
+/// The file of the repository, with its comments.
+const TEMPLATE: &str = include_str!("../../knobs/reindex.toml");
+/// The address in it.
+const PROBE: &str = "http://127.0.0.1:9201/metrics";
+
+/// The throttle of the story.
+pub(super) const THROTTLE: &str = "reindex";
+
+/// What the story needs to know of its throttle's file.
+#[derive(Clone, Debug, PartialEq, serde::Deserialize)]
+pub(super) struct File {
+    /// The knobs.
+    pub(super) knobs: Knobs,
+    /// The signals; the first is the store's load.
+    pub(super) signal: Vec<Signal>,
+}
+
+/// The knobs that the story sets at its beginning.
+#[derive(Clone, Debug, PartialEq, serde::Deserialize)]
+pub(super) struct Knobs {
+    /// The first rate.
+    pub(super) rps: f64,
+    /// The rate without a governor.
+    pub(super) safe_rps: f64,
+}
+
+/// The part of a signal that the report is measured by.
+#[derive(Clone, Debug, PartialEq, serde::Deserialize)]
+pub(super) struct Signal {
+    /// The load to hold.
+    pub(super) setpoint: f64,
+}
+
+/// The text of the demo's copy.
+pub(super) fn render(store_url: &str) -> String {
+    TEMPLATE.replace(PROBE, &format!("{store_url}/metrics"))
+}
+
+/// What the file says.
+pub(super) fn read() -> Result<File, toml::de::Error> {
+    toml::from_str(TEMPLATE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_copy_probes_the_store_that_the_demo_started() {
+        let copy = render("http://127.0.0.1:4321");
+
+        assert!(copy.contains("probe = \"http://127.0.0.1:4321/metrics\"") && !copy.contains(PROBE));
+    }
+
+    #[test]
+    fn the_file_holds_what_the_story_needs() {
+        let file = read().unwrap();
+
+        assert!(file.signal[0].setpoint > 0.0 && file.knobs.rps > 0.0);
+    }
+}

@@ -1,0 +1,71 @@
+//! What the demo tells at the terminal.
+
+use std::fmt::Write;
+
+use super::report::Sample;
+use crate::stack::Urls;
+
+/// What to open, what to watch and what to try.
+pub(super) fn welcome(url: &str, urls: &Urls, store_url: &str, index: &str, harder_after_s: f64) -> String {
+    let redis = redis_cli(&urls.redis_url);
+    let database = &urls.database_url;
+    format!(
+        "
+Flyball runs. Open the dashboard:  {url}/
+
+Watch: the load climbs to its setpoint and stays there. After {harder_after_s:.0} s the documents become ten times harder:
+       the breaker stops the work at once, the governor finds the new rate, the load comes back to the setpoint.
+
+Try, in another terminal:
+  {redis} hset throttle:reindex:knobs mode manual rps 5     # turn the knob by hand
+  {redis} hset throttle:reindex:knobs mode auto             # hand it back
+  psql '{database}' -c \"select * from flyball.enqueue('http', '{{\\\"method\\\": \\\"GET\\\", \\\"url\\\": \\\"{url}/healthz\\\"}}')\"
+  curl -s {url}/api/v1/jobs -H 'content-type: application/json' -d '{{\"kind\": \"http\", \"args\": {{\"method\": \"GET\", \"url\": \"{url}/healthz\"}}}}'
+  curl -s {url}/api/v1/throttles/reindex/why
+  curl -s '{store_url}/{index}/_search?q=steam+engine'
+
+Ctrl-C ends it and leaves nothing running; the next `flyball demo` goes on where this one stopped.
+"
+    )
+}
+
+/// How it stands, in one line.
+pub(super) fn line(t_s: f64, now: &Sample, rate: f64, in_all: u64, setpoint: f64) -> String {
+    let mut line = format!("{:02}:{:02}  load {:.2} of {setpoint}", t_s as u64 / 60, t_s as u64 % 60, now.load);
+    let _ = match now.rps {
+        Some(rps) if rps < 0.0 => write!(line, "  rate unlimited"),
+        Some(0.0) => write!(line, "  stopped"),
+        Some(rps) => write!(line, "  rate {rps:.1}/s"),
+        None => write!(line, "  rate unknown"),
+    };
+    let _ = write!(line, "  indexing {rate:.0}/s, {in_all} documents so far");
+    line
+}
+
+/// How redis-cli reaches a URL.
+fn redis_cli(url: &str) -> String {
+    match url.strip_prefix("redis+unix://") {
+        Some(socket) => format!("redis-cli -s {socket}"),
+        None => format!("redis-cli -u '{url}'"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lines_to_try_use_the_sockets_that_are_there() {
+        let urls = Urls {
+            database_url: "postgres://flyball@localhost:5432/flyball?host=/tmp/f".into(),
+            redis_url: "redis+unix:///tmp/f/redis.sock".into(),
+            prometheus_url: "http://127.0.0.1:9090".into(),
+            targets_dir: None,
+        };
+
+        let text = welcome("http://127.0.0.1:8080", &urls, "http://127.0.0.1:9", "documents-1", 75.0);
+
+        assert!(text.contains("redis-cli -s /tmp/f/redis.sock hset throttle:reindex:knobs mode manual rps 5"));
+        assert!(text.contains(r#"'{\"method\": \"GET\", \"url\": \"http://127.0.0.1:8080/healthz\"}')""#), "{text}");
+    }
+}

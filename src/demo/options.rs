@@ -1,0 +1,139 @@
+//! What the demo's commands are asked to do.
+
+use std::path::PathBuf;
+
+/// Show Flyball: a real reindex under a governor, on a dashboard.
+///
+/// Starts a private Postgres, Redis and Prometheus, a search store, the API, workers and the governor; loads 117,659
+/// documents; indexes them through the throttle `reindex`; makes them ten times harder to index after a while. Runs until
+/// Ctrl-C, or with --headless for some seconds.
+///
+/// Exit codes: 0 ended in order; 69 something must be installed (one line says what would help); 1 anything else.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// Directory for everything that the demo makes.
+    #[arg(long, value_name = "DIR", default_value = ".flyball/demo")]
+    pub dir: PathBuf,
+
+    /// Run for --seconds without asking anybody to look, then end.
+    #[arg(long)]
+    pub headless: bool,
+
+    /// How long a headless run takes, from the first document on.
+    #[arg(long, value_name = "N", default_value_t = 180.0, value_parser = seconds)]
+    pub seconds: f64,
+
+    /// Write figures to this file (JSON) at the end, and a picture beside it (SVG).
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+
+    /// When the documents become ten times harder, in seconds; default 75, or 40 % of --seconds when headless.
+    #[arg(long, value_name = "N", value_parser = seconds)]
+    pub harder_after: Option<f64>,
+
+    /// Off: the rate stays at --rps, for comparison.
+    #[arg(long, value_enum, default_value = "on")]
+    pub governor: GovernorSwitch,
+
+    /// Documents per second: the first rate with the governor, the only one without.
+    #[arg(long, value_name = "R", value_parser = rate)]
+    pub rps: Option<f64>,
+
+    /// Remove what an earlier demo left in --dir and begin anew.
+    #[arg(long)]
+    pub fresh: bool,
+
+    /// Address of the API and the dashboard.
+    #[arg(long, env = "FLYBALL_LISTEN", value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
+    pub listen: String,
+
+    /// Directory with WordNet's files data.noun, data.verb, data.adj and data.adv, where they are not found by themselves.
+    #[arg(long, env = "FLYBALL_WORDNET_DIR", value_name = "DIR")]
+    pub corpus: Option<PathBuf>,
+
+    /// Use this Postgres and start none.
+    #[arg(long, env = "DATABASE_URL", hide_env_values = true, value_name = "URL")]
+    pub database_url: Option<String>,
+
+    /// Use this Redis and start none.
+    #[arg(long, env = "REDIS_URL", hide_env_values = true, value_name = "URL")]
+    pub redis_url: Option<String>,
+
+    /// Use this Prometheus and start none; it must scrape the search store.
+    #[arg(long, env = "PROMETHEUS_URL", hide_env_values = true, value_name = "URL")]
+    pub prometheus_url: Option<String>,
+}
+
+impl Options {
+    /// Seconds from the first document to the harder ones.
+    pub fn harder_after_s(&self) -> f64 {
+        self.harder_after.unwrap_or(if self.headless { 0.4 * self.seconds } else { 75.0 })
+    }
+}
+
+/// On or off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum GovernorSwitch {
+    /// The governor turns the rate.
+    On,
+    /// Nobody does.
+    Off,
+}
+
+/// The demo's search store, as a process of its own.
+///
+/// Speaks Elasticsearch's _bulk, _count, _doc and _search. Prints one line of JSON with its URL when it is ready, and
+/// stops when its standard input closes.
+#[derive(Clone, Debug, clap::Args)]
+pub struct StoreOptions {
+    /// Directory for its data.
+    #[arg(long, value_name = "DIR")]
+    pub dir: PathBuf,
+
+    /// Address to listen on; port 0 takes that of the last run, or a free one.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
+    pub listen: String,
+
+    /// Use this Postgres as the engine and start none.
+    #[arg(long, value_name = "URL")]
+    pub database_url: Option<String>,
+
+    /// Engine connections: so many bulk requests are worked on at once, the others queue.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub cores: u32,
+
+    /// Bulk requests that may queue; the documents of further ones are rejected with 429.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    pub queue: u32,
+}
+
+/// Draw the picture of a demo's report.
+#[derive(Clone, Debug, clap::Args)]
+pub struct PlotOptions {
+    /// The report of a governed run.
+    #[arg(long, value_name = "FILE")]
+    pub report: PathBuf,
+
+    /// The report of a run to compare with, usually without a governor.
+    #[arg(long, value_name = "FILE")]
+    pub against: Option<PathBuf>,
+
+    /// Where the SVG goes.
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    number(text, 1.0, 86_400.0)
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    number(text, 0.0, 100_000.0)
+}
+
+fn number(text: &str, least: f64, most: f64) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(number) if (least..=most).contains(&number) => Ok(number),
+        _ => Err(format!("{text:?} is not allowed: a number from {least} to {most}")),
+    }
+}

@@ -1,0 +1,202 @@
+//! The picture of a run: load against its setpoint with the overload shaded, and the rate on a log axis.
+//!
+//! No background and colours of middle lightness, so that it reads on a light and on a dark page.
+
+use std::path::Path;
+
+use anyhow::Context;
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+use super::PlotOptions;
+use super::report::{OVERLOAD, Point, Report};
+
+const SIZE: (u32, u32) = (960, 600);
+const INK: RGBColor = RGBColor(0x7d, 0x85, 0x90);
+const GOVERNED: RGBColor = RGBColor(0x2f, 0x81, 0xf7);
+const AGAINST: RGBColor = RGBColor(0xdb, 0x6d, 0x28);
+const OVER: RGBColor = RGBColor(0xe5, 0x53, 0x4b);
+const SETPOINT: RGBColor = RGBColor(0x2d, 0xa4, 0x4e);
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
+/// Draws the reports that the options name.
+pub fn plot(options: &PlotOptions) -> anyhow::Result<()> {
+    let report = read(&options.report)?;
+    let against = options.against.as_deref().map(read).transpose()?;
+    draw(&report, against.as_ref(), &options.out)
+}
+
+fn read(path: &Path) -> anyhow::Result<Report> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+    serde_json::from_str(&text).with_context(|| format!("{} is not a report of `flyball demo`", path.display()))
+}
+
+/// Draws one report, or two to compare.
+pub fn draw(report: &Report, against: Option<&Report>, out: &Path) -> anyhow::Result<()> {
+    let mut svg = String::new();
+    {
+        let root = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
+        let (upper, lower) = root.split_vertically(SIZE.1 / 2);
+        let runs: Vec<(&Report, RGBColor)> = std::iter::once((report, GOVERNED)).chain(against.map(|a| (a, AGAINST))).collect();
+        load_panel(&upper, &runs)
+            .and_then(|()| rate_panel(&lower, &runs))
+            .map_err(|error| anyhow::anyhow!("drawing: {error}"))?;
+        root.present().map_err(|error| anyhow::anyhow!("drawing: {error}"))?;
+    }
+    std::fs::write(out, svg).with_context(|| format!("writing {}", out.display()))
+}
+
+type Drawn = Result<(), Box<dyn std::error::Error>>;
+
+fn load_panel(area: &Area, runs: &[(&Report, RGBColor)]) -> Drawn {
+    let settings = &runs[0].0.settings;
+    let (end_s, highest) = bounds(runs, |p| p.load);
+    let top = (1.08 * highest).max(2.5 * settings.setpoint);
+    let mut chart = ChartBuilder::on(area)
+        .margin_top(34)
+        .margin_right(16)
+        .x_label_area_size(10)
+        .y_label_area_size(56)
+        .build_cartesian_2d(0.0..end_s, 0.0..top)?;
+    chart
+        .configure_mesh()
+        .disable_x_mesh()
+        .light_line_style(TRANSPARENT)
+        .bold_line_style(INK.mix(0.2))
+        .axis_style(INK)
+        .label_style(("sans-serif", 13).into_font().color(&INK))
+        .x_labels(0)
+        .y_labels(5)
+        .draw()?;
+    for (run, _) in runs.iter().rev() {
+        let limit = OVERLOAD * run.settings.setpoint;
+        for part in over(&run.course, limit) {
+            let outline = part.iter().copied().chain([(part[part.len() - 1].0, limit), (part[0].0, limit)]);
+            chart.draw_series(std::iter::once(Polygon::new(outline.collect::<Vec<_>>(), OVER.mix(0.28))))?;
+        }
+    }
+    let setpoint = [(0.0, settings.setpoint), (end_s, settings.setpoint)];
+    chart.draw_series(DashedLineSeries::new(setpoint, 6, 5, SETPOINT.stroke_width(2)))?;
+    for (run, colour) in runs.iter().rev() {
+        chart.draw_series(LineSeries::new(run.course.iter().map(|p| (p.t_s, p.load)), colour.stroke_width(2)))?;
+    }
+    harder(&mut chart, settings.harder_after_s, 0.0, top)?;
+    heading(area, "load of the search store", runs, &[("setpoint", SETPOINT), ("overload", OVER)])
+}
+
+fn rate_panel(area: &Area, runs: &[(&Report, RGBColor)]) -> Drawn {
+    let (end_s, highest) = bounds(runs, |p| p.rate.max(p.rps.unwrap_or(0.0)));
+    let (bottom, top) = (1.0, (1.5 * highest).max(100.0));
+    let mut chart = ChartBuilder::on(area)
+        .margin_top(34)
+        .margin_right(16)
+        .x_label_area_size(44)
+        .y_label_area_size(56)
+        .build_cartesian_2d(0.0..end_s, (bottom..top).log_scale())?;
+    let label = ("sans-serif", 13).into_font().color(&INK);
+    chart
+        .configure_mesh()
+        .disable_x_mesh()
+        .light_line_style(TRANSPARENT)
+        .bold_line_style(INK.mix(0.2))
+        .axis_style(INK)
+        .label_style(label.clone())
+        .axis_desc_style(label)
+        .x_desc("seconds")
+        .y_label_formatter(&|rate| format!("{rate:.0}"))
+        .draw()?;
+    for (run, colour) in runs.iter().rev() {
+        let knob = run.course.iter().filter_map(|p| Some((p.t_s, p.rps.filter(|rps| *rps >= 0.0)?.max(bottom))));
+        chart.draw_series(LineSeries::new(knob, colour.mix(0.45).stroke_width(1)))?;
+        let rate = run.course.iter().map(|p| (p.t_s, p.rate.max(bottom)));
+        chart.draw_series(LineSeries::new(rate, colour.stroke_width(2)))?;
+    }
+    harder(&mut chart, runs[0].0.settings.harder_after_s, bottom, top)?;
+    heading(area, "documents indexed per second (thin: the knob)", runs, &[])
+}
+
+/// A line at the time from which the documents are harder.
+fn harder<Y>(
+    chart: &mut ChartContext<SVGBackend, Cartesian2d<plotters::coord::types::RangedCoordf64, Y>>,
+    at_s: f64,
+    bottom: f64,
+    top: f64,
+) -> Drawn
+where
+    Y: plotters::coord::ranged1d::Ranged<ValueType = f64>,
+{
+    chart.draw_series(DashedLineSeries::new([(at_s, bottom), (at_s, top)], 3, 4, INK.stroke_width(1)))?;
+    let style = ("sans-serif", 13).into_font().color(&INK);
+    chart.draw_series(std::iter::once(Text::new("  documents ten times harder", (at_s, top), style)))?;
+    Ok(())
+}
+
+fn heading(area: &Area, title: &str, runs: &[(&Report, RGBColor)], more: &[(&str, RGBColor)]) -> Drawn {
+    let left = Pos::new(HPos::Left, VPos::Center);
+    area.draw(&Text::new(title.to_owned(), (56, 17), ("sans-serif", 15).into_font().color(&INK).pos(left)))?;
+    let mut x = 430;
+    let runs = runs.iter().map(|(run, colour)| {
+        let name =
+            if run.settings.governor == "on" { "governed".to_owned() } else { format!("fixed at {:.0}/s", run.settings.rps) };
+        (name, *colour)
+    });
+    for (name, colour) in runs.chain(more.iter().map(|(name, colour)| ((*name).to_owned(), *colour))) {
+        area.draw(&Rectangle::new([(x, 13), (x + 16, 21)], colour.filled()))?;
+        area.draw(&Text::new(name.clone(), (x + 22, 17), ("sans-serif", 13).into_font().color(&INK).pos(left)))?;
+        x += 40 + 8 * i32::try_from(name.len()).unwrap_or(0);
+    }
+    Ok(())
+}
+
+fn bounds(runs: &[(&Report, RGBColor)], of: impl Fn(&Point) -> f64) -> (f64, f64) {
+    let end_s = runs.iter().map(|(run, _)| run.settings.seconds).fold(1.0, f64::max);
+    let highest = runs.iter().flat_map(|(run, _)| &run.course).map(of).fold(0.0, f64::max);
+    (end_s, highest)
+}
+
+/// The stretches of a course above a limit, with the crossings interpolated.
+fn over(course: &[Point], limit: f64) -> Vec<Vec<(f64, f64)>> {
+    let mut parts = Vec::new();
+    let mut part: Vec<(f64, f64)> = Vec::new();
+    for pair in course.windows(2) {
+        let (a, b) = (pair[0], pair[1]);
+        let crossing = || a.t_s + (b.t_s - a.t_s) * (limit - a.load) / (b.load - a.load);
+        match (a.load > limit, b.load > limit) {
+            (false, true) => part = vec![(crossing(), limit), (b.t_s, b.load)],
+            (true, true) => {
+                if part.is_empty() {
+                    part.push((a.t_s, a.load));
+                }
+                part.push((b.t_s, b.load));
+            }
+            (true, false) => {
+                part.push((crossing(), limit));
+                parts.push(std::mem::take(&mut part));
+            }
+            (false, false) => {}
+        }
+    }
+    parts.extend((part.len() > 1).then_some(part));
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn point(t_s: f64, load: f64) -> Point {
+        Point { t_s, load, rate: 0.0, rps: None }
+    }
+
+    #[test]
+    fn stretches_above_the_limit_begin_and_end_where_it_is_crossed() {
+        let course = [point(0.0, 0.0), point(1.0, 2.0), point(2.0, 0.0), point(3.0, 0.0), point(4.0, 4.0)];
+
+        let parts = over(&course, 1.0);
+
+        assert_eq!(parts, [vec![(0.5, 1.0), (1.0, 2.0), (1.5, 1.0)], vec![(3.25, 1.0), (4.0, 4.0)]]);
+        assert!(over(&[], 1.0).is_empty());
+    }
+}

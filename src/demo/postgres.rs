@@ -1,0 +1,96 @@
+//! What the demo keeps in the queue's database: its documents, and where the story stands.
+
+use sqlx::postgres::PgPoolCopyExt;
+use sqlx::{PgPool, Row};
+
+use super::corpus::{Corpus, Document};
+
+/// `to_index` is what the reindex reads: an entry, or once the story is at that point the whole thread of related ones.
+const TABLES: &str = "
+    create schema if not exists demo;
+    create table if not exists demo.documents (
+        id bigint primary key,
+        title text not null,
+        body text not null,
+        related bigint[] not null
+    );
+    create table if not exists demo.story (
+        only_row boolean primary key default true check (only_row),
+        hard boolean not null default false,
+        pass integer not null default 0
+    );
+    insert into demo.story default values on conflict do nothing;
+    create or replace view demo.to_index as
+    select d.id, d.title,
+           case when (select hard from demo.story) then (
+               select string_agg(r.body, e'\\n' order by r.id) from demo.documents r where r.id = any (d.id || d.related)
+           ) else d.body end as body
+    from demo.documents d;";
+
+const COUNT: &str = "select count(*) from demo.documents";
+const EMPTY: &str = "truncate demo.documents";
+const COPY: &str = "copy demo.documents (id, title, body, related) from stdin";
+const ANALYZE: &str = "analyze demo.documents";
+const SET_HARD: &str = "update demo.story set hard = $1";
+const NEXT_PASS: &str = "update demo.story set pass = pass + 1 returning pass";
+
+/// How often the breaker opened since a time.
+const TRIPS: &str = "
+    select count(*)
+    from (
+        select breaker, lag(breaker) over (order by id) as previous
+        from flyball.decision
+        where throttle = $1 and at >= to_timestamp($2)
+    ) d
+    where breaker = 'open' and previous is distinct from 'open'";
+
+/// Makes the demo's tables where they are missing.
+pub(super) async fn prepare(pool: &PgPool) -> Result<(), sqlx::Error> {
+    sqlx::raw_sql(TABLES).execute(pool).await.map(|_| ())
+}
+
+/// How many documents are loaded.
+pub(super) async fn count(pool: &PgPool) -> Result<usize, sqlx::Error> {
+    let count: i64 = sqlx::query_scalar(COUNT).fetch_one(pool).await?;
+    Ok(usize::try_from(count).unwrap_or(0))
+}
+
+/// Loads all documents; tells `loaded` how many are sent so far.
+pub(super) async fn load(pool: &PgPool, corpus: &Corpus, loaded: impl Fn(usize)) -> Result<(), sqlx::Error> {
+    sqlx::query(EMPTY).execute(pool).await?;
+    let mut copy = pool.copy_in_raw(COPY).await?;
+    let mut lines = String::new();
+    for place in 0..corpus.len() {
+        line(&mut lines, &corpus.document(place));
+        if lines.len() > 1 << 20 || place + 1 == corpus.len() {
+            copy.send(lines.as_bytes()).await?;
+            lines.clear();
+            loaded(place + 1);
+        }
+    }
+    copy.finish().await?;
+    sqlx::query(ANALYZE).execute(pool).await.map(|_| ())
+}
+
+/// One line of COPY's text format.
+fn line(out: &mut String, document: &Document) {
+    let text = |text: &str| text.replace('\\', "\\\\").replace('\t', "\\t").replace('\n', "\\n").replace('\r', "\\r");
+    let related: Vec<_> = document.related.iter().map(i64::to_string).collect();
+    let (title, body) = (text(&document.title), text(&document.body));
+    out.push_str(&format!("{}\t{title}\t{body}\t{{{}}}\n", document.id, related.join(",")));
+}
+
+/// Makes documents short or long from now on.
+pub(super) async fn set_hard(pool: &PgPool, hard: bool) -> Result<(), sqlx::Error> {
+    sqlx::query(SET_HARD).bind(hard).execute(pool).await.map(|_| ())
+}
+
+/// Begins another pass over the documents; answers its number.
+pub(super) async fn next_pass(pool: &PgPool) -> Result<i32, sqlx::Error> {
+    sqlx::query(NEXT_PASS).fetch_one(pool).await?.try_get("pass")
+}
+
+/// How often the breaker of a throttle opened since `since_s` (unix time).
+pub(super) async fn trips(pool: &PgPool, throttle: &str, since_s: f64) -> Result<i64, sqlx::Error> {
+    sqlx::query_scalar(TRIPS).bind(throttle).bind(since_s).fetch_one(pool).await
+}

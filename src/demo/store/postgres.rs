@@ -1,0 +1,188 @@
+//! The engine: one table per index in a private Postgres.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use serde_json::Value;
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::{AssertSqlSafe, PgPool, Row};
+use tokio::sync::Mutex;
+
+use super::answer::Done;
+use super::bulk::Entry;
+
+const PREPARE: [&str; 2] = ["create extension if not exists pg_trgm", "create schema if not exists store"];
+const EXISTS: &str = "select to_regclass($1) is not null";
+
+/// The documents and their indexes.
+pub(super) struct Engine {
+    /// As many connections as the store has cores.
+    writers: PgPool,
+    /// Searches and counts do not wait for writers.
+    readers: PgPool,
+    /// Indexes that are known to exist.
+    known: Mutex<Vec<String>>,
+}
+
+impl Engine {
+    /// Connects, and makes what must be there.
+    pub(super) async fn open(url: &str, cores: u32) -> Result<Self, sqlx::Error> {
+        let options: PgConnectOptions = url.parse()?;
+        // With fsync off a commit is still written before it is answered: it survives the death of every process.
+        let options = options.application_name("search store").options([
+            ("synchronous_commit", "on"),
+            ("jit", "off"),
+            ("plan_cache_mode", "force_generic_plan"),
+        ]);
+        let pool = |connections| {
+            PgPoolOptions::new()
+                .max_connections(connections)
+                .acquire_timeout(Duration::from_secs(30))
+                .connect_lazy_with(options.clone())
+        };
+        let engine = Self { writers: pool(cores), readers: pool(2), known: Mutex::default() };
+        for statement in PREPARE {
+            sqlx::query(statement).execute(&engine.writers).await?;
+        }
+        Ok(engine)
+    }
+
+    /// Stores documents of one index, the last of each id; answers for each id whether it is new.
+    pub(super) async fn index(&self, index: &str, documents: &[(&str, &Entry)]) -> Result<HashMap<String, Done>, sqlx::Error> {
+        self.ensure(index).await?;
+        let statement = format!(
+            "insert into {} as t (id, source, text, tsv)
+             select d.id, d.source::jsonb, d.text, to_tsvector('english', d.text)
+             from (
+                 select distinct on (id) id, source, text
+                 from unnest($1::text[], $2::text[], $3::text[]) with ordinality as u (id, source, text, place)
+                 order by id, place desc
+             ) d
+             on conflict (id) do update set source = excluded.source, text = excluded.text, tsv = excluded.tsv
+             returning id, xmax = 0 as created",
+            table(index)
+        );
+        let ids: Vec<_> = documents.iter().map(|(id, _)| *id).collect();
+        let sources: Vec<_> = documents.iter().map(|(_, entry)| entry.source.as_str()).collect();
+        let texts: Vec<_> = documents.iter().map(|(_, entry)| entry.text.as_str()).collect();
+        let query = sqlx::query(AssertSqlSafe(statement)).bind(ids).bind(sources).bind(texts);
+        let rows = query.fetch_all(&self.writers).await?;
+        rows.iter()
+            .map(|row| Ok((row.try_get("id")?, if row.try_get("created")? { Done::Created } else { Done::Updated })))
+            .collect()
+    }
+
+    /// Stores one document unless its id is taken.
+    pub(super) async fn create(&self, index: &str, id: &str, entry: &Entry) -> Result<Done, sqlx::Error> {
+        self.ensure(index).await?;
+        let statement = format!(
+            "insert into {} (id, source, text, tsv) values ($1, $2::text::jsonb, $3, to_tsvector('english', $3))
+             on conflict (id) do nothing",
+            table(index)
+        );
+        let query = sqlx::query(AssertSqlSafe(statement)).bind(id).bind(&entry.source).bind(&entry.text);
+        let stored = query.execute(&self.writers).await?.rows_affected() > 0;
+        Ok(if stored { Done::Created } else { Done::Exists })
+    }
+
+    /// Removes one document.
+    pub(super) async fn delete(&self, index: &str, id: &str) -> Result<Done, sqlx::Error> {
+        if !self.exists(index).await? {
+            return Ok(Done::NotFound);
+        }
+        let statement = format!("delete from {} where id = $1", table(index));
+        let removed = sqlx::query(AssertSqlSafe(statement)).bind(id).execute(&self.writers).await?.rows_affected() > 0;
+        Ok(if removed { Done::Deleted } else { Done::NotFound })
+    }
+
+    /// How many documents an index holds; `None` if there is no such index.
+    pub(super) async fn count(&self, index: &str) -> Result<Option<i64>, sqlx::Error> {
+        if !self.exists(index).await? {
+            return Ok(None);
+        }
+        let statement = format!("select count(*) from {}", table(index));
+        sqlx::query_scalar(AssertSqlSafe(statement)).fetch_one(&self.readers).await.map(Some)
+    }
+
+    /// One document.
+    pub(super) async fn get(&self, index: &str, id: &str) -> Result<Option<Value>, sqlx::Error> {
+        if !self.exists(index).await? {
+            return Ok(None);
+        }
+        let statement = format!("select source from {} where id = $1", table(index));
+        sqlx::query_scalar(AssertSqlSafe(statement)).bind(id).fetch_optional(&self.readers).await
+    }
+
+    /// The best matches of a search in words, as id, score and document, and how many match in all.
+    pub(super) async fn search(&self, index: &str, words: &str, size: i64) -> Result<Found, sqlx::Error> {
+        if !self.exists(index).await? {
+            return Ok(None);
+        }
+        let statement = format!(
+            "select id, ts_rank(tsv, q)::float8 as score, source, count(*) over () as total
+             from {}, websearch_to_tsquery('english', $1) q
+             where tsv @@ q
+             order by score desc, id
+             limit $2",
+            table(index)
+        );
+        let rows = sqlx::query(AssertSqlSafe(statement)).bind(words).bind(size).fetch_all(&self.readers).await?;
+        let total = rows.first().map_or(Ok(0), |row| row.try_get("total"))?;
+        let hits = rows.iter().map(|row| Ok((row.try_get("id")?, row.try_get("score")?, row.try_get("source")?)));
+        Ok(Some((total, hits.collect::<Result<_, sqlx::Error>>()?)))
+    }
+
+    /// Removes an index; false if there was none.
+    pub(super) async fn drop_index(&self, index: &str) -> Result<bool, sqlx::Error> {
+        let existed = self.exists(index).await?;
+        let mut known = self.known.lock().await;
+        sqlx::query(AssertSqlSafe(format!("drop table if exists {}", table(index)))).execute(&self.readers).await?;
+        known.retain(|name| name != index);
+        Ok(existed)
+    }
+
+    /// Whether there is such an index.
+    pub(super) async fn exists(&self, index: &str) -> Result<bool, sqlx::Error> {
+        if self.known.lock().await.iter().any(|name| name == index) {
+            return Ok(true);
+        }
+        sqlx::query_scalar(EXISTS).bind(table(index)).fetch_one(&self.readers).await
+    }
+
+    /// Makes an index at its first document, as Elasticsearch does.
+    async fn ensure(&self, index: &str) -> Result<(), sqlx::Error> {
+        let mut known = self.known.lock().await;
+        if known.iter().any(|name| name == index) {
+            return Ok(());
+        }
+        let table = table(index);
+        for statement in [
+            // Passes go to new indexes, so there is nothing to vacuum while one is written.
+            format!(
+                "create table if not exists {table} (id text primary key, source jsonb not null, text text not null, tsv tsvector not null)
+                 with (autovacuum_enabled = off)"
+            ),
+            // A search finds a document as soon as its request is answered, so nothing is put off.
+            format!("create index if not exists \"{index}_words\" on {table} using gin (tsv) with (fastupdate = off)"),
+            format!("create index if not exists \"{index}_trigrams\" on {table} using gin (text gin_trgm_ops) with (fastupdate = off)"),
+        ] {
+            sqlx::query(AssertSqlSafe(statement)).execute(&self.writers).await?;
+        }
+        known.push(index.to_owned());
+        Ok(())
+    }
+}
+
+/// How many match in all, and the best as id, score and document.
+type Found = Option<(i64, Vec<(String, f64, Value)>)>;
+
+/// The name was checked when the request was read: it holds no quotes.
+fn table(index: &str) -> String {
+    format!("store.\"{index}\"")
+}
+
+/// Whether one document is at fault and not the engine.
+pub(super) fn unusable(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(|e| e.code()).unwrap_or_default();
+    matches!(code.get(..2), Some("22" | "54"))
+}

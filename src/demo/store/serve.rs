@@ -1,0 +1,99 @@
+//! Runs the store until it is told to stop or left alone.
+
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Context;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use super::http::{Store, router};
+use super::postgres::Engine;
+use crate::demo::StoreOptions;
+use crate::demo::run::{Unavailable, from_stack};
+use crate::stack;
+
+/// Niceness of the store and its engine: it must not starve the governor that watches it on a small machine.
+const NICENESS: i32 = 5;
+/// The stack's room starts three servers unless it is told that they are elsewhere; the engine needs only one of them.
+const NOT_NEEDED: &str = "none:";
+
+/// Runs the store: prints one line of JSON with its URL when it is ready, stops when its standard input closes.
+pub async fn serve(options: StoreOptions) -> anyhow::Result<()> {
+    let stop = CancellationToken::new();
+    stop_when_left_alone(&stop)?;
+    let _ = rustix::process::nice(NICENESS);
+    let (url, _engine) = match options.database_url {
+        Some(url) => (url, None),
+        None => {
+            let dir = options.dir.clone();
+            let running = tokio::task::spawn_blocking(move || start_engine(&dir)).await??;
+            (running.urls.database_url.clone(), Some(running))
+        }
+    };
+    let engine = Engine::open(&url, options.cores).await.map_err(|error| match error.as_database_error() {
+        Some(e) if e.message().contains("pg_trgm") => anyhow::Error::from(Unavailable(
+            "Postgres' contrib modules are missing (pg_trgm); install with `sudo apt-get install -y postgresql-contrib`".into(),
+        )),
+        _ => anyhow::Error::from(error).context("opening the search store's engine"),
+    })?;
+    let listener = listen(&options.dir, &options.listen).await?;
+    let address = listener.local_addr()?;
+    println!("{}", serde_json::json!({"url": format!("http://{address}"), "pid": std::process::id()}));
+    let app = router(Arc::new(Store::new(engine, options.cores, options.queue)));
+    axum::serve(listener, app).with_graceful_shutdown(stop.cancelled_owned()).await?;
+    Ok(())
+}
+
+fn start_engine(dir: &Path) -> anyhow::Result<stack::Running> {
+    let options = stack::Options {
+        redis_url: Some(NOT_NEEDED.into()),
+        prometheus_url: Some(NOT_NEEDED.into()),
+        fsync: false,
+        said: Some(dir.join("engine.log")),
+        ..stack::Options::default()
+    };
+    std::fs::create_dir_all(dir).with_context(|| format!("creating {}", dir.display()))?;
+    stack::spawn(&dir.join("engine"), &options).map_err(from_stack)
+}
+
+/// Listens; with port 0, on the port of the last run if that is free, so that a reindex that was interrupted finds the
+/// store where its arguments say.
+async fn listen(dir: &Path, address: &str) -> anyhow::Result<TcpListener> {
+    let kept = dir.join("port");
+    if let Some(host) = address.strip_suffix(":0") {
+        let port = std::fs::read_to_string(&kept).ok().and_then(|text| text.trim().parse::<u16>().ok());
+        if let Some(port) = port
+            && let Ok(listener) = TcpListener::bind(format!("{host}:{port}")).await
+        {
+            return Ok(listener);
+        }
+    }
+    let listener = TcpListener::bind(address).await.with_context(|| format!("listening on {address}"))?;
+    std::fs::create_dir_all(dir)?;
+    std::fs::write(&kept, listener.local_addr()?.port().to_string()).with_context(|| format!("writing {}", kept.display()))?;
+    Ok(listener)
+}
+
+/// Cancels on SIGINT, SIGTERM, and when standard input closes, which happens on every death of the parent.
+fn stop_when_left_alone(stop: &CancellationToken) -> anyhow::Result<()> {
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let token = stop.clone();
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+        token.cancel();
+    });
+    let token = stop.clone();
+    // A thread of its own, because a read of standard input cannot be cancelled and would hold up the runtime's end.
+    std::thread::spawn(move || {
+        let mut bytes = [0; 64];
+        while matches!(std::io::stdin().read(&mut bytes), Ok(n) if n > 0) {}
+        token.cancel();
+    });
+    Ok(())
+}

@@ -1,0 +1,76 @@
+//! The search store as a child process that ends when this one does.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, ChildStdin, Command};
+use tokio::time::timeout;
+
+use super::run::Unavailable;
+
+/// The first start makes a database; recovery after a crash may take as long.
+const READY_WITHIN: Duration = Duration::from_secs(150);
+const STOPPED_WITHIN: Duration = Duration::from_secs(20);
+
+/// A running search store.
+pub(super) struct StoreProcess {
+    /// Where it listens.
+    pub(super) url: String,
+    child: Child,
+    stdin: Option<ChildStdin>,
+}
+
+#[derive(serde::Deserialize)]
+struct Ready {
+    url: String,
+}
+
+impl StoreProcess {
+    /// Starts `flyball demo-store` and waits until it is ready.
+    pub(super) async fn start(dir: &Path) -> anyhow::Result<Self> {
+        std::fs::create_dir_all(dir).with_context(|| format!("creating {}", dir.display()))?;
+        let said = dir.join("store.log");
+        let mut child = Command::new(std::env::current_exe()?)
+            .arg("demo-store")
+            .arg("--dir")
+            .arg(dir)
+            // The engine is its own, whatever the application uses.
+            .env_remove("DATABASE_URL")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(std::fs::File::create(&said)?)
+            // A Ctrl-C at the terminal is for us; it is stopped when we are done with it.
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn()
+            .context("starting the search store")?;
+        let stdin = child.stdin.take();
+        let stdout = child.stdout.take().context("the search store has no standard output")?;
+        let mut line = String::new();
+        let mut stdout = BufReader::new(stdout);
+        let read = timeout(READY_WITHIN, stdout.read_line(&mut line)).await.context("the search store was not ready in time")?;
+        read?;
+        match serde_json::from_str::<Ready>(&line) {
+            Ok(ready) => Ok(Self { url: ready.url, child, stdin }),
+            Err(_) => {
+                let status = timeout(STOPPED_WITHIN, child.wait()).await.ok().and_then(Result::ok);
+                let text = std::fs::read_to_string(&said).unwrap_or_default();
+                if status.and_then(|s| s.code()) == Some(69) {
+                    return Err(Unavailable(text.trim().to_owned()).into());
+                }
+                bail!("the search store did not start: {}", text.trim())
+            }
+        }
+    }
+
+    /// Stops it in order.
+    pub(super) async fn stop(mut self) {
+        drop(self.stdin.take());
+        if timeout(STOPPED_WITHIN, self.child.wait()).await.is_err() {
+            let _ = self.child.kill().await;
+        }
+    }
+}

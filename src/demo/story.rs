@@ -1,0 +1,405 @@
+//! The story: starts everything, enqueues the reindex, makes the documents harder, tells how it went.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
+use sqlx::PgPool;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+
+use super::corpus::{self, Corpus};
+use super::knobs::{self, THROTTLE};
+use super::report::{Machine, Report, Settings, measure};
+use super::run::{AppHandle, AppSettings, from_stack};
+use super::store_process::StoreProcess;
+use super::watch::{Store, Watch};
+use super::{GovernorSwitch, Options, narrate, plot, postgres, store};
+use crate::jobs::{Filter, NewJob, Queue, State};
+use crate::throttle::{Change, Name};
+use crate::{reindex, stack};
+
+/// Prometheus looks at the store so often.
+const SCRAPE_EVERY_MS: u64 = 2_000;
+/// Documents in one bulk request, at most: small, so that little is in flight when the documents become harder.
+const BATCH_DOCS: usize = 20;
+/// Bulk requests in flight, at most.
+const CONCURRENCY: usize = 8;
+/// Engine connections of the store.
+const STORE_CORES: u32 = 2;
+/// How long the first document may take.
+const FIRST_WITHIN: Duration = Duration::from_secs(60);
+/// How often the story looks at its job and says how it stands.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+const SAY_EVERY_S: f64 = 10.0;
+/// How long the application may take to stop.
+const STOPPED_WITHIN: Duration = Duration::from_secs(40);
+
+/// Runs the demo. `start_app` starts the application on the settings that it is given, with all its roles.
+pub async fn run(options: Options, start_app: impl AsyncFnOnce(AppSettings) -> anyhow::Result<AppHandle>) -> anyhow::Result<()> {
+    // What may be missing is looked for before anything is started.
+    let words = corpus::find(options.corpus.as_deref())?;
+    if options.fresh {
+        wipe(&options.dir).await?;
+    }
+    std::fs::create_dir_all(&options.dir).with_context(|| format!("creating {}", options.dir.display()))?;
+    say("starting Postgres, Redis, Prometheus and the search store");
+    let store_dir = options.dir.join("store");
+    let (services, store) = tokio::try_join!(start_services(&options), StoreProcess::start(&store_dir))?;
+    let knobs_dir = write_knobs(&options.dir, &store.url)?;
+    let app = start_app(AppSettings {
+        database_url: services.urls.database_url.clone(),
+        redis_url: services.urls.redis_url.clone(),
+        prometheus_url: services.urls.prometheus_url.clone(),
+        listen: options.listen.clone(),
+        knobs_dir,
+    })
+    .await?;
+    let told = tell(&options, &words, &services.urls, &store.url, &app).await;
+    let stopped = timeout(STOPPED_WITHIN, app.stop).await;
+    store.stop().await;
+    // Its end waits for the servers', which blocks.
+    tokio::task::spawn_blocking(move || drop(services)).await?;
+    told?;
+    stopped.with_context(|| format!("the application did not stop within {STOPPED_WITHIN:?}"))
+}
+
+async fn tell(options: &Options, words: &Path, urls: &stack::Urls, store_url: &str, app: &AppHandle) -> anyhow::Result<()> {
+    let pool = &app.queue.pool;
+    let store = Store::new(store_url)?;
+    scrape(urls, store_url, &app.url)?;
+    postgres::prepare(pool).await?;
+    load(pool, words).await?;
+    let file = knobs::read()?;
+    let mut pass = Pass::begin(options, app, &store, store_url, file.knobs.rps).await?;
+    if !options.headless {
+        println!("{}", narrate::welcome(&app.url, urls, store_url, &pass.index, options.harder_after_s()));
+    }
+    let watch = Watch::start(store.clone(), app.throttles.clone(), Name::new(THROTTLE)?);
+    let began_s = first_document(&watch).await?;
+    let began_at = jiff::Timestamp::now();
+    let harder_s = began_s + options.harder_after_s();
+    let end_s = if options.headless { began_s + options.seconds } else { f64::INFINITY };
+    let ended =
+        course(options, app, &watch, &mut pass, &store, store_url, (began_s, harder_s, end_s), file.signal[0].setpoint).await;
+    let Some(path) = &options.report else { return ended };
+    ended?;
+
+    let samples = watch.samples();
+    let until_s = samples.last().map_or(end_s, |s| s.t_s).min(end_s);
+    let setpoint = file.signal[0].setpoint;
+    let (mut documents, load, course) = measure(&samples, began_s, harder_s, until_s, setpoint);
+    documents.corpus = postgres::count(pool).await? as u64;
+    documents.in_index = store.count(&pass.index).await?;
+    let report = Report {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        began_at: began_at.to_string(),
+        settings: Settings {
+            governor: if options.governor == GovernorSwitch::On { "on" } else { "off" }.to_owned(),
+            seconds: until_s - began_s,
+            harder_after_s: options.harder_after_s(),
+            rps: options.rps.unwrap_or(file.knobs.rps),
+            setpoint,
+            store_cores: STORE_CORES,
+            load_averaged_over_s: store::load::AVERAGED_OVER_S,
+            batch_docs: BATCH_DOCS,
+            concurrency: CONCURRENCY,
+        },
+        machine: machine(),
+        documents,
+        load,
+        trips: postgres::trips(pool, THROTTLE, began_at.as_microsecond() as f64 / 1e6).await?,
+        course,
+    };
+    println!("{}", report.summary());
+    write_report(path, &report)
+}
+
+/// Goes through time: harder documents, further passes, a line now and then.
+#[expect(clippy::too_many_arguments, reason = "everything that a run consists of, used once")]
+async fn course(
+    options: &Options,
+    app: &AppHandle,
+    watch: &Watch,
+    pass: &mut Pass,
+    store: &Store,
+    store_url: &str,
+    (began_s, harder_s, end_s): (f64, f64, f64),
+    setpoint: f64,
+) -> anyhow::Result<()> {
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let mut look = interval(LOOK_EVERY);
+    look.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let began = Instant::now() - Duration::from_secs_f64(watch.last().map_or(0.0, |s| s.t_s - began_s));
+    let (mut hard, mut said_s, mut before) = (false, 0.0, None);
+    loop {
+        tokio::select! {
+            _ = look.tick() => {}
+            _ = interrupt.recv() => return Ok(()),
+            _ = terminate.recv() => return Ok(()),
+            () = tokio::time::sleep_until(began + Duration::from_secs_f64(harder_s - began_s)), if !hard => {}
+        }
+        let t_s = began.elapsed().as_secs_f64();
+        if t_s >= end_s - began_s {
+            return Ok(());
+        }
+        if !hard && t_s >= harder_s - began_s {
+            hard = true;
+            postgres::set_hard(&app.queue.pool, true).await?;
+            say(&format!("{}  the documents are ten times harder to index from now on", clock(t_s)));
+        }
+        pass.look(app, store, store_url).await?;
+        if t_s - said_s >= SAY_EVERY_S
+            && let Some(now) = watch.last()
+        {
+            let rate = before.as_ref().map_or(0.0, |(at, documents)| (now.documents - documents) / (now.t_s - at));
+            say(&narrate::line(t_s, &now, rate, now.documents as u64, setpoint));
+            (said_s, before) = (t_s, Some((now.t_s, now.documents)));
+        }
+        if options.headless && pass.job.is_none() {
+            bail!("the reindex was cancelled");
+        }
+    }
+}
+
+// === A pass over the corpus: one job, one index ===
+
+struct Pass {
+    job: Option<i64>,
+    number: i32,
+    index: String,
+}
+
+impl Pass {
+    /// Goes on with the pass of an earlier demo that was interrupted, or begins a new one. A headless run measures, so it
+    /// always begins anew.
+    async fn begin(options: &Options, app: &AppHandle, store: &Store, store_url: &str, first_rps: f64) -> anyhow::Result<Self> {
+        let unfinished = unfinished(&app.queue).await?;
+        let detail = match unfinished.last() {
+            Some(id) if !options.headless => app.queue.get(*id).await?,
+            _ => None,
+        };
+        let same_store = |args: &serde_json::Value| args["sink"]["url"] == store_url;
+        if let Some(detail) = detail.filter(|d| same_store(&d.args)) {
+            say(&format!("going on with job {} where the last demo stopped", detail.summary.id));
+            let index = detail.args["sink"]["index"].as_str().unwrap_or_default().to_owned();
+            let number = index.rsplit('-').next().and_then(|n| n.parse().ok()).unwrap_or(0);
+            set_knobs(options, app, first_rps).await?;
+            return Ok(Self { job: Some(detail.summary.id), number, index });
+        }
+        for id in unfinished {
+            app.queue.cancel(id).await?;
+        }
+        while !self::unfinished(&app.queue).await?.is_empty() {
+            sleep(Duration::from_millis(200)).await;
+        }
+        postgres::set_hard(&app.queue.pool, false).await?;
+        set_knobs(options, app, first_rps).await?;
+        let mut pass = Self { job: None, number: 0, index: String::new() };
+        pass.next(app, store, store_url).await?;
+        Ok(pass)
+    }
+
+    /// Begins the next pass when this one has ended by itself; leaves it at that when a person cancelled it.
+    async fn look(&mut self, app: &AppHandle, store: &Store, store_url: &str) -> anyhow::Result<()> {
+        let Some(job) = self.job else { return Ok(()) };
+        let Some(detail) = app.queue.get(job).await? else { bail!("job {job} is gone") };
+        match detail.summary.state {
+            State::Completed => {
+                say(&format!("all documents are in the index {}; beginning again with a new index", self.index));
+                self.next(app, store, store_url).await
+            }
+            State::Cancelled => {
+                say(&format!("job {job} was cancelled; the demo stays up"));
+                self.job = None;
+                Ok(())
+            }
+            State::Dead => bail!("the reindex failed: {}", detail.summary.last_error.unwrap_or_default()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Enqueues a pass into a new index: an update of an unchanged document would cost the store far less than a new one.
+    async fn next(&mut self, app: &AppHandle, store: &Store, store_url: &str) -> anyhow::Result<()> {
+        let old = (!self.index.is_empty()).then(|| self.index.clone());
+        self.number = postgres::next_pass(&app.queue.pool).await?;
+        self.index = format!("documents-{}", self.number);
+        // Left by a run that kept its store but not its database.
+        store.remove(&self.index).await?;
+        let args = json!({
+            "source": {"type": "postgres", "table": "demo.to_index", "key": "id"},
+            "sink": {"type": "elastic", "url": store_url, "index": self.index},
+            "batch_docs": BATCH_DOCS,
+            "concurrency": CONCURRENCY,
+        });
+        let mut job = NewJob::new(reindex::KIND, args);
+        job.throttle = THROTTLE.to_owned();
+        job.unique_key = Some(format!("demo pass {}", self.number));
+        job.max_attempts = 1000;
+        let enqueued = app.queue.enqueue(&[job]).await?;
+        self.job = enqueued.first().map(|e| e.id);
+        if let Some(old) = old {
+            store.remove(&old).await?;
+        }
+        Ok(())
+    }
+}
+
+async fn unfinished(queue: &Queue) -> anyhow::Result<Vec<i64>> {
+    let mut ids = Vec::new();
+    for state in [State::Scheduled, State::Ready, State::Retryable, State::Running] {
+        let filter = Filter {
+            state: Some(state),
+            kind: Some(reindex::KIND.to_owned()),
+            throttle: Some(THROTTLE.to_owned()),
+            limit: 100,
+            ..Filter::default()
+        };
+        ids.extend(queue.list(&filter).await?.iter().map(|job| job.id));
+    }
+    ids.sort_unstable();
+    Ok(ids)
+}
+
+/// Puts the knobs to where the story begins; what a person turned in an earlier demo is not what this one shall show.
+async fn set_knobs(options: &Options, app: &AppHandle, first_rps: f64) -> anyhow::Result<()> {
+    let rps = options.rps.unwrap_or(first_rps);
+    let mode = if options.governor == GovernorSwitch::On { "auto" } else { "manual" };
+    let change = Change {
+        fields: [("rps", Some(rps.to_string())), ("mode", Some(mode.to_owned())), ("paused", Some("0".to_owned()))]
+            .into_iter()
+            .map(|(field, text)| (field.to_owned(), text))
+            .chain((mode == "manual").then(|| ("valid_until".to_owned(), None)))
+            .collect(),
+        by: "demo".to_owned(),
+        why: "the story begins".to_owned(),
+        create: true,
+        ..Change::default()
+    };
+    app.throttles.set(&Name::new(THROTTLE)?, &change).await?;
+    Ok(())
+}
+
+// === Setting up ===
+
+async fn start_services(options: &Options) -> anyhow::Result<stack::Running> {
+    let given = |url: &Option<String>| url.clone().filter(|url| !url.trim().is_empty());
+    let dir = options.dir.join("services");
+    let wanted = stack::Options {
+        database_url: given(&options.database_url),
+        redis_url: given(&options.redis_url),
+        prometheus_url: given(&options.prometheus_url),
+        scrape_interval_ms: SCRAPE_EVERY_MS,
+        said: Some(options.dir.join("services.log")),
+        ..stack::Options::default()
+    };
+    tokio::task::spawn_blocking(move || stack::spawn(&dir, &wanted)).await?.map_err(from_stack)
+}
+
+async fn wipe(dir: &Path) -> anyhow::Result<()> {
+    let dir = dir.to_path_buf();
+    tokio::task::spawn_blocking(move || {
+        for part in ["services", "store/engine"] {
+            stack::supervise::wipe(&dir.join(part))?;
+        }
+        let _ = std::fs::remove_file(dir.join("store/port"));
+        Ok(())
+    })
+    .await?
+}
+
+fn write_knobs(dir: &Path, store_url: &str) -> anyhow::Result<PathBuf> {
+    let knobs_dir = dir.join("knobs");
+    std::fs::create_dir_all(&knobs_dir).with_context(|| format!("creating {}", knobs_dir.display()))?;
+    let file = knobs_dir.join(format!("{THROTTLE}.toml"));
+    std::fs::write(&file, knobs::render(store_url)).with_context(|| format!("writing {}", file.display()))?;
+    Ok(knobs_dir)
+}
+
+/// Lets our own Prometheus look at the store and at the application.
+fn scrape(urls: &stack::Urls, store_url: &str, app_url: &str) -> anyhow::Result<()> {
+    let Some(dir) = &urls.targets_dir else {
+        say(&format!("your Prometheus must scrape {store_url}/metrics every 2 s"));
+        return Ok(());
+    };
+    for (job, url) in [("search-store", store_url), ("flyball", app_url)] {
+        let target = url.trim_start_matches("http://");
+        let text = json!([{"targets": [target], "labels": {"job": job}}]).to_string();
+        // Prometheus watches the directory, so a file appears there whole or not at all.
+        let (part, file) = (dir.join(format!(".{job}.part")), dir.join(format!("{job}.json")));
+        std::fs::write(&part, text)
+            .and_then(|()| std::fs::rename(&part, &file))
+            .with_context(|| format!("writing {}", file.display()))?;
+    }
+    Ok(())
+}
+
+async fn load(pool: &PgPool, words: &Path) -> anyhow::Result<()> {
+    let dir = words.to_path_buf();
+    let corpus = tokio::task::spawn_blocking(move || {
+        let mut corpus = Corpus::default();
+        for (part, file) in corpus::FILES {
+            let path = dir.join(file);
+            let bytes = std::fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
+            corpus.read(part, &String::from_utf8_lossy(&bytes));
+        }
+        anyhow::Ok(corpus)
+    })
+    .await??;
+    if corpus.is_empty() {
+        bail!("{} holds no entries of WordNet", words.display());
+    }
+    if postgres::count(pool).await? == corpus.len() {
+        return Ok(());
+    }
+    let bar = ProgressBar::new(corpus.len() as u64);
+    bar.set_style(ProgressStyle::with_template("loading documents {bar:40} {pos} of {len}, {eta} left")?);
+    postgres::load(pool, &corpus, |loaded| bar.set_position(loaded as u64)).await?;
+    bar.finish_and_clear();
+    say(&format!("{} documents are loaded (WordNet 3.0, copyright 2006 by Princeton University)", corpus.len()));
+    Ok(())
+}
+
+/// When the first document was indexed, in the watch's time.
+async fn first_document(watch: &Watch) -> anyhow::Result<f64> {
+    let began = Instant::now();
+    loop {
+        let samples = watch.samples();
+        if let Some(first) = samples.first()
+            && let Some(now) = samples.iter().find(|s| s.documents > first.documents)
+        {
+            return Ok(now.t_s);
+        }
+        if began.elapsed() > FIRST_WITHIN {
+            bail!("no document was indexed within {FIRST_WITHIN:?}; the workers' log says why");
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+}
+
+// === Ending ===
+
+fn write_report(path: &Path, report: &Report) -> anyhow::Result<()> {
+    let text = serde_json::to_string_pretty(report)?;
+    std::fs::write(path, text + "\n").with_context(|| format!("writing {}", path.display()))?;
+    let picture = path.with_extension("svg");
+    plot::draw(report, None, &picture)?;
+    say(&format!("the report is in {}, its picture in {}", path.display(), picture.display()));
+    Ok(())
+}
+
+fn machine() -> Machine {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    Machine::new(cores, &read("/proc/cpuinfo"), &read("/proc/meminfo"))
+}
+
+fn clock(t_s: f64) -> String {
+    format!("{:02}:{:02}", t_s as u64 / 60, t_s as u64 % 60)
+}
+
+fn say(line: &str) {
+    println!("{line}");
+}

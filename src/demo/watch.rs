@@ -1,0 +1,98 @@
+//! Looks at the store and at the throttle four times a second, for the report.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use super::report::Sample;
+use crate::throttle::{self, Name};
+
+/// How often is looked; the report asks for at least twice a second.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// What was seen so far, and the task that goes on looking until this is dropped.
+pub(super) struct Watch {
+    seen: Arc<Mutex<Vec<Sample>>>,
+    _looking: JoinSet<()>,
+}
+
+impl Watch {
+    /// Begins to look; times are seconds from now.
+    pub(super) fn start(store: Store, throttles: Arc<dyn throttle::Store>, throttle: Name) -> Self {
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let mut looking = JoinSet::new();
+        let samples = seen.clone();
+        looking.spawn(async move {
+            let began = Instant::now();
+            let mut look = interval(LOOK_EVERY);
+            look.set_missed_tick_behavior(MissedTickBehavior::Skip);
+            loop {
+                look.tick().await;
+                let Ok(now) = store.now().await else { continue };
+                let rps = throttles.status(&throttle).await.ok().flatten().map(|status| status.effective_rps);
+                let sample = Sample { t_s: began.elapsed().as_secs_f64(), load: now.load, documents: now.documents, rps };
+                samples.lock().unwrap_or_else(PoisonError::into_inner).push(sample);
+            }
+        });
+        Self { seen, _looking: looking }
+    }
+
+    /// Everything that was seen.
+    pub(super) fn samples(&self) -> Vec<Sample> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The last that was seen.
+    pub(super) fn last(&self) -> Option<Sample> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).last().cloned()
+    }
+}
+
+/// The store, seen from outside.
+#[derive(Clone)]
+pub(super) struct Store {
+    client: reqwest::Client,
+    url: String,
+}
+
+/// What the store says of itself.
+pub(super) struct Now {
+    pub(super) load: f64,
+    pub(super) documents: f64,
+}
+
+impl Store {
+    /// The store at an address.
+    pub(super) fn new(url: &str) -> anyhow::Result<Self> {
+        let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(10)).build()?;
+        Ok(Self { client, url: url.to_owned() })
+    }
+
+    /// Its load and how many documents it indexed since it started.
+    pub(super) async fn now(&self) -> anyhow::Result<Now> {
+        let page = self.client.get(format!("{}/metrics", self.url)).send().await?.error_for_status()?.text().await?;
+        let read = |name: &str| -> anyhow::Result<f64> {
+            let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+            Ok(line.ok_or_else(|| anyhow::anyhow!("the search store shows no {name}"))?.trim().parse()?)
+        };
+        Ok(Now { load: read("search_store_load")?, documents: read("search_store_documents_total")? })
+    }
+
+    /// Documents in an index; 0 if there is none.
+    pub(super) async fn count(&self, index: &str) -> anyhow::Result<u64> {
+        let answer = self.client.get(format!("{}/{index}/_count", self.url)).send().await?;
+        if answer.status() == reqwest::StatusCode::NOT_FOUND {
+            return Ok(0);
+        }
+        let answer: serde_json::Value = answer.error_for_status()?.json().await?;
+        Ok(answer["count"].as_u64().unwrap_or(0))
+    }
+
+    /// Removes an index, if it is there.
+    pub(super) async fn remove(&self, index: &str) -> anyhow::Result<()> {
+        self.client.delete(format!("{}/{index}", self.url)).send().await?;
+        Ok(())
+    }
+}

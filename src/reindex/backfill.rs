@@ -1,0 +1,485 @@
+//! The handler: reads ahead, asks for tokens, sends, settles, keeps the cursor.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use serde_json::Value;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
+
+use super::args::{Args, OnBadDocument};
+use super::connect::{Connect, client};
+use super::flight::{Item, Landed, item_backoff, send, whole_backoff};
+use super::reader::Reader;
+use super::sink::{Sink, Trouble, Written};
+use super::source::{self, Source};
+use super::{Database, Pace, Progress, Window};
+use crate::jobs::{Checkpoint, CheckpointError, Context, Handler, Issue, Job, Outcome};
+use crate::throttle::{Ask, LaneAsk, Limit, Name};
+
+/// The cursor is kept about so often; a killed worker repeats at most this much.
+const SAVE_EVERY: Duration = Duration::from_secs(1);
+/// How long a stopping handler waits for bulk requests in flight.
+const DRAIN_WITHIN: Duration = Duration::from_secs(3);
+/// Longest time that a job waits inside itself because the index said so; beyond it the job's key is paused.
+const LONGEST_HOLD: Duration = Duration::from_secs(600);
+/// Failed bulk requests in a row, about a minute and a half of them, after which the attempt ends.
+const MAX_STRIKES: u32 = 8;
+/// How long the job rests when it came forward before the index or the source failed.
+const REST: Duration = Duration::from_secs(15);
+
+/// Settings of the kind, the same for all its jobs.
+#[derive(Clone, Debug, Default)]
+pub struct Config {
+    /// Whether an index may be at a private or loopback address. The sink's URL comes from whoever enqueued the job, so
+    /// the guard of the kind `http` belongs before the client that is given to [`ReindexHandler::with_client`].
+    pub allow_private: bool,
+}
+
+/// Runs jobs of the kind `reindex`.
+pub struct ReindexHandler {
+    connect: Connect,
+    config: Config,
+}
+
+impl ReindexHandler {
+    /// A handler that reads and writes `own`, usually the queue's database, where a job names no other. Without one it can
+    /// check arguments, and run jobs that name their databases.
+    pub fn new(config: Config, own: Option<Database>) -> Self {
+        Self { connect: Connect { own, client: client() }, config }
+    }
+
+    /// The same with another HTTP client, for instance one that refuses private addresses.
+    pub fn with_client(mut self, client: reqwest::Client) -> Self {
+        self.connect.client = client;
+        self
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    async fn start(&self, job: &Job, context: &Context) -> Outcome {
+        let args = match Args::parse(&job.args) {
+            Ok(args) => args,
+            Err(issues) => {
+                let list: Vec<_> = issues.iter().map(|i| format!("{} {}", i.pointer, i.message)).collect();
+                return Outcome::Dead { error: format!("the arguments cannot be used: {}", list.join("; ")) };
+            }
+        };
+        let sink = match self.connect.sink(&args) {
+            Ok(sink) => sink,
+            Err(trouble) => return Outcome::Retry { after: None, error: trouble.to_string() },
+        };
+        match self.connect.source(&args) {
+            Ok(source) => backfill(job, context, &args, source, sink).await,
+            Err(error) => Outcome::Retry { after: None, error: error.to_string() },
+        }
+    }
+}
+
+impl Handler for ReindexHandler {
+    fn check(&self, args: &Value) -> Vec<Issue> {
+        Args::parse(args).err().unwrap_or_default()
+    }
+
+    fn run(&self, job: Job, context: Context) -> BoxFuture<'_, Outcome> {
+        Box::pin(async move { self.start(&job, &context).await })
+    }
+
+    /// A reindex takes as long as it takes; it is bounded by its progress, not by a clock.
+    fn timeout(&self) -> Option<Duration> {
+        None
+    }
+}
+
+/// Copies everything after the job's checkpoint from `source` to `sink`, at the pace of the job's throttle.
+pub async fn backfill(job: &Job, context: &Context, args: &Args, source: Arc<dyn Source>, sink: Arc<dyn Sink>) -> Outcome {
+    let throttle = match Name::new(job.throttle.clone()) {
+        Ok(throttle) => throttle,
+        Err(error) => return Outcome::Dead { error: error.to_string() },
+    };
+    let progress = match context.checkpoints.load(job.id).await {
+        Ok(checkpoint) => Progress::resume(checkpoint),
+        Err(error) => return Outcome::Retry { after: None, error: error.to_string() },
+    };
+    let mut run = Backfill {
+        job,
+        context,
+        args,
+        sink,
+        throttle,
+        resumed_at: progress.done,
+        progress,
+        pace: Pace::new(args.batch_docs),
+        window: Window::default(),
+        fresh: VecDeque::new(),
+        again: Vec::new(),
+        again_bytes: 0,
+        flights: JoinSet::new(),
+        saving: JoinSet::new(),
+        saved: None,
+        batch_bytes: args.batch_bytes,
+        started: Instant::now(),
+        ask_at: Instant::now(),
+        hold_until: Instant::now(),
+        strikes: 0,
+    };
+    let end = match run.copy(source).await {
+        Ok(()) => End::Finished,
+        Err(end) => end,
+    };
+    run.close(end).await
+}
+
+/// How a run ends.
+#[derive(Debug)]
+enum End {
+    Finished,
+    Stopped,
+    LeaseLost,
+    Failed(String),
+    Wrong(String),
+    Throttled(Duration, String),
+}
+
+struct Backfill<'a> {
+    job: &'a Job,
+    context: &'a Context,
+    args: &'a Args,
+    sink: Arc<dyn Sink>,
+    throttle: Name,
+    progress: Progress,
+    resumed_at: u64,
+    pace: Pace,
+    window: Window,
+    /// Documents that were read and not sent yet.
+    fresh: VecDeque<Item>,
+    /// Documents to be sent again, each from a time on.
+    again: Vec<(Instant, Item)>,
+    again_bytes: usize,
+    flights: JoinSet<Landed>,
+    saving: JoinSet<Result<(), CheckpointError>>,
+    saved: Option<Checkpoint>,
+    batch_bytes: usize,
+    started: Instant,
+    ask_at: Instant,
+    hold_until: Instant,
+    strikes: u32,
+}
+
+impl Backfill<'_> {
+    async fn copy(&mut self, source: Arc<dyn Source>) -> Result<(), End> {
+        let cancelled = self.context.cancelled.clone();
+        tokio::select! {
+            () = cancelled.cancelled() => return Err(End::Stopped),
+            ready = self.prepare(&*source) => ready?,
+        }
+        let mut reader = Reader::start(source, self.progress.mark.key.clone(), self.args.batch_docs, self.args.batch_bytes);
+        let mut read_all = false;
+        let mut save = interval(SAVE_EVERY);
+        save.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        while !(read_all && self.window.is_empty()) {
+            let send_at = self.send_at();
+            let hungry = !read_all && self.hungry();
+            tokio::select! {
+                biased;
+                () = cancelled.cancelled() => return Err(End::Stopped),
+                Some(landed) = self.flights.join_next() => {
+                    self.settle(landed.map_err(|e| End::Failed(format!("a bulk request broke off: {e}")))?)?;
+                }
+                Some(saved) = self.saving.join_next() => self.heed(saved.ok())?,
+                page = reader.pages.recv(), if hungry => {
+                    let page = page.ok_or_else(|| End::Failed("reading the source broke off".to_owned()))??;
+                    read_all = !page.more;
+                    self.take_in(page);
+                }
+                _ = save.tick() => self.save(),
+                () = sleep_until(send_at.unwrap_or(self.started)), if send_at.is_some() => self.ask_and_send().await,
+            }
+        }
+        Ok(())
+    }
+
+    async fn prepare(&mut self, source: &dyn Source) -> Result<(), End> {
+        self.sink.prepare().await.map_err(|trouble| match trouble {
+            Trouble::Wrong(_) => End::Wrong(trouble.to_string()),
+            _ => End::Failed(trouble.to_string()),
+        })?;
+        if self.progress.total.is_none() {
+            self.progress.total = source.estimate().await?;
+        }
+        Ok(())
+    }
+
+    // === Reading ===
+
+    /// Whether another page may be taken in: little is left to send, and not too much waits behind one document.
+    fn hungry(&self) -> bool {
+        let window = (4 * self.args.concurrency * self.args.batch_docs).max(1_000);
+        self.fresh.len() < self.args.batch_docs && self.window.len() < window
+    }
+
+    fn take_in(&mut self, page: source::Page) {
+        for document in page.documents {
+            let number = self.window.push(document.key.clone());
+            if document.id.is_some() {
+                self.fresh.push_back(Item { number, document, tries: 0 });
+            } else {
+                self.progress.refuse(document.key.join(","), "its id is null");
+                self.window.settle(number);
+            }
+        }
+        self.advance();
+    }
+
+    // === Sending ===
+
+    /// When tokens shall be asked for; `None` while there is nothing to send or no room for another request.
+    fn send_at(&self) -> Option<Instant> {
+        if self.flights.len() >= self.args.concurrency {
+            return None;
+        }
+        let ready = match self.may_send_fresh() {
+            true => self.started,
+            false => self.again.iter().map(|(due, _)| *due).min()?,
+        };
+        Some(ready.max(self.ask_at).max(self.hold_until))
+    }
+
+    /// Documents that wait to be sent again are held in memory, so new ones must wait when those are many.
+    fn may_send_fresh(&self) -> bool {
+        !self.fresh.is_empty() && self.again_bytes <= self.args.concurrency * self.batch_bytes
+    }
+
+    async fn ask_and_send(&mut self) {
+        let now = Instant::now();
+        let want = self.pace.want(self.fitting(now));
+        let lanes = vec![LaneAsk { key: self.job.key.clone(), want, cost: 1.0 }];
+        let ask = Ask { throttle: self.throttle.clone(), lanes };
+        let answer = self.context.throttles.acquire(&ask).await;
+        self.pace.learn(answer.effective_rps);
+        let Some(grant) = answer.lanes.first() else { return };
+        let granted = grant.granted.min(want);
+        self.ask_at = Instant::now() + self.pace.pause(want, granted, grant.wait);
+        self.progress.trouble = if granted > 0 { None } else { grant.limit.as_ref().and_then(spell) };
+        let items = self.take(granted as usize, now);
+        if !items.is_empty() {
+            send(&mut self.flights, self.sink.clone(), items);
+        }
+    }
+
+    /// How many of the next documents fit into one bulk request; at least one, however large it is.
+    fn fitting(&self, now: Instant) -> usize {
+        let due = self.again.iter().filter(|(due, _)| *due <= now).map(|(_, item)| item);
+        let fresh = self.fresh.iter().filter(|_| self.may_send_fresh());
+        let mut bytes = 0;
+        due.chain(fresh)
+            .take_while(|item| {
+                bytes += item.document.bytes();
+                bytes <= self.batch_bytes
+            })
+            .take(self.args.batch_docs)
+            .count()
+            .max(1)
+    }
+
+    /// Takes documents in the order in which [`Self::fitting`] counted them.
+    fn take(&mut self, count: usize, now: Instant) -> Vec<Item> {
+        let fresh = self.may_send_fresh();
+        let mut items: Vec<_> = self.again.extract_if(.., |(due, _)| *due <= now).take(count).map(|(_, item)| item).collect();
+        self.again_bytes -= items.iter().map(|i| i.document.bytes()).sum::<usize>();
+        if fresh {
+            let more = (count - items.len()).min(self.fresh.len());
+            items.extend(self.fresh.drain(..more));
+        }
+        items
+    }
+
+    // === Settling ===
+
+    fn settle(&mut self, landed: Landed) -> Result<(), End> {
+        let Landed { items, answer } = landed;
+        match answer {
+            Ok(written) => {
+                self.strikes = 0;
+                for (item, written) in items.into_iter().zip(written) {
+                    self.settle_one(item, written);
+                }
+            }
+            Err(Trouble::TooLarge { .. }) if items.len() == 1 => {
+                for item in items {
+                    self.settle_one(item, Written::Refused("413: the index finds it too large".to_owned()));
+                }
+            }
+            Err(Trouble::TooLarge { bytes }) => {
+                self.batch_bytes = (bytes / 2).clamp(1, self.batch_bytes);
+                self.send_again(items);
+            }
+            Err(Trouble::Busy { retry_after, reason }) => {
+                let delay = self.strike(retry_after, &reason);
+                self.send_again(items);
+                if delay > LONGEST_HOLD {
+                    return Err(End::Throttled(delay, reason));
+                }
+            }
+            Err(Trouble::Lost(reason)) => {
+                self.strike(None, &reason);
+                self.send_again(items);
+                if self.strikes > MAX_STRIKES {
+                    return Err(End::Failed(format!("the index did not answer: {reason}")));
+                }
+            }
+            Err(trouble @ Trouble::Wrong(_)) => return Err(End::Wrong(trouble.to_string())),
+        }
+        self.advance();
+        Ok(())
+    }
+
+    fn settle_one(&mut self, mut item: Item, written: Written) {
+        match written {
+            Written::Stored => self.window.settle(item.number),
+            Written::Refused(reason) => {
+                let id = item.document.id.unwrap_or_else(|| item.document.key.join(","));
+                self.progress.refuse(id, &reason);
+                self.window.settle(item.number);
+            }
+            Written::Busy(reason) => {
+                item.tries += 1;
+                self.progress.trouble = Some(format!("the index is busy: {reason}"));
+                self.wait_for(item_backoff(item.tries), item);
+            }
+        }
+    }
+
+    fn send_again(&mut self, items: Vec<Item>) {
+        for item in items {
+            self.wait_for(Duration::ZERO, item);
+        }
+    }
+
+    fn wait_for(&mut self, delay: Duration, item: Item) {
+        self.again_bytes += item.document.bytes();
+        self.again.push((Instant::now() + delay, item));
+    }
+
+    /// Holds everything after a bulk request failed as a whole. Requests that were in flight with it are the same strike.
+    fn strike(&mut self, retry_after: Option<Duration>, reason: &str) -> Duration {
+        let now = Instant::now();
+        if now >= self.hold_until {
+            self.strikes += 1;
+        }
+        let delay = retry_after.unwrap_or_else(|| whole_backoff(self.strikes));
+        self.hold_until = self.hold_until.max(now + delay.min(LONGEST_HOLD));
+        self.progress.trouble = Some(format!("waiting for the index: {reason}"));
+        delay
+    }
+
+    fn advance(&mut self) {
+        if let Some((count, key)) = self.window.advance() {
+            self.progress.advance(count, &key);
+        }
+    }
+
+    // === The cursor ===
+
+    /// Keeps the checkpoint in the background, so that a slow database holds up nothing.
+    fn save(&mut self) {
+        let checkpoint = self.progress.checkpoint(self.started.elapsed());
+        if self.saving.is_empty() && self.saved.as_ref() != Some(&checkpoint) {
+            let (id, fence, store, at) = (self.job.id, self.job.fence, self.context.checkpoints.clone(), checkpoint.clone());
+            self.saving.spawn(async move { store.store(id, fence, &at).await });
+            self.saved = Some(checkpoint);
+        }
+    }
+
+    /// A checkpoint that was not kept is tried again in a second; a lost lease ends everything.
+    fn heed(&mut self, saved: Option<Result<(), CheckpointError>>) -> Result<(), End> {
+        match saved {
+            Some(Ok(())) => Ok(()),
+            Some(Err(CheckpointError::LeaseLost(_))) => Err(End::LeaseLost),
+            Some(Err(error @ CheckpointError::Store { .. })) => {
+                tracing::warn!(job.id = self.job.id, %error, "reindex goes on without a checkpoint");
+                self.saved = None;
+                Ok(())
+            }
+            None => {
+                self.saved = None;
+                Ok(())
+            }
+        }
+    }
+
+    /// Ends the run: waits for what is in flight, keeps the cursor, says the outcome.
+    async fn close(mut self, end: End) -> Outcome {
+        if matches!(end, End::LeaseLost) {
+            return Outcome::HandedBack;
+        }
+        let _ = timeout(DRAIN_WITHIN, self.drain()).await;
+        self.progress.mark.finished = matches!(end, End::Finished);
+        self.save_now().await;
+        match end {
+            // The runner knows whether the job was cancelled or the worker stops.
+            End::Stopped | End::LeaseLost => Outcome::HandedBack,
+            End::Throttled(delay, error) => Outcome::Throttled { delay: Some(delay), error },
+            End::Wrong(error) => Outcome::Dead { error },
+            // An attempt that came forward was not in vain, so a long job does not die of many small outages.
+            End::Failed(error) if self.progress.done > self.resumed_at => {
+                tracing::warn!(job.id = self.job.id, %error, "reindex rests and goes on from its checkpoint");
+                Outcome::Snooze { delay: REST }
+            }
+            End::Failed(error) => Outcome::Retry { after: None, error },
+            End::Finished => match (self.progress.refusals(), self.args.on_bad_document) {
+                (Some(refused), OnBadDocument::DeadLetter) => {
+                    Outcome::Dead { error: format!("of {} documents the index took all but {refused}", self.progress.done) }
+                }
+                _ => Outcome::Done,
+            },
+        }
+    }
+
+    async fn drain(&mut self) {
+        while let Some(landed) = self.flights.join_next().await {
+            if let Ok(Landed { items, answer: Ok(written) }) = landed {
+                for (item, written) in items.into_iter().zip(written) {
+                    self.settle_one(item, written);
+                }
+            }
+        }
+        self.advance();
+    }
+
+    async fn save_now(&mut self) {
+        self.advance();
+        // An older checkpoint must not be written after this one.
+        let _ = timeout(DRAIN_WITHIN, self.saving.join_next()).await;
+        let checkpoint = self.progress.checkpoint(self.started.elapsed());
+        let kept = self.context.checkpoints.store(self.job.id, self.job.fence, &checkpoint);
+        if let Ok(Err(error)) = timeout(DRAIN_WITHIN, kept).await {
+            tracing::warn!(job.id = self.job.id, %error, "the last checkpoint of a reindex was not kept");
+        }
+    }
+}
+
+impl From<source::Error> for End {
+    fn from(error: source::Error) -> Self {
+        match &error {
+            source::Error::Lost(_) => Self::Failed(error.to_string()),
+            source::Error::Wrong(_) => Self::Wrong(error.to_string()),
+        }
+    }
+}
+
+/// What to tell people when nothing is granted; waiting for the next token is no trouble.
+fn spell(limit: &Limit) -> Option<String> {
+    match limit {
+        Limit::Stopped { name } => Some(format!("waiting: the throttle {name} is stopped")),
+        Limit::Unknown { name } => Some(format!("waiting: there is no throttle {name}")),
+        Limit::Paused { why, .. } => Some(format!("waiting: the key is paused: {why}")),
+        Limit::StoreLost => Some("waiting: the throttles cannot be asked".to_owned()),
+        Limit::Tier { .. } | Limit::Throttle | Limit::Key => None,
+    }
+}

@@ -1,0 +1,47 @@
+//! One bulk request and what came back.
+
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+
+use super::document::Document;
+use super::sink::{Sink, Trouble, Written};
+
+/// A document with its number in the window and how often it found the index busy.
+#[derive(Clone, Debug)]
+pub(super) struct Item {
+    pub(super) number: u64,
+    pub(super) document: Document,
+    pub(super) tries: u32,
+}
+
+/// A bulk request that has come back.
+#[derive(Debug)]
+pub(super) struct Landed {
+    pub(super) items: Vec<Item>,
+    pub(super) answer: Result<Vec<Written>, Trouble>,
+}
+
+/// Sends items in one bulk request.
+pub(super) fn send(flights: &mut JoinSet<Landed>, sink: std::sync::Arc<dyn Sink>, items: Vec<Item>) {
+    flights.spawn(async move {
+        let documents: Vec<_> = items.iter().map(|i| i.document.clone()).collect();
+        let answer = sink.write(&documents).await;
+        Landed { items, answer }
+    });
+}
+
+/// How long a busy document waits before it asks for tokens again: 0.1 s doubling to 10 s, half of it by chance.
+pub(super) fn item_backoff(tries: u32) -> Duration {
+    jittered(0.1, tries, 10.0)
+}
+
+/// How long everything waits after a bulk request failed as a whole: 0.5 s doubling to 30 s, half of it by chance.
+pub(super) fn whole_backoff(strikes: u32) -> Duration {
+    jittered(0.5, strikes, 30.0)
+}
+
+fn jittered(first_s: f64, times: u32, most_s: f64) -> Duration {
+    let full = (first_s * 2f64.powi(times.saturating_sub(1).min(30) as i32)).min(most_s);
+    Duration::from_secs_f64(full * (0.5 + 0.5 * rand::random::<f64>()))
+}

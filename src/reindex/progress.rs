@@ -1,0 +1,226 @@
+//! How far a reindex has come, for its checkpoint and for people.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::jobs::Checkpoint;
+
+/// Refused documents that are listed by id; more are only counted.
+pub const LISTED: usize = 20;
+/// The rate in the note is that of the last so many seconds.
+const RATE_OVER: Duration = Duration::from_secs(30);
+
+/// A document that the index refused for good.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refused {
+    /// Its id, or its key where it has none.
+    pub id: String,
+    /// What the index said.
+    pub reason: String,
+}
+
+/// The cursor of a reindex as it is kept in the checkpoint.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Mark {
+    /// The key up to which every document is stored or refused; `None` at the beginning.
+    pub key: Option<Vec<String>>,
+    /// Documents refused so far.
+    pub refused: u64,
+    /// The first of them.
+    pub listed: Vec<Refused>,
+    /// True once the end was reached: a job that is retried after that starts over.
+    pub finished: bool,
+}
+
+/// Counts documents and tells how long the rest will take.
+#[derive(Debug)]
+pub struct Progress {
+    /// The cursor.
+    pub mark: Mark,
+    /// Documents behind the cursor.
+    pub done: u64,
+    /// Documents in the source, as estimated at the start.
+    pub total: Option<u64>,
+    /// What holds it up just now, for the note.
+    pub trouble: Option<String>,
+    samples: VecDeque<(Duration, u64)>,
+}
+
+impl Progress {
+    /// Goes on from a checkpoint, or starts anew.
+    pub fn resume(checkpoint: Option<Checkpoint>) -> Self {
+        let read = checkpoint.and_then(|c| Some((serde_json::from_value::<Mark>(c.cursor).ok()?, c.done, c.total)));
+        match read {
+            Some((mark, done, total)) if !mark.finished => Self {
+                mark,
+                done: done.max(0) as u64,
+                total: total.map(|t| t.max(0) as u64),
+                trouble: None,
+                samples: VecDeque::new(),
+            },
+            _ => Self { mark: Mark::default(), done: 0, total: None, trouble: None, samples: VecDeque::new() },
+        }
+    }
+
+    /// Moves the cursor over `count` documents to `key`.
+    pub fn advance(&mut self, count: u64, key: &[String]) {
+        self.done += count;
+        self.mark.key = Some(key.to_vec());
+    }
+
+    /// Counts a refused document, and lists it if it is among the first.
+    pub fn refuse(&mut self, id: String, reason: &str) {
+        self.mark.refused += 1;
+        if self.mark.listed.len() < LISTED {
+            let reason = reason.chars().take(200).collect();
+            self.mark.listed.push(Refused { id: id.chars().take(200).collect(), reason });
+        }
+    }
+
+    /// The checkpoint, `since` the start of this attempt.
+    pub fn checkpoint(&mut self, since: Duration) -> Checkpoint {
+        self.samples.push_back((since, self.done));
+        while self.samples.len() > 2 && self.samples[1].0 + RATE_OVER <= since {
+            self.samples.pop_front();
+        }
+        Checkpoint {
+            cursor: serde_json::to_value(&self.mark).unwrap_or_default(),
+            done: i64::try_from(self.done).unwrap_or(i64::MAX),
+            total: self.total.and_then(|t| i64::try_from(t).ok()),
+            note: self.note(),
+        }
+    }
+
+    /// One line for people: `12,000 of about 50,000 documents (24 %), 118/s, about 5 min 22 s left; 1 refused: …`.
+    fn note(&self) -> String {
+        let mut note = match self.total {
+            _ if self.mark.finished => format!("{} documents, all read", thousands(self.done)),
+            Some(total) => format!(
+                "{} of about {} documents ({:.0} %)",
+                thousands(self.done),
+                thousands(total.max(self.done)),
+                self.percent(total)
+            ),
+            None => format!("{} documents", thousands(self.done)),
+        };
+        if let Some(rate) = self.rate().filter(|_| !self.mark.finished) {
+            note += &format!(", {rate:.*}/s", usize::from(rate < 10.0));
+            if let Some(total) = self.total.filter(|t| *t > self.done && rate > 0.0) {
+                note += &format!(", about {} left", spell((total - self.done) as f64 / rate));
+            }
+        }
+        for more in self.refusals().iter().chain(&self.trouble) {
+            note += &format!("; {more}");
+        }
+        note
+    }
+
+    /// What to say about refused documents, if there are any.
+    pub fn refusals(&self) -> Option<String> {
+        let shown: Vec<_> = self.mark.listed.iter().take(3).map(|r| format!("{}: {}", r.id, r.reason)).collect();
+        (self.mark.refused > 0).then(|| format!("{} refused ({})", thousands(self.mark.refused), shown.join("; ")))
+    }
+
+    fn percent(&self, total: u64) -> f64 {
+        if self.done >= total {
+            return 100.0;
+        }
+        (100.0 * self.done as f64 / total as f64).min(99.0)
+    }
+
+    fn rate(&self) -> Option<f64> {
+        let ((from, was), (to, is)) = (self.samples.front()?, self.samples.back()?);
+        let seconds = to.saturating_sub(*from).as_secs_f64();
+        (seconds >= 1.0).then(|| is.saturating_sub(*was) as f64 / seconds)
+    }
+}
+
+fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+fn spell(seconds: f64) -> String {
+    let s = seconds.round().min(1e9) as u64;
+    match s {
+        0..60 => format!("{s} s"),
+        60..3600 => format!("{} min {} s", s / 60, s % 60),
+        3600..172_800 => format!("{} h {} min", s / 3600, s % 3600 / 60),
+        _ => format!("{} days", s / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keys(n: u64) -> Vec<String> {
+        vec![n.to_string()]
+    }
+
+    #[test]
+    fn the_note_tells_count_share_rate_and_time_left() {
+        let mut progress = Progress::resume(None);
+        progress.total = Some(50_000);
+        progress.checkpoint(Duration::ZERO);
+        progress.advance(12_000, &keys(12_000));
+
+        let checkpoint = progress.checkpoint(Duration::from_secs(100));
+
+        assert_eq!(checkpoint.note, "12,000 of about 50,000 documents (24 %), 120/s, about 5 min 17 s left");
+        assert_eq!((checkpoint.done, checkpoint.total), (12_000, Some(50_000)));
+    }
+
+    #[test]
+    fn a_checkpoint_is_resumed_where_it_was_and_a_finished_one_starts_over() {
+        let mut progress = Progress::resume(None);
+        progress.advance(7, &keys(7));
+        progress.refuse("3".into(), "mapper_parsing_exception");
+
+        let mut resumed = Progress::resume(Some(progress.checkpoint(Duration::ZERO)));
+        assert_eq!((&resumed.mark, resumed.done), (&progress.mark, 7));
+
+        resumed.mark.finished = true;
+        let restarted = Progress::resume(Some(resumed.checkpoint(Duration::ZERO)));
+        assert_eq!((restarted.mark, restarted.done), (Mark::default(), 0));
+    }
+
+    #[test]
+    fn a_cursor_that_cannot_be_read_starts_over_rather_than_skipping() {
+        let strange = Checkpoint { cursor: serde_json::json!({"key": 7}), done: 5, total: None, note: String::new() };
+
+        assert_eq!(Progress::resume(Some(strange)).mark.key, None);
+    }
+
+    #[test]
+    fn many_refusals_are_counted_and_the_first_are_listed() {
+        let mut progress = Progress::resume(None);
+        for n in 0..1000 {
+            progress.refuse(n.to_string(), "too strange");
+        }
+
+        assert_eq!((progress.mark.refused, progress.mark.listed.len()), (1000, LISTED));
+        assert!(
+            progress.checkpoint(Duration::ZERO).note.ends_with("1,000 refused (0: too strange; 1: too strange; 2: too strange)")
+        );
+    }
+
+    #[test]
+    fn an_estimate_that_was_too_low_never_shows_more_than_all() {
+        let mut progress = Progress::resume(None);
+        progress.total = Some(10);
+        progress.advance(12, &keys(12));
+
+        assert!(progress.checkpoint(Duration::ZERO).note.starts_with("12 of about 12 documents (100 %)"));
+    }
+}

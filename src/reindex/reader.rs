@@ -1,0 +1,57 @@
+//! Reads pages ahead of what is being sent, within bounds.
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use super::source::{Error, Page, Source};
+
+/// Rows in the first page, while the size of a document is not known.
+const FIRST_PAGE: usize = 100;
+/// Most rows in a page: at most this many rows are older than what the source holds now.
+const MAX_PAGE: usize = 2_000;
+
+/// Pages of a source, in order. Reading stops when this is dropped.
+pub(super) struct Reader {
+    /// The next page, or why there is none; ends after the last page or the first error.
+    pub(super) pages: mpsc::Receiver<Result<Page, Error>>,
+    _task: JoinSet<()>,
+}
+
+impl Reader {
+    /// Starts reading after `after`; at most two pages are held before somebody takes them.
+    pub(super) fn start(source: Arc<dyn Source>, after: Option<Vec<String>>, batch_docs: usize, batch_bytes: usize) -> Self {
+        let (sender, pages) = mpsc::channel(1);
+        let mut task = JoinSet::new();
+        task.spawn(async move {
+            let mut after = after;
+            let mut limit = FIRST_PAGE;
+            loop {
+                let page = source.page(after.as_deref(), limit).await;
+                let last = match &page {
+                    Ok(page) => {
+                        if let Some(next) = limit_for(page, batch_docs, batch_bytes) {
+                            limit = next;
+                        }
+                        after = page.documents.last().map(|d| d.key.to_vec()).or(after);
+                        !page.more
+                    }
+                    Err(_) => true,
+                };
+                if sender.send(page).await.is_err() || last {
+                    return;
+                }
+            }
+        });
+        Self { pages, _task: task }
+    }
+}
+
+/// Rows of the next page: about two bulk requests' worth, by the size of the documents just read.
+fn limit_for(page: &Page, batch_docs: usize, batch_bytes: usize) -> Option<usize> {
+    let bytes: usize = page.documents.iter().map(super::Document::bytes).sum();
+    let each = bytes.checked_div(page.documents.len())?.max(1);
+    let most = (2 * batch_docs).clamp(FIRST_PAGE, MAX_PAGE);
+    Some((2 * batch_bytes / each).clamp(1, most))
+}

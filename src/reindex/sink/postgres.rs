@@ -1,0 +1,109 @@
+//! A full-text table in Postgres as a sink.
+
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use sqlx::postgres::PgPoolOptions;
+use sqlx::{AssertSqlSafe, PgPool};
+
+use super::{Sink, Trouble, Written};
+use crate::reindex::Document;
+use crate::reindex::postgres::{Database, class, qualified, quoted};
+
+/// A table `(id text primary key, body jsonb, tsv tsvector)` with a GIN index on `tsv`.
+pub struct PostgresSink {
+    pool: PgPool,
+    schema: Option<String>,
+    table: String,
+    index: String,
+    text: Option<Vec<String>>,
+    config: String,
+}
+
+impl PostgresSink {
+    /// A sink as the job asks.
+    pub fn open(database: Database, table: &[String], text: Option<Vec<String>>, config: &str, connections: usize) -> Self {
+        let pool = PgPoolOptions::new()
+            .max_connections(u32::try_from(connections).unwrap_or(u32::MAX).clamp(1, 64))
+            .acquire_timeout(Duration::from_secs(30))
+            .connect_lazy_with(database.options.application_name("flyball reindex"));
+        let schema = (table.len() == 2).then(|| quoted(&table[0]));
+        let index = quoted(&format!("{}_tsv", table.last().map_or("", String::as_str)));
+        Self { pool, schema, table: qualified(table), index, text, config: config.to_owned() }
+    }
+
+    async fn create(&self) -> Result<(), sqlx::Error> {
+        let table = &self.table;
+        let schema = self.schema.iter().map(|s| format!("create schema if not exists {s}"));
+        let rest = [
+            format!("create table if not exists {table} (id text primary key, body jsonb not null, tsv tsvector not null)"),
+            format!("create index if not exists {} on {table} using gin (tsv)", self.index),
+        ];
+        for statement in schema.chain(rest) {
+            sqlx::query(AssertSqlSafe(statement)).execute(&self.pool).await?;
+        }
+        Ok(())
+    }
+
+    /// Stores documents in one statement, sorted by id so that two requests never wait for each other in a circle.
+    async fn upsert(&self, documents: &[Document]) -> Result<(), sqlx::Error> {
+        let ids: Vec<_> = documents.iter().map(|d| d.id.as_deref().unwrap_or_default()).collect();
+        let bodies: Vec<_> = documents.iter().map(|d| &*d.json).collect();
+        let searched = match &self.text {
+            None => "d.body",
+            Some(_) => "(select jsonb_agg(d.body -> field) from unnest($4::text[]) field)",
+        };
+        let statement = format!(
+            "insert into {} (id, body, tsv)
+             select d.id, d.body, jsonb_to_tsvector($3::text::regconfig, {searched}, '[\"string\"]')
+             from (
+                 select distinct on (id) id, body::jsonb
+                 from unnest($1::text[], $2::text[]) with ordinality as u (id, body, place)
+                 order by id, place desc
+             ) d
+             on conflict (id) do update set body = excluded.body, tsv = excluded.tsv",
+            self.table
+        );
+        let query = sqlx::query(AssertSqlSafe(statement)).bind(ids).bind(bodies).bind(&self.config);
+        let query = if let Some(fields) = &self.text { query.bind(fields) } else { query };
+        query.execute(&self.pool).await.map(|_| ())
+    }
+
+    /// Halves a batch that the database finds fault with until the documents at fault stand alone.
+    async fn store(&self, documents: &[Document]) -> Result<Vec<Written>, Trouble> {
+        let mut written = vec![Written::Stored; documents.len()];
+        let mut parts = vec![(0, documents.len())];
+        while let Some((from, to)) = parts.pop() {
+            match self.upsert(&documents[from..to]).await {
+                Ok(()) => {}
+                Err(error) if !faulty(&error) => return Err(trouble(&error)),
+                Err(error) if to - from == 1 => written[from] = Written::Refused(error.to_string()),
+                Err(_) => parts.extend([(from, from.midpoint(to)), (from.midpoint(to), to)]),
+            }
+        }
+        Ok(written)
+    }
+}
+
+impl Sink for PostgresSink {
+    fn prepare(&self) -> BoxFuture<'_, Result<(), Trouble>> {
+        Box::pin(async { self.create().await.map_err(|e| trouble(&e)) })
+    }
+
+    fn write<'a>(&'a self, documents: &'a [Document]) -> BoxFuture<'a, Result<Vec<Written>, Trouble>> {
+        Box::pin(self.store(documents))
+    }
+}
+
+/// A fault of one document: bad data, a limit (a tsvector holds 1 MB), a constraint of somebody's own.
+fn faulty(error: &sqlx::Error) -> bool {
+    matches!(class(error).as_str(), "22" | "23" | "54")
+}
+
+fn trouble(error: &sqlx::Error) -> Trouble {
+    match class(error).as_str() {
+        "53" => Trouble::Busy { retry_after: None, reason: error.to_string() },
+        "42" | "25" | "3F" => Trouble::Wrong(error.to_string()),
+        _ => Trouble::Lost(error.to_string()),
+    }
+}

@@ -1,0 +1,7 @@
+//! Where documents come from: anything that can be read in pages, in the order of a key.
+
+mod page;
+mod postgres;
+
+pub use page::{Error, Page, Source};
+pub use postgres::PostgresSource;
