@@ -4,9 +4,10 @@ use std::cell::Cell;
 use std::fs;
 use std::net::TcpListener;
 use std::process::Command;
-use std::time::Duration;
 
 use rustix::process::Signal;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
 
 use super::Error;
 use super::find::Program;
@@ -23,24 +24,25 @@ pub(super) struct Prometheus {
     port: u16,
     /// It has answered on this port: people know it, so the port stays.
     answered: Cell<bool>,
-    client: reqwest::Client,
 }
 
 // === impl Prometheus ===
 
 impl Prometheus {
     pub fn new(program: Program, layout: &Layout, user: &User, scrape_interval_ms: u64) -> Result<Self, Error> {
-        // Loopback must not go through a proxy that the environment names.
-        let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(2)).build();
-        let client = client.map_err(|error| Error::Start {
-            server: "prometheus",
-            why: error.to_string(),
-            log_tail: String::new(),
-            log: layout.log("prometheus"),
-        })?;
         let port = free_port().map_err(Error::io("looking for a free port on", "127.0.0.1".as_ref()))?;
         let (layout, user) = (layout.clone(), user.clone());
-        Ok(Self { program, layout, user, scrape_interval_ms, port, answered: Cell::new(false), client })
+        Ok(Self { program, layout, user, scrape_interval_ms, port, answered: Cell::new(false) })
+    }
+
+    /// The first line of the answer. By hand, because an HTTPS client needs the machine's certificates and heeds its
+    /// proxies, and neither has to do with a server on loopback.
+    async fn ask_ready(&self) -> std::io::Result<String> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).await?;
+        stream.write_all(b"GET /-/ready HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n").await?;
+        let mut status = String::new();
+        BufReader::new(stream).read_line(&mut status).await?;
+        Ok(status.trim_end().to_owned())
     }
 }
 
@@ -87,8 +89,10 @@ impl Technology for Prometheus {
 
     fn ready(&self) -> Step<'_, Result<(), String>> {
         Box::pin(async {
-            let answer = self.client.get(format!("{}/-/ready", self.url())).send().await;
-            answer.and_then(reqwest::Response::error_for_status).map_err(|error| error.to_string())?;
+            let status = self.ask_ready().await.map_err(|error| error.to_string())?;
+            if !status.starts_with("HTTP/1.1 200") {
+                return Err(status);
+            }
             self.answered.set(true);
             Ok(())
         })

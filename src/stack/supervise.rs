@@ -219,11 +219,13 @@ fn look_at(watched: &mut Watched) {
     let now = Instant::now();
     let name = watched.server.name();
     if let Some(status) = watched.server.take_ended() {
-        let lived = now.duration_since(watched.started_at);
-        watched.restart_after =
-            if lived > RESTART_AFTER_MAX { RESTART_AFTER } else { (watched.restart_after * 2).min(RESTART_AFTER_MAX) };
-        watched.restart_at = Some(now + watched.restart_after);
-        say(&format!("{name} ended with {status}; starting it again in {} s", watched.restart_after.as_secs()));
+        if now.duration_since(watched.started_at) > RESTART_AFTER_MAX {
+            watched.restart_after = RESTART_AFTER;
+        }
+        let wait = watched.restart_after;
+        watched.restart_at = Some(now + wait);
+        watched.restart_after = (wait * 2).min(RESTART_AFTER_MAX);
+        say(&format!("{name} ended with {status}; starting it again in {} s", wait.as_secs()));
     }
     if watched.restart_at.is_some_and(|at| at <= now) {
         watched.restart_at = None;

@@ -7,6 +7,7 @@ mod chaos;
 mod demo;
 mod jobs;
 mod outbound;
+mod packaging;
 mod reindex;
 mod reindex_fakes;
 mod reindex_postgres;

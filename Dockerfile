@@ -1,0 +1,29 @@
+# Flyball in a container: one binary, an unprivileged user. See docker-compose.yml for the whole.
+
+FROM rust:1-slim-bookworm AS build
+WORKDIR /src
+COPY . .
+# The caches make a second build short; the binary is copied out, because a cache is no layer.
+RUN --mount=type=cache,target=/usr/local/cargo/registry \
+    --mount=type=cache,target=/src/target \
+    cargo build --locked --release --bin flyball \
+    && cp target/release/flyball /usr/local/bin/flyball
+
+FROM debian:bookworm-slim
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends ca-certificates curl \
+    && rm -rf /var/lib/apt/lists/* \
+    && useradd --system --uid 10001 --home-dir /var/lib/flyball --create-home flyball
+COPY --from=build /usr/local/bin/flyball /usr/local/bin/flyball
+COPY knobs /etc/flyball/knobs
+USER flyball
+WORKDIR /var/lib/flyball
+ENV FLYBALL_LISTEN=0.0.0.0:8080 \
+    FLYBALL_KNOBS_DIR=/etc/flyball/knobs
+EXPOSE 8080
+# SIGTERM drains: jobs that run are finished or handed back before the process ends.
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=10s --timeout=3s --start-period=30s --retries=3 \
+    CMD ["curl", "--fail", "--silent", "--output", "/dev/null", "http://127.0.0.1:8080/healthz"]
+ENTRYPOINT ["flyball"]
+CMD ["serve"]

@@ -1,0 +1,49 @@
+# What one does with Flyball. `make` alone lists it.
+#
+# Arguments for the program or for the tests go into ARGS: make demo ARGS="--headless --seconds 60".
+
+.DEFAULT_GOAL := help
+SHELL := /bin/sh
+# rustup puts cargo here; a shell that was open before does not know it yet.
+export PATH := $(PATH):$(HOME)/.cargo/bin
+ARGS ?=
+
+.PHONY: help demo test build check lint fmt docs bench browser-test fresh clean
+
+help: ## list what there is
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
+
+demo: ## install what is missing, build, and show a governed reindex on a dashboard (Ctrl-C ends it)
+	@scripts/setup.sh --demo && exec cargo run -- demo $(ARGS)
+
+test: ## install what is missing, build, and run all tests on a private Postgres, Redis and Prometheus
+	@scripts/setup.sh && exec cargo test $(ARGS)
+
+build: ## build the program for production: target/release/flyball
+	cargo build --release
+
+check: lint ## what a change must pass before it is shown: lint, then the test of the house rules
+	cargo test --test it -- tidy
+
+lint: ## formatting and clippy, warnings are errors
+	cargo fmt --check
+	cargo clippy --all-targets -- -D warnings
+
+fmt: ## format the sources
+	cargo fmt
+
+docs: ## build the library's documentation: target/doc/flyball/index.html
+	cargo doc --no-deps
+
+bench: ## run the benchmarks
+	@scripts/setup.sh && exec cargo bench $(ARGS)
+
+browser-test: ## drive the dashboard in headless Chromium
+	@scripts/setup.sh --browser && exec node scripts/browser-test/run.mjs $(ARGS)
+
+fresh: ## remove the demo's data, so that the next demo begins anew
+	cargo run --quiet -- services --dir .flyball/demo --wipe
+	rm -rf .flyball
+
+clean: ## remove what was built
+	cargo clean

@@ -1,0 +1,190 @@
+//! What is shipped beside the program: the Makefile, the set-up script, the containers, Prometheus' configuration.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use flyball::stack::find;
+
+/// The root of the repository.
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(name: &str) -> String {
+    fs::read_to_string(root().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+fn all(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+// === Prometheus ===
+
+/// promtool comes with Prometheus, which the tests need anyway.
+fn promtool(arguments: &[&str]) {
+    let prometheus = find::prometheus(&find::places(&[])).expect("prometheus is installed");
+    let output = prometheus.sibling("promtool").command().args(arguments).current_dir(root()).output().expect("promtool runs");
+    assert!(output.status.success(), "promtool {arguments:?}: {}", all(&output));
+}
+
+#[test]
+fn promtool_accepts_the_configuration_of_prometheus() {
+    // Syntax only: the token's file exists in the container.
+    promtool(&["check", "config", "--syntax-only", "prometheus/prometheus.yml"]);
+}
+
+#[test]
+fn promtool_accepts_the_rules_and_their_tests_pass() {
+    promtool(&["check", "rules", "prometheus/rules/flyball.yml"]);
+    promtool(&["test", "rules", "prometheus/tests/flyball.yml"]);
+}
+
+#[test]
+fn every_alert_says_what_is_the_matter_and_what_to_do() {
+    let rules = read("prometheus/rules/flyball.yml");
+
+    for alert in rules.split("- alert: ").skip(1) {
+        let name = alert.lines().next().unwrap_or_default();
+        for word in ["severity:", "summary:", "action:"] {
+            assert!(alert.contains(word), "{name} has no {word}");
+        }
+    }
+}
+
+// === Containers ===
+
+#[test]
+fn docker_compose_accepts_the_file_where_it_is_installed() {
+    let versions = [vec!["docker", "compose"], vec!["docker-compose"]];
+    let runs = |words: &&Vec<&str>| {
+        let output = Command::new(words[0]).args(&words[1..]).arg("version").output();
+        // The first docker-compose, in Python, does not know today's files.
+        output.is_ok_and(|output| output.status.success() && !all(&output).contains("docker-compose version 1."))
+    };
+    let Some(compose) = versions.iter().find(runs) else {
+        eprintln!("docker compose is not installed: its check of docker-compose.yml was left out");
+        return;
+    };
+
+    // Without a token too: the file is valid, and Flyball is what refuses.
+    let mut command = Command::new(compose[0]);
+    command.args(&compose[1..]).args(["config", "--quiet"]).current_dir(root()).env_remove("FLYBALL_API_TOKEN");
+    let output = command.output().unwrap();
+
+    assert!(output.status.success(), "{}", all(&output));
+}
+
+#[test]
+fn containers_listen_on_loopback_only_and_tell_their_health() {
+    let compose = read("docker-compose.yml");
+    let services = compose.split_once("\nservices:\n").unwrap().1.split_once("\nvolumes:\n").unwrap().0;
+    let names: Vec<&str> = services
+        .lines()
+        .filter_map(|line| line.strip_prefix("  ")?.strip_suffix(':'))
+        .filter(|name| !name.starts_with(' '))
+        .collect();
+
+    assert_eq!(names, ["postgres", "valkey", "prometheus", "flyball"]);
+    assert_eq!(services.matches("healthcheck:").count(), names.len());
+    let ports: Vec<&str> = services.lines().filter(|line| line.trim_start().starts_with("ports:")).collect();
+    assert_eq!(ports.len(), names.len());
+    assert!(ports.iter().all(|line| line.contains("[\"127.0.0.1:")), "{ports:?}");
+    assert!(!compose.contains(":latest"));
+}
+
+#[test]
+fn the_image_runs_as_an_unprivileged_user() {
+    let dockerfile = read("Dockerfile");
+
+    let last_stage = dockerfile.rsplit_once("\nFROM ").unwrap().1;
+    for line in ["USER flyball", "EXPOSE 8080", "HEALTHCHECK ", "ENTRYPOINT [\"flyball\"]"] {
+        assert!(last_stage.lines().any(|found| found.starts_with(line)), "{line}");
+    }
+}
+
+#[test]
+fn what_the_image_copies_is_there_and_not_ignored() {
+    let ignored = read(".dockerignore");
+
+    for line in read("Dockerfile").lines().filter(|line| line.starts_with("COPY ") && !line.contains("--from")) {
+        let source = line.split_whitespace().nth(1).unwrap();
+        assert!(root().join(source).exists(), "{line}");
+        assert!(!ignored.lines().any(|name| name == source), "{line}");
+    }
+    // Cargo wants every target that its manifest names.
+    for path in read("Cargo.toml").lines().filter_map(|line| line.strip_prefix("path = \"")?.strip_suffix('"')) {
+        let top = path.split('/').next().unwrap();
+        assert!(!ignored.lines().any(|name| name == top), "{path}");
+    }
+}
+
+// === Commands ===
+
+#[test]
+fn make_alone_lists_every_target_with_a_line_about_it() {
+    let makefile = read("Makefile");
+    let targets = makefile.lines().find_map(|line| line.strip_prefix(".PHONY: ")).unwrap();
+
+    let output = Command::new("make").current_dir(root()).env_remove("MAKEFLAGS").output().expect("make runs");
+
+    let said = all(&output);
+    assert!(output.status.success(), "{said}");
+    for target in targets.split_whitespace() {
+        let line = said.lines().find(|line| line.split_whitespace().nth(1) == Some(target));
+        assert!(line.is_some_and(|line| line.split_whitespace().count() > 3), "{target} is not in: {said}");
+    }
+}
+
+/// The set-up script in a world of a few programs and nothing else.
+fn setup(programs: &[&str], arguments: &[&str]) -> Output {
+    let world = tempfile::tempdir().unwrap();
+    for program in programs {
+        std::os::unix::fs::symlink(which(program), world.path().join(program)).unwrap();
+    }
+    let mut command = Command::new("/bin/sh");
+    command.arg(root().join("scripts/setup.sh")).args(arguments).env_clear();
+    command.env("PATH", world.path()).env("HOME", world.path()).output().unwrap()
+}
+
+fn which(program: &str) -> PathBuf {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).map(|dir| dir.join(program)).find(|path| path.exists()).unwrap_or_else(|| panic!("no {program}"))
+}
+
+#[test]
+fn without_rust_the_set_up_ends_with_69_and_the_line_that_gets_it() {
+    let output = setup(&[], &["--check"]);
+
+    assert_eq!(output.status.code(), Some(69));
+    let said = all(&output);
+    assert!(said.lines().count() == 1 && said.contains("https://sh.rustup.rs | sh"), "{said}");
+}
+
+#[test]
+fn what_cannot_be_installed_ends_the_set_up_with_69_and_one_line_that_would_help() {
+    let output = setup(&["uname", "sed"], &["--browser", "--check"]);
+
+    // A browser may be where no PATH leads; Node.js is not.
+    assert_eq!(output.status.code(), Some(69));
+    let said = all(&output);
+    assert!(said.lines().count() == 1 && said.contains("node") && said.contains("what would help: "), "{said}");
+}
+
+#[test]
+fn the_set_up_refuses_options_that_it_does_not_know() {
+    let output = setup(&[], &["--everything"]);
+
+    assert_eq!(output.status.code(), Some(64));
+    assert!(all(&output).contains("use --demo, --browser or --check"));
+}
+
+#[test]
+fn the_set_up_finds_the_same_servers_as_the_program() {
+    let output = Command::new(root().join("scripts/setup.sh")).arg("--check").output().unwrap();
+
+    // These tests run on all three. The corpus may be missing, if somebody runs `cargo test` by itself.
+    let missing = all(&output);
+    let missing = missing.split_once("what would help").map_or("", |(missing, _)| missing);
+    assert!(!["postgres", "redis", "prometheus"].iter().any(|server| missing.contains(server)), "{missing}");
+}
