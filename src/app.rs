@@ -1,1 +1,220 @@
-//! Composition root.
+//! The composition root: the only place where the rooms are put together into a process.
+
+mod decisions;
+mod govern;
+mod keep_knobs;
+mod logging;
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use prometheus_client::registry::Registry;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::api;
+use crate::config::Settings;
+use crate::governor::Policy;
+use crate::jobs::{Kinds, Queue};
+use crate::outbound::HttpHandler;
+use crate::reindex::ReindexHandler;
+use crate::runner::{self, Worker};
+use crate::throttle::postgres::Record;
+use crate::throttle::{KnobsFile, Knobs, Name, RedisStore, Store, seed};
+
+pub use logging::start_logging;
+
+/// How long a process waits for Postgres and Redis when it starts.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What a process does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Roles {
+    /// Answers HTTP and shows the dashboard.
+    pub api: bool,
+    /// Runs jobs.
+    pub runner: bool,
+    /// Stands for the governor's leadership.
+    pub governor: bool,
+}
+
+impl Roles {
+    /// Everything in one process.
+    pub const ALL: Self = Self { api: true, runner: true, governor: true };
+}
+
+/// A running process.
+pub struct App {
+    /// The queue.
+    pub queue: Queue,
+    /// The throttles.
+    pub throttles: Arc<dyn Store>,
+    /// Where the API listens, if this process has that role.
+    pub address: Option<SocketAddr>,
+    worker: Option<Worker>,
+    cancel: CancellationToken,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl App {
+    /// Connects, brings the schema up to date, seeds knobs, and starts the roles. `more` are kinds besides the built-in ones.
+    pub async fn start(settings: &Settings, roles: Roles, more: Kinds) -> anyhow::Result<Self> {
+        let (files, policies) = read_knobs(Path::new(&settings.knobs_dir))?;
+        let listener = match roles.api {
+            true => Some(api::bind(&settings.listen, !settings.api_token.is_empty()).await?),
+            false => None,
+        };
+        let queue = Queue::connect(&settings.database_url, settings.database_connections, PATIENCE)
+            .await
+            .context("cannot reach Postgres; set DATABASE_URL or database_url")?;
+        queue.migrate().await.context("the schema could not be brought up to date")?;
+        let throttles: Arc<dyn Store> = Arc::new(RedisStore::connect(&settings.redis_url, &settings.redis_prefix)?);
+        seed_knobs(&*throttles, &Record::new(queue.pool.clone()), &files).await?;
+
+        let mut kinds = built_in_kinds(settings, Some(&queue));
+        kinds.extend(more);
+        let mut registry = Registry::default();
+        let metrics = runner::Metrics::register(&mut registry);
+        let cancel = CancellationToken::new();
+        let live = api::Live::default();
+        let mut tasks = vec![tokio::spawn(keep_knobs::run(
+            throttles.clone(),
+            Record::new(queue.pool.clone()),
+            cancel.child_token(),
+        ))];
+        let worker = match roles.runner {
+            true => {
+                let config = worker_config(settings);
+                Some(Worker::start(config, queue.clone(), throttles.clone(), kinds.clone(), metrics).await?)
+            }
+            false => None,
+        };
+        if roles.governor {
+            let governor = govern::governor(settings, &queue, &throttles, policies)?;
+            tasks.push(tokio::spawn(govern::run(governor, queue.clone(), live.clone(), cancel.child_token())));
+        }
+        let mut address = None;
+        if let Some(listener) = listener {
+            address = Some(listener.local_addr()?);
+            let deps = api::Deps {
+                queue: queue.clone(),
+                throttles: throttles.clone(),
+                check_knobs: Knobs::check,
+                kinds,
+                decisions: Arc::new(decisions::Journalled::new(&queue)),
+                live,
+                token: (!settings.api_token.is_empty()).then(|| api::Secret::new(settings.api_token.clone())),
+                registry: Arc::new(registry),
+                cancel: cancel.child_token(),
+            };
+            tasks.push(tokio::spawn(async move {
+                if let Err(error) = api::serve(deps, listener).await {
+                    tracing::error!(%error, "the HTTP API ended");
+                }
+            }));
+        }
+        Ok(Self { queue, throttles, address, worker, cancel, tasks })
+    }
+
+    /// Stops in order: the worker drains while the API still answers, then everything else ends.
+    pub async fn stop(self) {
+        if let Some(worker) = self.worker {
+            worker.stop().await;
+        }
+        self.cancel.cancel();
+        for task in self.tasks {
+            // A task that hangs must not keep the process; the runtime drops it.
+            let _ = tokio::time::timeout(Duration::from_secs(5), task).await;
+        }
+        self.queue.pool.close().await;
+    }
+}
+
+/// Runs a process until SIGTERM or Ctrl-C, then stops it in order. A second signal ends it at once.
+pub async fn serve(settings: Settings, roles: Roles, more: Kinds) -> anyhow::Result<()> {
+    start_logging(&settings)?;
+    let app = App::start(&settings, roles, more).await?;
+    if let Some(address) = app.address {
+        tracing::info!("dashboard and API at http://{address}/");
+    }
+    let signal = stop_signal().await?;
+    tracing::info!("{signal}: stopping; once more to stop at once");
+    tokio::spawn(async {
+        if stop_signal().await.is_ok() {
+            std::process::exit(130);
+        }
+    });
+    app.stop().await;
+    Ok(())
+}
+
+/// Waits for SIGINT or SIGTERM and answers its name.
+pub async fn stop_signal() -> std::io::Result<&'static str> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    Ok(tokio::select! {
+        _ = interrupt.recv() => "SIGINT",
+        _ = terminate.recv() => "SIGTERM",
+    })
+}
+
+/// The kinds that come with Flyball. Without a queue they can check arguments, and run no reindex from the queue's own database.
+pub fn built_in_kinds(settings: &Settings, queue: Option<&Queue>) -> Kinds {
+    let mut kinds = Kinds::default();
+    kinds.register("http", HttpHandler::new(crate::outbound::Config { allow_private: settings.allow_private_urls }));
+    kinds.register(
+        "reindex",
+        ReindexHandler::new(crate::reindex::Config { allow_private: settings.allow_private_urls }, queue.map(|queue| queue.pool.clone())),
+    );
+    kinds
+}
+
+fn worker_config(settings: &Settings) -> runner::Config {
+    runner::Config {
+        concurrency: settings.concurrency,
+        ttl: Duration::from_secs_f64(settings.worker_ttl_s),
+        grace: Duration::from_secs_f64(settings.grace_s),
+        retention_days: settings.retention_days,
+        ..runner::Config::default()
+    }
+}
+
+/// Reads every file of the knobs folder; a wrong one stops the start. A folder that is not there holds no files.
+fn read_knobs(dir: &Path) -> anyhow::Result<(Vec<KnobsFile>, Vec<(Name, Policy)>)> {
+    if !dir.exists() {
+        tracing::warn!(dir = %dir.display(), "there is no knobs folder; no throttle is seeded and no governor runs");
+        return Ok((Vec::new(), Vec::new()));
+    }
+    let files = KnobsFile::read_dir(dir)?;
+    let mut policies = Vec::new();
+    for file in &files {
+        if let Some(policy) = Policy::parse(&file.text, &file.path.display().to_string())? {
+            policies.push((file.name.clone(), policy));
+        }
+    }
+    Ok((files, policies))
+}
+
+/// Restores what an emptied Redis lost, then seeds what the files add. Redis may still be starting.
+async fn seed_knobs(store: &dyn Store, record: &Record, files: &[KnobsFile]) -> anyhow::Result<()> {
+    let begun = std::time::Instant::now();
+    loop {
+        let done = async {
+            keep_knobs::tick(store, record, &mut std::collections::BTreeMap::new()).await?;
+            anyhow::Ok(seed(store, files).await?)
+        };
+        match done.await {
+            Ok(seeded) => {
+                for name in seeded {
+                    tracing::info!(throttle.name = %name, "knobs seeded");
+                }
+                return Ok(());
+            }
+            Err(_) if begun.elapsed() < PATIENCE => tokio::time::sleep(Duration::from_millis(200)).await,
+            Err(error) => return Err(error.context("cannot reach Redis; set REDIS_URL or redis_url")),
+        }
+    }
+}

@@ -1,3 +1,97 @@
-//! The command line: one file per command.
+//! The command line: one file per command, the same words as everywhere else.
+//!
+//! Commands talk to Postgres and Redis directly, so they work while no server runs.
 
-pub mod services;
+mod connect;
+mod demo;
+mod enqueue;
+mod exit;
+mod job;
+mod migrate;
+mod output;
+mod serve;
+mod services;
+mod throttle;
+mod why;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::config::Settings;
+
+/// Background jobs that go as fast as the things they touch can bear, and no faster.
+#[derive(Parser)]
+#[command(name = "flyball", version, about, after_help = exit::HELP, propagate_version = true)]
+struct Cli {
+    /// Settings file; without it flyball.toml is read if it is there
+    #[arg(long, global = true, env = "FLYBALL_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the server: HTTP API and dashboard, runner, governor
+    Serve(serve::Args),
+    /// Bring the database's schema up to date; safe to run twice and beside running workers
+    Migrate(migrate::Args),
+    /// Enqueue one job, or many from a file
+    Enqueue(enqueue::Args),
+    /// Look at jobs, cancel them, run them again
+    #[command(subcommand)]
+    Job(job::Command),
+    /// Look at throttles, turn their knobs, pause and resume them
+    #[command(subcommand)]
+    Throttle(throttle::Command),
+    /// Say in one sentence why a throttle runs at the rate it does, or why a job waits
+    Why(why::Args),
+    /// Start a private Postgres, Redis and Prometheus and print where they are
+    Services(services::ServicesArgs),
+    /// Tell the story with real parts: a governed reindex of real documents into a real search store
+    Demo(demo::Args),
+    /// The search store of the demo
+    #[command(hide = true)]
+    DemoStore(crate::demo::StoreArgs),
+}
+
+/// Runs the command line of this process and answers its exit code.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(cli) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("flyball: {}", exit::message(&error));
+            exit::code(&error)
+        }
+    }
+}
+
+fn run(cli: Cli) -> anyhow::Result<ExitCode> {
+    // The supervisor of private services must stay on its main thread, and has no settings.
+    if let Command::Services(args) = cli.command {
+        return services::run(args);
+    }
+    let settings = Settings::from_env(cli.config.as_deref())?;
+    crate::app::start_logging(&settings)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let ended = runtime.block_on(async {
+        match cli.command {
+            Command::Serve(args) => serve::run(args, settings).await,
+            Command::Migrate(args) => migrate::run(args, settings).await,
+            Command::Enqueue(args) => enqueue::run(args, settings).await,
+            Command::Job(command) => job::run(command, settings).await,
+            Command::Throttle(command) => throttle::run(command, settings).await,
+            Command::Why(args) => why::run(args, settings).await,
+            Command::Demo(args) => demo::run(args, settings).await,
+            Command::DemoStore(args) => crate::demo::run_store(args).await,
+            Command::Services(_) => unreachable!("handled above"),
+        }
+    });
+    // A handler that would not stop must not keep the process.
+    runtime.shutdown_timeout(std::time::Duration::from_secs(1));
+    ended
+}

@@ -96,10 +96,6 @@ impl RedisStore {
         Self { clock: Some(clock), ..self }
     }
 
-    /// Says how many workers are alive: what a throttle with `on_store_loss = local` divides its rate by.
-    pub fn set_workers(&self, workers: u32) {
-        self.workers.store(workers, Ordering::Relaxed);
-    }
 
     // --- keys ---
 
@@ -385,6 +381,10 @@ fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 // === impl Store ===
 
 impl Store for RedisStore {
+    fn set_workers(&self, workers: u32) {
+        self.workers.store(workers, Ordering::Relaxed);
+    }
+
     fn acquire<'a>(&'a self, ask: &'a Ask) -> BoxFuture<'a, Answer> {
         async move { self.ask("acquire", ask).await.unwrap_or_else(|_| self.answer_of_lost_store(ask)) }.boxed()
     }

@@ -1,0 +1,55 @@
+//! `flyball demo`.
+
+use std::process::ExitCode;
+
+use crate::app::{self, App, Roles};
+use crate::config::Settings;
+use crate::demo::{self, AppHandle, AppSettings, Options, PlotOptions};
+use crate::jobs::Kinds;
+
+#[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(super) struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    options: Options,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Draw the picture of a report
+    Plot(PlotOptions),
+}
+
+/// A demo that is left should be gone at once; its reindex resumes where it was.
+const GRACE_S: f64 = 0.5;
+
+/// A demo that is killed should go on soon after it is started again.
+const WORKER_TTL_S: f64 = 8.0;
+
+pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCode> {
+    if let Some(Command::Plot(options)) = args.command {
+        demo::plot::run(&options)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    demo::run(args.options, async |wanted: AppSettings| start(settings, wanted).await).await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn start(settings: Settings, wanted: AppSettings) -> anyhow::Result<AppHandle> {
+    let settings = Settings {
+        database_url: wanted.database_url,
+        redis_url: wanted.redis_url,
+        prometheus_url: wanted.prometheus_url,
+        listen: wanted.listen,
+        knobs_dir: wanted.knobs_dir.display().to_string(),
+        allow_private_urls: true,
+        grace_s: GRACE_S,
+        worker_ttl_s: WORKER_TTL_S,
+        ..settings
+    };
+    let app = App::start(&settings, Roles::ALL, Kinds::default()).await?;
+    let url = app.address.map_or_else(String::new, |address| format!("http://{address}"));
+    Ok(AppHandle { url, queue: app.queue.clone(), throttles: app.throttles.clone(), stop: Box::pin(app.stop()) })
+}

@@ -1,0 +1,176 @@
+//! `flyball enqueue`.
+
+use std::io::{BufRead, IsTerminal, Read};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Value, json};
+
+use super::exit::Failure;
+use super::{connect, output};
+use crate::app;
+use crate::config::Settings;
+use crate::jobs::{Enqueued, NewJob};
+
+/// Jobs that one statement takes.
+const BATCH: usize = 1000;
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  flyball enqueue http --args '{\"url\":\"https://example.com/hook\",\"method\":\"POST\"}' --throttle hooks --key customer-7
+  flyball enqueue reindex --args @reindex.json --throttle reindex --unique-key docs
+  flyball enqueue --file jobs.ndjson        one job per line, with the fields of POST /api/v1/jobs")]
+pub(super) struct Args {
+    /// What runs the job, e.g. http or reindex
+    #[arg(required_unless_present = "file")]
+    kind: Option<String>,
+    /// Arguments as JSON, @FILE, or - for standard input
+    #[arg(long, default_value = "{}")]
+    args: String,
+    /// The throttle it passes through
+    #[arg(long, default_value = "default")]
+    throttle: String,
+    /// Its rate-limit key, e.g. a customer
+    #[arg(long, default_value = "")]
+    key: String,
+    /// 0 runs first, 3 last
+    #[arg(long, default_value_t = 1, allow_negative_numbers = true)]
+    priority: i32,
+    /// Not before this time, e.g. 2026-11-20T14:00:00Z
+    #[arg(long)]
+    run_at: Option<jiff::Timestamp>,
+    /// Attempts before the job is dead, 1 to 1000
+    #[arg(long, default_value_t = 10, allow_negative_numbers = true)]
+    max_attempts: i32,
+    /// While an unfinished job of this kind has this key, no second one is made
+    #[arg(long)]
+    unique_key: Option<String>,
+    /// Seconds for which the unique key stays taken, whether or not the job has finished
+    #[arg(long, requires = "unique_key", allow_negative_numbers = true)]
+    unique_for: Option<f64>,
+    /// Tokens that the job takes from its throttle
+    #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
+    cost: f64,
+    /// Enqueue this many copies
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000), conflicts_with = "file")]
+    count: u32,
+    /// Read jobs from FILE, one JSON object per line; - for standard input
+    #[arg(long, conflicts_with = "kind", value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCode> {
+    let as_json = args.json;
+    let jobs = match &args.file {
+        Some(file) => read_file(file)?,
+        None => {
+            let one = one_job(&args)?;
+            vec![one; args.count as usize]
+        }
+    };
+    check_args(&jobs, &settings)?;
+    let queue = connect::queue(&settings).await?;
+    let bar = progress(jobs.len());
+    let mut enqueued: Vec<Enqueued> = Vec::with_capacity(jobs.len());
+    for (nth, batch) in jobs.chunks(BATCH).enumerate() {
+        let done = queue.enqueue(batch).await;
+        enqueued.extend(done.with_context(|| match nth {
+            0 => "nothing was enqueued".to_owned(),
+            _ => format!("the first {} jobs were enqueued, the rest was not", nth * BATCH),
+        })?);
+        bar.inc(batch.len() as u64);
+    }
+    bar.finish_and_clear();
+    report(&enqueued, as_json)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn one_job(args: &Args) -> anyhow::Result<NewJob> {
+    let text = match args.args.as_str() {
+        "-" => {
+            let mut text = String::new();
+            std::io::stdin().read_to_string(&mut text)?;
+            text
+        }
+        at if at.starts_with('@') => std::fs::read_to_string(&at[1..]).with_context(|| format!("cannot read {}", &at[1..]))?,
+        literal => literal.to_owned(),
+    };
+    let value: Value =
+        serde_json::from_str(&text).map_err(|error| Failure::Refused(format!("args: is not JSON: {error}; nothing was enqueued")))?;
+    Ok(NewJob {
+        throttle: args.throttle.clone(),
+        key: args.key.clone(),
+        priority: args.priority,
+        run_at: args.run_at,
+        max_attempts: args.max_attempts,
+        unique_key: args.unique_key.clone(),
+        unique_for: args.unique_for,
+        cost: args.cost,
+        ..NewJob::new(args.kind.clone().unwrap_or_default(), value)
+    })
+}
+
+fn read_file(file: &std::path::Path) -> anyhow::Result<Vec<NewJob>> {
+    let reader: Box<dyn BufRead> = if file.as_os_str() == "-" {
+        Box::new(std::io::stdin().lock())
+    } else {
+        let open = std::fs::File::open(file).with_context(|| format!("cannot read {}", file.display()))?;
+        Box::new(std::io::BufReader::new(open))
+    };
+    let mut jobs = Vec::new();
+    for (at, line) in reader.lines().enumerate() {
+        let line = line?;
+        if line.trim().is_empty() {
+            continue;
+        }
+        let job = serde_json::from_str(&line)
+            .map_err(|error| Failure::Refused(format!("line {}: {error}; nothing was enqueued", at + 1)))?;
+        jobs.push(job);
+    }
+    if jobs.is_empty() {
+        bail!(Failure::Refused("the file holds no jobs".to_owned()));
+    }
+    Ok(jobs)
+}
+
+/// Built-in kinds look at their arguments before anything is enqueued; others are checked by their workers.
+fn check_args(jobs: &[NewJob], settings: &Settings) -> anyhow::Result<()> {
+    let kinds = app::built_in_kinds(settings, None);
+    let mut wrong = Vec::new();
+    for (at, job) in jobs.iter().enumerate() {
+        let Some(handler) = kinds.get(&job.kind) else { continue };
+        let place = if jobs.len() > 1 { format!("job {at}: ") } else { String::new() };
+        wrong.extend(handler.check(&job.args).iter().map(|issue| format!("{place}args{}: {}", issue.pointer, issue.message)));
+    }
+    if wrong.is_empty() {
+        return Ok(());
+    }
+    wrong.dedup();
+    wrong.truncate(20);
+    bail!(Failure::Refused(format!("{}; nothing was enqueued", wrong.join("; "))))
+}
+
+fn progress(jobs: usize) -> ProgressBar {
+    if jobs <= BATCH || !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{bar:40} {pos} of {len} jobs, {eta} left").unwrap_or(ProgressStyle::default_bar());
+    ProgressBar::new(jobs as u64).with_style(style)
+}
+
+fn report(enqueued: &[Enqueued], as_json: bool) -> anyhow::Result<()> {
+    let duplicates = enqueued.iter().filter(|one| one.duplicate).count();
+    match (enqueued, as_json) {
+        (all, true) => output::json(&json!({ "jobs": all }))?,
+        ([one], false) if one.duplicate => println!("job {} holds the unique key already; nothing was enqueued", one.id),
+        ([one], false) => println!("enqueued job {}", one.id),
+        (all, false) if duplicates > 0 => println!("enqueued {} jobs; {duplicates} were duplicates", all.len() - duplicates),
+        (all, false) => println!("enqueued {} jobs", all.len()),
+    }
+    Ok(())
+}

@@ -1,0 +1,70 @@
+//! Exit codes, and how an error is told.
+
+use std::process::ExitCode;
+
+use crate::{config, jobs, throttle};
+
+/// What `--help` says about exit codes.
+pub(super) const HELP: &str = "\
+Exit codes: 0 done; 1 failed; 2 the command line is wrong; 3 there is no such job or throttle; 4 the input was refused and
+nothing was changed; 69 a service that is needed cannot be reached or is not installed; 78 a setting or a knobs file is wrong.";
+
+/// Failures that are not errors of a room.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failure {
+    /// There is no such thing.
+    #[error("{0}")]
+    NotFound(String),
+    /// The input was refused and nothing was changed.
+    #[error("{0}")]
+    Refused(String),
+    /// A service cannot be reached.
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+/// The error with its causes, in one line.
+pub(super) fn message(error: &anyhow::Error) -> String {
+    let mut said = Vec::<String>::new();
+    for cause in error.chain() {
+        let text = cause.to_string();
+        if !said.iter().any(|earlier| earlier.contains(&text)) {
+            said.push(text);
+        }
+    }
+    said.join(": ")
+}
+
+/// The exit code that stands for the error.
+pub(super) fn code(error: &anyhow::Error) -> ExitCode {
+    let number = error.chain().find_map(number).unwrap_or(1);
+    ExitCode::from(number)
+}
+
+fn number(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
+    if let Some(failure) = cause.downcast_ref::<Failure>() {
+        return Some(match failure {
+            Failure::NotFound(_) => 3,
+            Failure::Refused(_) => 4,
+            Failure::Unavailable(_) => 69,
+        });
+    }
+    if let Some(error) = cause.downcast_ref::<jobs::Error>() {
+        return Some(match error {
+            jobs::Error::Refused { .. } => 4,
+            jobs::Error::Lost(_) => 69,
+            jobs::Error::Store(_) => 1,
+        });
+    }
+    if let Some(error) = cause.downcast_ref::<throttle::Error>() {
+        return Some(match error {
+            throttle::Error::Lost(_) => 69,
+            throttle::Error::Unknown(_) => 3,
+            throttle::Error::Conflict { .. } | throttle::Error::Invalid(_) => 4,
+        });
+    }
+    if cause.is::<throttle::name::InvalidName>() {
+        return Some(4);
+    }
+    cause.is::<config::Error>().then_some(78)
+}

@@ -1,0 +1,22 @@
+//! `flyball migrate`.
+
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+
+use super::connect;
+use crate::config::Settings;
+
+#[derive(clap::Args)]
+pub(super) struct Args {}
+
+pub(super) async fn run(_: Args, settings: Settings) -> anyhow::Result<ExitCode> {
+    let queue = connect::queue(&settings).await?;
+    let done = queue.migrate().await.context("the schema could not be brought up to date")?;
+    match done {
+        0 => println!("the schema is up to date"),
+        1 => println!("1 migration was run; the schema is up to date"),
+        n => println!("{n} migrations were run; the schema is up to date"),
+    }
+    Ok(ExitCode::SUCCESS)
+}

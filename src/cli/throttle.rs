@@ -1,0 +1,217 @@
+//! `flyball throttle list|show|set|pause|resume`.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::bail;
+use serde_json::Value;
+
+use super::exit::Failure;
+use super::{connect, output};
+use crate::config::Settings;
+use crate::throttle::{Change, Error, Knobs, Name, Status, Store};
+
+#[derive(clap::Subcommand)]
+pub(super) enum Command {
+    /// List all throttles with their rates
+    List {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show one throttle: its knobs and what is wrong with them
+    Show {
+        /// Its name
+        name: String,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Turn knobs, e.g. flyball throttle set reindex rps=50 mode=manual; makes the throttle if there is none
+    Set {
+        /// Its name
+        name: String,
+        /// Knobs as NAME=VALUE; an empty value takes an optional knob away
+        #[arg(required = true, value_name = "KNOB=VALUE")]
+        knobs: Vec<String>,
+        #[command(flatten)]
+        signed: Signed,
+    },
+    /// Stop a throttle, or one key of it, until it is resumed
+    Pause {
+        /// Its name
+        name: String,
+        /// Pause only this key
+        #[arg(long, requires = "seconds")]
+        key: Option<String>,
+        /// For so many seconds (keys only)
+        #[arg(long, requires = "key")]
+        seconds: Option<f64>,
+        #[command(flatten)]
+        signed: Signed,
+    },
+    /// Let a throttle, or one key of it, flow again; a throttle starts from an empty bucket
+    Resume {
+        /// Its name
+        name: String,
+        /// Resume only this key
+        #[arg(long)]
+        key: Option<String>,
+        #[command(flatten)]
+        signed: Signed,
+    },
+}
+
+#[derive(clap::Args)]
+pub(super) struct Signed {
+    /// Who turns it
+    #[arg(long, env = "USER", default_value = "cli")]
+    by: String,
+    /// Why, for the audit
+    #[arg(long, default_value = "")]
+    why: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<ExitCode> {
+    let store = connect::throttles(&settings).await?;
+    match command {
+        Command::List { json } => list(&store, json).await?,
+        Command::Show { name, json } => {
+            let name = Name::new(name)?;
+            let Some(status) = store.status(&name).await? else { bail!(Error::Unknown(name)) };
+            if json { output::json(&status)? } else { show(&status) }
+        }
+        Command::Set { name, knobs, signed } => {
+            let fields = Knobs::check(&parse(&knobs)?).map_err(Error::Invalid)?;
+            change(&store, &settings, &name, fields, signed, true, "set knobs").await?;
+        }
+        Command::Pause { name, key: Some(key), seconds, signed } => {
+            let seconds = seconds.unwrap_or_default();
+            if !(seconds > 0.0 && seconds <= 86_400.0) {
+                bail!(Failure::Refused(format!("--seconds is {seconds}; allowed is more than 0 and at most 86400")));
+            }
+            let name = Name::new(name)?;
+            let until = store.pause_key(&name, &key, std::time::Duration::from_secs_f64(seconds), &signed.why).await?;
+            println!("key {key:?} of {name} is paused until {:.0}", jiff::Timestamp::from_millisecond(until)?);
+        }
+        Command::Resume { name, key: Some(key), .. } => {
+            let name = Name::new(name)?;
+            match store.resume_key(&name, &key).await? {
+                true => println!("key {key:?} of {name} flows again"),
+                false => println!("key {key:?} of {name} was not paused"),
+            }
+        }
+        Command::Pause { name, signed, .. } => {
+            let fields = BTreeMap::from([("paused".to_owned(), Some("1".to_owned()))]);
+            change(&store, &settings, &name, fields, signed, false, "pause").await?;
+        }
+        Command::Resume { name, signed, .. } => {
+            let fields = BTreeMap::from([("paused".to_owned(), Some("0".to_owned()))]);
+            change(&store, &settings, &name, fields, signed, false, "resume").await?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn list(store: &Arc<dyn Store>, json: bool) -> anyhow::Result<()> {
+    let mut all = Vec::new();
+    for name in store.names().await? {
+        all.extend(store.status(&name).await?);
+    }
+    if json {
+        return output::json(&serde_json::json!({ "throttles": all }));
+    }
+    let header = ["THROTTLE", "RPS", "BURST", "WINDOW", "MODE", "PARENT", "BY", "NOTE"];
+    output::table(&header, all.iter().map(row));
+    Ok(())
+}
+
+fn row(status: &Status) -> Vec<String> {
+    let knobs = &status.knobs;
+    vec![
+        status.name.to_string(),
+        output::rate(status.effective_rps),
+        knobs.burst.to_string(),
+        format!("{} s", knobs.window),
+        mode(status),
+        knobs.parent.as_ref().map(Name::to_string).unwrap_or_default(),
+        knobs.by.clone(),
+        note(status),
+    ]
+}
+
+fn mode(status: &Status) -> String {
+    serde_json::to_value(status.knobs.mode).ok().and_then(|mode| mode.as_str().map(str::to_owned)).unwrap_or_default()
+}
+
+fn note(status: &Status) -> String {
+    let mut notes = Vec::new();
+    if status.knobs.paused {
+        notes.push("paused".to_owned());
+    }
+    if status.lease_lapsed {
+        notes.push("the governor's word has lapsed; safe_rps is in force".to_owned());
+    }
+    notes.extend(status.problems.iter().map(|problem| format!("{}: {}", problem.field, problem.message)));
+    notes.join("; ")
+}
+
+fn show(status: &Status) {
+    println!("throttle   {}", status.name);
+    println!("in force   {}", output::rate(status.effective_rps));
+    for (field, value) in &status.raw {
+        println!("{field:<10} {value}");
+    }
+    if !note(status).is_empty() {
+        println!("note       {}", note(status));
+    }
+}
+
+fn parse(knobs: &[String]) -> anyhow::Result<BTreeMap<String, Value>> {
+    let mut fields = BTreeMap::new();
+    for knob in knobs {
+        let Some((name, text)) = knob.split_once('=') else {
+            bail!(Failure::Refused(format!("{knob:?} is not KNOB=VALUE; for instance rps=50")));
+        };
+        let value = match text {
+            "" => Value::Null,
+            "true" => Value::Bool(true),
+            "false" => Value::Bool(false),
+            text => match text.parse::<f64>().ok().and_then(serde_json::Number::from_f64) {
+                Some(number) => Value::Number(number),
+                None => Value::String(text.to_owned()),
+            },
+        };
+        fields.insert(name.to_owned(), value);
+    }
+    Ok(fields)
+}
+
+async fn change(
+    store: &Arc<dyn Store>,
+    settings: &Settings,
+    name: &str,
+    fields: BTreeMap<String, Option<String>>,
+    signed: Signed,
+    create: bool,
+    action: &str,
+) -> anyhow::Result<()> {
+    let name = Name::new(name)?;
+    let json = signed.json;
+    let change = Change { fields, by: signed.by, why: signed.why, create, ..Change::default() };
+    let (before, after) = store.set(&name, &change).await?;
+    // The audit is kept in Postgres; a knob must stay turnable while Postgres is away.
+    let written = match connect::queue(settings).await {
+        Ok(queue) => crate::api::audit(&queue.pool, action, &name, before.as_ref(), &after).await.map_err(anyhow::Error::from),
+        Err(error) => Err(error),
+    };
+    if let Err(error) = written {
+        eprintln!("flyball: the audit line could not be written: {}", super::exit::message(&error));
+    }
+    if json { output::json(&after)? } else { show(&after) }
+    Ok(())
+}
