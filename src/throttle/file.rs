@@ -63,9 +63,8 @@ impl fmt::Display for FileProblem {
 impl KnobsFile {
     /// Reads every `*.toml` of a directory, in the order of their names. A directory that does not exist has none.
     pub fn read_dir(dir: &Path) -> Result<Vec<Self>, FileError> {
-        let whole = |file: &Path, reason: String| {
-            FileProblem { file: file.display().to_string(), line: 0, key: String::new(), reason }
-        };
+        let whole =
+            |file: &Path, reason: String| FileProblem { file: file.display().to_string(), line: 0, key: String::new(), reason };
         let entries = match std::fs::read_dir(dir) {
             Ok(entries) => entries,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -98,9 +97,8 @@ impl KnobsFile {
         };
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
         let name = Name::new(name).map_err(|error| FileError(vec![problem(None, String::new(), error.to_string())]))?;
-        let table = DeTable::parse(&text).map_err(|error| {
-            FileError(vec![problem(error.span(), String::new(), error.message().trim().replace('\n', ", "))])
-        })?;
+        let table = DeTable::parse(&text)
+            .map_err(|error| FileError(vec![problem(error.span(), String::new(), error.message().trim().replace('\n', ", "))]))?;
         let mut problems = Vec::new();
         for key in table.get_ref().keys().filter(|key| !TABLES.contains(&key.get_ref().as_ref())) {
             let reason = format!("is not a table of a knobs file; use {}", TABLES.join(", "));
@@ -122,9 +120,11 @@ impl KnobsFile {
                 }
                 match Knobs::check(&values) {
                     Ok(texts) => fields = texts.into_iter().filter_map(|(field, text)| Some((field, text?))).collect(),
-                    Err(found) => problems.extend(found.into_iter().map(|found| {
-                        problem(spans.get(&found.field).cloned(), format!("knobs.{}", found.field), found.message)
-                    })),
+                    Err(found) => {
+                        problems.extend(found.into_iter().map(|found| {
+                            problem(spans.get(&found.field).cloned(), format!("knobs.{}", found.field), found.message)
+                        }))
+                    }
                 }
             }
             Some((span, _)) => {
@@ -147,8 +147,9 @@ fn json_of(value: &DeValue<'_>) -> Value {
     match value {
         DeValue::String(text) => Value::String(text.to_string()),
         DeValue::Boolean(flag) => Value::Bool(*flag),
-        DeValue::Integer(n) => i64::from_str_radix(n.as_str(), n.radix())
-            .map_or_else(|_| Value::String(n.as_str().to_owned()), Value::from),
+        DeValue::Integer(n) => {
+            i64::from_str_radix(n.as_str(), n.radix()).map_or_else(|_| Value::String(n.as_str().to_owned()), Value::from)
+        }
         DeValue::Float(n) => number(n.as_str()).map_or_else(|| Value::String(n.as_str().to_owned()), Value::Number),
         DeValue::Datetime(at) => Value::String(at.to_string()),
         DeValue::Array(_) => Value::Array(Vec::new()),

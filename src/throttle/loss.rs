@@ -101,12 +101,7 @@ fn local(ask: &Ask, seen: &Seen, stand: &mut Stand, now_us: i64, workers: u32) -
     let key_rate = Rate { rps: shared(seen.key_rate.rps), depth_us: 0.0 };
     let lanes = ask.lanes.iter();
     let wishes: Vec<Wish<'_>> = lanes
-        .map(|lane| Wish {
-            key: &lane.key,
-            want: f64::from(lane.want),
-            cost: sane_cost(lane.cost),
-            paused_until_ms: None,
-        })
+        .map(|lane| Wish { key: &lane.key, want: f64::from(lane.want), cost: sane_cost(lane.cost), paused_until_ms: None })
         .collect();
     let mut levels = [Level { rate, bucket: stand.bucket, meter: stand.meter }];
     let served = tree::serve(now_us as f64, &mut levels, key_rate, &mut stand.keys, &wishes);

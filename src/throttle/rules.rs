@@ -27,7 +27,12 @@ pub struct Knob {
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     /// From low to high, and 0 or -1 where they have a meaning.
-    Number { low: f64, high: f64, zero: bool, unlimited: bool },
+    Number {
+        low: f64,
+        high: f64,
+        zero: bool,
+        unlimited: bool,
+    },
     Choice(&'static [&'static str]),
     Flag,
     Throttle,
@@ -131,9 +136,7 @@ impl Knob {
         let refuse = || Err(format!("{} is not allowed: it must be {}", shown(value), self.allowed));
         match (self.kind, value) {
             (Kind::Record | Kind::Count, _) => Err("is written by Flyball itself and cannot be set".to_owned()),
-            (_, Value::Null) if self.name == "rps" => {
-                Err("cannot be removed; use 0 to stop or -1 for no limit".to_owned())
-            }
+            (_, Value::Null) if self.name == "rps" => Err("cannot be removed; use 0 to stop or -1 for no limit".to_owned()),
             (_, Value::Null) => Ok(None),
             (Kind::Number { .. }, Value::Number(n)) => match n.as_f64().filter(|n| self.accepts(*n)) {
                 Some(n) => Ok(Some(format!("{}", n + 0.0))),

@@ -12,8 +12,20 @@ use crate::throttle_redis::Server;
 const THROTTLES: [&str; 3] = ["root", "mid", "leaf"];
 const KEYS: [&str; 3] = ["", "k", "l"];
 const FIELDS: [&str; 14] = [
-    "rps", "rps", "rps", "burst", "window", "safe_rps", "key_rps", "key_burst", "mode", "valid_until", "paused", "parent",
-    "on_store_loss", "min",
+    "rps",
+    "rps",
+    "rps",
+    "burst",
+    "window",
+    "safe_rps",
+    "key_rps",
+    "key_burst",
+    "mode",
+    "valid_until",
+    "paused",
+    "parent",
+    "on_store_loss",
+    "min",
 ];
 
 #[derive(Clone, Debug)]
@@ -33,8 +45,33 @@ fn text() -> impl Strategy<Value = String> {
     let numbers = (-4.0..6.0_f64).prop_map(|exponent| format!("{}", 10.0_f64.powf(exponent)));
     let whole = (0..2000_u32).prop_map(|n| n.to_string());
     let words = prop::sample::select(vec![
-        "0", "-1", "1", "ten", "", "nan", "inf", "0x10", " 5 ", "1e3", "1e-9", "1e12", "-0", "+2", ".5", "5.", "auto", "manual",
-        "true", "root", "mid", "leaf", "two words", "1\n", "--1", "1e", "e5",
+        "0",
+        "-1",
+        "1",
+        "ten",
+        "",
+        "nan",
+        "inf",
+        "0x10",
+        " 5 ",
+        "1e3",
+        "1e-9",
+        "1e12",
+        "-0",
+        "+2",
+        ".5",
+        "5.",
+        "auto",
+        "manual",
+        "true",
+        "root",
+        "mid",
+        "leaf",
+        "two words",
+        "1\n",
+        "--1",
+        "1e",
+        "e5",
     ]);
     prop_oneof![3 => numbers, 2 => whole, 3 => words.prop_map(str::to_owned), 1 => lease()]
 }
@@ -118,7 +155,8 @@ fn memory_and_redis_obey_the_same_law() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let server = Server::start();
     let (url, mut number) = (server.url(), 0);
-    let mut runner = TestRunner::new(Config { cases: 192, failure_persistence: None, max_shrink_iters: 2000, ..Config::default() });
+    let mut runner =
+        TestRunner::new(Config { cases: 192, failure_persistence: None, max_shrink_iters: 2000, ..Config::default() });
 
     let case = prop::collection::vec(op(), 1..60);
     let number = std::cell::RefCell::new(&mut number);

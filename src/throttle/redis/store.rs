@@ -322,8 +322,7 @@ impl RedisStore {
         loop {
             let mut scan = redis::cmd("SCAN");
             scan.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(1000);
-            let read =
-                |mut redis: ConnectionManager| async move { scan.query_async::<(u64, Vec<Text>)>(&mut redis).await };
+            let read = |mut redis: ConnectionManager| async move { scan.query_async::<(u64, Vec<Text>)>(&mut redis).await };
             let (next, keys) = self.link.run(self.operator_bound, read).await?;
             let name = |key: &Text| Some(key.0.strip_prefix(&head)?.strip_suffix(tail)?.to_owned());
             found.extend(keys.iter().filter_map(name).filter(|name| Name::new(name.as_str()).is_ok()));
@@ -356,8 +355,7 @@ impl Written {
                 let now_us = float(&text()?)? as i64;
                 let mut fields = || from_redis_value::<Vec<(Text, Text)>>(parts.next().unwrap_or(Value::Nil));
                 let (before, after) = (hash(fields()?), hash(fields()?));
-                let meter: Vec<Option<Text>> =
-                    parts.map(from_redis_value).collect::<Result<_, redis::ParsingError>>()?;
+                let meter: Vec<Option<Text>> = parts.map(from_redis_value).collect::<Result<_, redis::ParsingError>>()?;
                 Ok(Self::Done { now_us, before, after, meter: reply::meter(&meter) })
             }
             other => Err(garbled(other)),
