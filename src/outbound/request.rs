@@ -171,7 +171,11 @@ fn success(args: &Map<String, Value>, issues: &mut Vec<Issue>) -> Vec<RangeInclu
             ranges
         }
         Some(other) => {
-            complain(issues, "/success", format!("{} is not allowed: it must be a list that is not empty; {allowed}", short(other)));
+            complain(
+                issues,
+                "/success",
+                format!("{} is not allowed: it must be a list that is not empty; {allowed}", short(other)),
+            );
             Vec::new()
         }
     }
@@ -277,11 +281,24 @@ mod tests {
 
         let pointers: Vec<&str> = found.iter().map(|(pointer, _)| pointer.as_str()).collect();
         let expected = [
-            "/retries", "/method", "/url", "/headers/Connection", "/headers/a~1b", "/headers/a~1b", "/headers/bad name",
-            "/headers/n", "/timeout_ms", "/success/1", "/success/2", "/success/3",
+            "/retries",
+            "/method",
+            "/url",
+            "/headers/Connection",
+            "/headers/a~1b",
+            "/headers/a~1b",
+            "/headers/bad name",
+            "/headers/n",
+            "/timeout_ms",
+            "/success/1",
+            "/success/2",
+            "/success/3",
         ];
         assert_eq!(pointers, expected);
         assert!(found[0].1.contains("fields are method, url, headers, body, timeout_ms, success"), "{}", found[0].1);
-        assert_eq!(issues(json!([])), [(String::new(), "must be an object with the fields method, url, headers, body, timeout_ms, success".to_owned())]);
+        assert_eq!(
+            issues(json!([])),
+            [(String::new(), "must be an object with the fields method, url, headers, body, timeout_ms, success".to_owned())]
+        );
     }
 }

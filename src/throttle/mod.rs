@@ -17,10 +17,10 @@ pub mod seed;
 pub mod store;
 pub mod tree;
 
+pub use self::redis::RedisStore;
 pub use file::KnobsFile;
 pub use knobs::{Knobs, Mode, OnStoreLoss};
 pub use memory::MemoryStore;
 pub use name::Name;
-pub use self::redis::RedisStore;
 pub use seed::seed;
 pub use store::{Answer, Ask, Change, Error, Grant, LaneAsk, Limit, MAX_LANES_PER_ASK, Problem, Status, Store};

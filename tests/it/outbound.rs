@@ -49,13 +49,7 @@ impl Server {
     }
 }
 
-async fn answer(
-    State(log): State<Log>,
-    Path(what): Path<String>,
-    method: Method,
-    headers: HeaderMap,
-    body: Bytes,
-) -> Response {
+async fn answer(State(log): State<Log>, Path(what): Path<String>, method: Method, headers: HeaderMap, body: Bytes) -> Response {
     let body = String::from_utf8_lossy(&body).into_owned();
     log.lock().expect("the log").push(Received { method, path: what.clone(), headers: headers.clone(), body });
     match what.as_str() {
@@ -77,9 +71,8 @@ async fn answer(
             (StatusCode::TOO_MANY_REQUESTS, [(header::RETRY_AFTER, "5")], Body::from_stream(never)).into_response()
         }
         "echo" => (StatusCode::BAD_REQUEST, format!("you sent {headers:?}")).into_response(),
-        status => StatusCode::from_bytes(status.as_bytes()).map_or(StatusCode::IM_A_TEAPOT.into_response(), |status| {
-            (status, "the body").into_response()
-        }),
+        status => StatusCode::from_bytes(status.as_bytes())
+            .map_or(StatusCode::IM_A_TEAPOT.into_response(), |status| (status, "the body").into_response()),
     }
 }
 
@@ -145,7 +138,8 @@ async fn a_request_arrives_as_it_was_written() {
 async fn being_asked_to_slow_down_uses_no_attempt() {
     let server = Server::start().await;
     let seconds = |n| Some(Duration::from_secs(n));
-    for (path, expected) in [("limit", seconds(17)), ("limit-without-word", None), ("busy", seconds(3)), ("trickle", seconds(5))] {
+    for (path, expected) in [("limit", seconds(17)), ("limit-without-word", None), ("busy", seconds(3)), ("trickle", seconds(5))]
+    {
         match run(json!({"url": format!("{}/{path}", server.url)})).await {
             Outcome::Throttled { delay, error } => {
                 assert_eq!(delay, expected, "{path}");
