@@ -19,8 +19,11 @@ mod launch;
 mod postgres;
 mod prometheus;
 mod redis;
+mod say;
 mod spawn;
+mod stop;
 mod unix;
+mod watch;
 
 pub use error::Error;
 pub use layout::Urls;

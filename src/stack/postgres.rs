@@ -95,6 +95,10 @@ impl Technology for Postgres {
             if pid_was_reused(&pid_file, data) {
                 let _ = fs::remove_file(&pid_file);
             }
+            // The same for the socket's own lock; the directory is ours alone.
+            for name in [".s.PGSQL.5432", ".s.PGSQL.5432.lock"] {
+                let _ = fs::remove_file(self.layout.sockets.join(name));
+            }
             Ok(())
         })
     }

@@ -6,28 +6,19 @@
 //! A server that ends without being told to is started again.
 
 use std::fs;
-use std::io::{self, BufRead, Write};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
-
-use serde_json::json;
-use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::mpsc;
-use tokio::time::{Instant, interval};
 
 use super::launch::Server;
 use super::layout::{Layout, NAMES, Urls};
 use super::postgres::Postgres;
 use super::prometheus::Prometheus;
 use super::redis::Redis;
+use super::say::{println_json, say};
+use super::stop::Stop;
 use super::unix::{self, User};
+use super::watch::watch;
 use super::{Error, find, postgres};
-
-/// How often the servers are looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// A server that ended is started again after this time, doubled each time that it ends soon after.
-const RESTART_AFTER: Duration = Duration::from_secs(1);
-const RESTART_AFTER_MAX: Duration = Duration::from_secs(30);
 
 /// What a supervisor is asked to do.
 #[derive(Clone, Debug)]
@@ -178,145 +169,6 @@ fn urls(settings: &Settings, layout: &Layout, servers: &[Server]) -> Urls {
     }
 }
 
-/// What the supervisor knows of a server between two looks.
-struct Watched<'a> {
-    server: &'a mut Server,
-    /// Stopped by command: left alone until the command to start.
-    held: bool,
-    restart_at: Option<Instant>,
-    restart_after: Duration,
-    started_at: Instant,
-}
-
-async fn watch(servers: &mut [Server], stop: &mut Stop) {
-    let mut watched: Vec<Watched> = servers
-        .iter_mut()
-        .map(|server| Watched { server, held: false, restart_at: None, restart_after: RESTART_AFTER, started_at: Instant::now() })
-        .collect();
-    let mut look = interval(LOOK_EVERY);
-    loop {
-        let command = tokio::select! {
-            next = stop.next() => match next {
-                Some(command) => command,
-                None => return,
-            },
-            _ = look.tick() => {
-                watched.iter_mut().for_each(look_at);
-                continue;
-            }
-        };
-        let obeyed = obey(&command, &mut watched);
-        // A stop that takes its time must not outlive the parent.
-        tokio::select! {
-            () = obeyed => {}
-            () = stop.told() => return,
-        }
-    }
-}
-
-/// Starts a server again that ended by itself.
-fn look_at(watched: &mut Watched) {
-    let now = Instant::now();
-    let name = watched.server.name();
-    if let Some(status) = watched.server.take_ended() {
-        if now.duration_since(watched.started_at) > RESTART_AFTER_MAX {
-            watched.restart_after = RESTART_AFTER;
-        }
-        let wait = watched.restart_after;
-        watched.restart_at = Some(now + wait);
-        watched.restart_after = (wait * 2).min(RESTART_AFTER_MAX);
-        say(&format!("{name} ended with {status}; starting it again in {} s", wait.as_secs()));
-    }
-    if watched.restart_at.is_some_and(|at| at <= now) {
-        watched.restart_at = None;
-        watched.started_at = now;
-        if let Err(error) = watched.server.launch() {
-            say(&format!("{name}: {}", chain(&error)));
-        }
-    }
-}
-
-/// Carries out one line of standard input.
-async fn obey(command: &str, watched: &mut [Watched<'_>]) {
-    let (verb, name) = command.trim().split_once(' ').unwrap_or((command.trim(), ""));
-    let Some(watched) = watched.iter_mut().find(|watched| watched.server.name() == name) else {
-        println_json(
-            &json!({ "error": format!("{command:?} is not a command: use stop or start, and the name of a server that runs here") }),
-        );
-        return;
-    };
-    match verb {
-        "stop" => {
-            watched.held = true;
-            watched.restart_at = None;
-            watched.server.stop().await;
-            println_json(&json!({ "stopped": name }));
-        }
-        "start" if !watched.held => println_json(&json!({ "started": name })),
-        "start" => match watched.server.start().await {
-            Ok(()) => {
-                watched.held = false;
-                watched.started_at = Instant::now();
-                println_json(&json!({ "started": name }));
-            }
-            Err(error) => println_json(&json!({ "error": chain(&error) })),
-        },
-        _ => println_json(&json!({ "error": format!("{verb:?} is not a command: use stop or start") })),
-    }
-}
-
-/// Everything that ends a supervisor, and the commands on its standard input.
-struct Stop {
-    signals: [Signal; 3],
-    lines: mpsc::UnboundedReceiver<String>,
-    /// Commands that came while somebody waited for the end only.
-    kept: std::collections::VecDeque<String>,
-}
-
-// === impl Stop ===
-
-impl Stop {
-    fn new() -> io::Result<Self> {
-        let signals = [signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?, signal(SignalKind::hangup())?];
-        let (sender, lines) = mpsc::unbounded_channel();
-        // A thread of its own: a blocking read cannot be cancelled, and must not keep the process alive.
-        std::thread::spawn(move || {
-            for line in io::stdin().lock().lines() {
-                let Ok(line) = line else { return };
-                if sender.send(line).is_err() {
-                    return;
-                }
-            }
-        });
-        Ok(Self { signals, lines, kept: Default::default() })
-    }
-
-    /// The next command, or `None` at the end. Nothing is lost when this is cancelled.
-    async fn next(&mut self) -> Option<String> {
-        if let Some(line) = self.kept.pop_front() {
-            return Some(line);
-        }
-        self.receive().await
-    }
-
-    async fn receive(&mut self) -> Option<String> {
-        let [interrupt, terminate, hangup] = &mut self.signals;
-        tokio::select! {
-            line = self.lines.recv() => line,
-            _ = interrupt.recv() => None,
-            _ = terminate.recv() => None,
-            _ = hangup.recv() => None,
-        }
-    }
-
-    /// Waits for the end; commands are kept for later.
-    async fn told(&mut self) {
-        while let Some(line) = self.receive().await {
-            self.kept.push_back(line);
-        }
-    }
-}
-
 fn remove(layout: &Layout) -> Result<(), Error> {
     let moved = layout.clone().moved();
     let mut doomed = vec![layout.sockets.clone(), moved.data];
@@ -328,27 +180,9 @@ fn remove(layout: &Layout) -> Result<(), Error> {
             _ => {}
         }
     }
-    Ok(())
-}
-
-/// One line of JSON on standard output. Nobody may be listening any more; then the closing input tells us.
-fn println_json(value: &impl serde::Serialize) {
-    let line = serde_json::to_string(value).unwrap_or_default();
-    let mut out = io::stdout().lock();
-    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
-}
-
-/// What a person may want to know, on standard error.
-fn say(line: &str) {
-    let _ = writeln!(io::stderr(), "flyball services: {line}");
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
+    // The parent of data that were moved, if no other stack has data there.
+    if let Some(parent) = layout.clone().moved().data.parent() {
+        let _ = fs::remove_dir(parent);
     }
-    text
+    Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Read;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -211,6 +211,29 @@ async fn after_a_kill_of_the_supervisor_itself_the_next_start_finds_everything()
 
     assert_eq!(living(&pids), NOBODY);
     execute(&running.urls, "insert into kept values (1)").await;
+}
+
+#[tokio::test]
+async fn a_stale_pid_file_whose_id_is_a_strangers_does_not_stop_postgres() {
+    let dir = dir();
+    drop(start(dir.path()));
+    // A process of the same user, as Postgres would see it, that has nothing to do with it.
+    let mut stranger = Command::new("sleep");
+    stranger.arg("60");
+    let owner = fs::metadata(dir.path().join("postgres")).unwrap();
+    if rustix::process::geteuid().is_root() {
+        stranger.uid(owner.uid()).gid(owner.gid());
+    }
+    let mut stranger = stranger.spawn().unwrap();
+    let data = dir.path().join("postgres/data");
+    fs::write(data.join("postmaster.pid"), format!("{}\n{}\n1763640000\n5432\n", stranger.id(), data.display())).unwrap();
+
+    let running = start(dir.path());
+
+    assert_all_answer(&running.urls).await;
+    assert_eq!(stranger.try_wait().unwrap(), None);
+    stranger.kill().unwrap();
+    stranger.wait().unwrap();
 }
 
 #[tokio::test]
