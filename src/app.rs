@@ -1,5 +1,6 @@
 //! The composition root: the only place where the rooms are put together into a process.
 
+mod clock;
 mod decisions;
 mod govern;
 mod keep_knobs;
@@ -19,12 +20,13 @@ use crate::api;
 use crate::config::Settings;
 use crate::governor::Policy;
 use crate::jobs::{Kinds, Queue};
-use crate::outbound::HttpHandler;
-use crate::reindex::ReindexHandler;
+use crate::outbound::{self, HttpHandler};
+use crate::reindex::{self, Database, ReindexHandler};
 use crate::runner::{self, Worker};
 use crate::throttle::postgres::Record;
-use crate::throttle::{KnobsFile, Knobs, Name, RedisStore, Store, seed};
+use crate::throttle::{Knobs, KnobsFile, Name, RedisStore, Store, seed};
 
+pub use decisions::Journalled;
 pub use logging::start_logging;
 
 /// How long a process waits for Postgres and Redis when it starts.
@@ -74,17 +76,13 @@ impl App {
         let throttles: Arc<dyn Store> = Arc::new(RedisStore::connect(&settings.redis_url, &settings.redis_prefix)?);
         seed_knobs(&*throttles, &Record::new(queue.pool.clone()), &files).await?;
 
-        let mut kinds = built_in_kinds(settings, Some(&queue));
+        let mut kinds = built_in_kinds(settings, Some(&queue))?;
         kinds.extend(more);
         let mut registry = Registry::default();
         let metrics = runner::Metrics::register(&mut registry);
         let cancel = CancellationToken::new();
-        let live = api::Live::default();
-        let mut tasks = vec![tokio::spawn(keep_knobs::run(
-            throttles.clone(),
-            Record::new(queue.pool.clone()),
-            cancel.child_token(),
-        ))];
+        let mut tasks =
+            vec![tokio::spawn(keep_knobs::run(throttles.clone(), Record::new(queue.pool.clone()), cancel.child_token()))];
         let worker = match roles.runner {
             true => {
                 let config = worker_config(settings);
@@ -92,9 +90,10 @@ impl App {
             }
             false => None,
         };
+        let decisions = Arc::new(Journalled::new(&queue, &policies));
         if roles.governor {
             let governor = govern::governor(settings, &queue, &throttles, policies)?;
-            tasks.push(tokio::spawn(govern::run(governor, queue.clone(), live.clone(), cancel.child_token())));
+            tasks.push(tokio::spawn(govern::run(governor, queue.clone(), cancel.child_token())));
         }
         let mut address = None;
         if let Some(listener) = listener {
@@ -104,8 +103,8 @@ impl App {
                 throttles: throttles.clone(),
                 check_knobs: Knobs::check,
                 kinds,
-                decisions: Arc::new(decisions::Journalled::new(&queue)),
-                live,
+                decisions,
+                live: api::Live::default(),
                 token: (!settings.api_token.is_empty()).then(|| api::Secret::new(settings.api_token.clone())),
                 registry: Arc::new(registry),
                 cancel: cancel.child_token(),
@@ -162,14 +161,13 @@ pub async fn stop_signal() -> std::io::Result<&'static str> {
 }
 
 /// The kinds that come with Flyball. Without a queue they can check arguments, and run no reindex from the queue's own database.
-pub fn built_in_kinds(settings: &Settings, queue: Option<&Queue>) -> Kinds {
+pub fn built_in_kinds(settings: &Settings, queue: Option<&Queue>) -> anyhow::Result<Kinds> {
+    let allow_private = settings.allow_private_urls;
+    let own = queue.map(|queue| Database::of(&queue.pool));
     let mut kinds = Kinds::default();
-    kinds.register("http", HttpHandler::new(crate::outbound::Config { allow_private: settings.allow_private_urls }));
-    kinds.register(
-        "reindex",
-        ReindexHandler::new(crate::reindex::Config { allow_private: settings.allow_private_urls }, queue.map(|queue| queue.pool.clone())),
-    );
-    kinds
+    kinds.register("http", HttpHandler::new(outbound::Config { allow_private })?);
+    kinds.register("reindex", ReindexHandler::new(reindex::Config { allow_private }, own)?);
+    Ok(kinds)
 }
 
 fn worker_config(settings: &Settings) -> runner::Config {
@@ -183,7 +181,7 @@ fn worker_config(settings: &Settings) -> runner::Config {
 }
 
 /// Reads every file of the knobs folder; a wrong one stops the start. A folder that is not there holds no files.
-fn read_knobs(dir: &Path) -> anyhow::Result<(Vec<KnobsFile>, Vec<(Name, Policy)>)> {
+pub(crate) fn read_knobs(dir: &Path) -> anyhow::Result<(Vec<KnobsFile>, Vec<(Name, Policy)>)> {
     if !dir.exists() {
         tracing::warn!(dir = %dir.display(), "there is no knobs folder; no throttle is seeded and no governor runs");
         return Ok((Vec::new(), Vec::new()));

@@ -6,6 +6,8 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::throttle::{Change, Status};
+
 use super::postgres;
 use super::problem::{Code, Problem};
 use super::query::Query;
@@ -46,6 +48,19 @@ impl Entry {
     /// A change that happens now; Postgres gives it its number and time.
     pub fn now(who: String, action: &str, subject: String, why: String) -> Self {
         Self { id: 0, at: Timestamp::UNIX_EPOCH, who, action: action.to_owned(), subject, before: None, after: None, why }
+    }
+
+    /// A change of knobs that has been made: the fields that it turned, as they stood and stand in the hash.
+    pub fn turned(action: &str, change: &Change, before: Option<&Status>, after: &Status) -> Self {
+        let fields = |status: &Status| {
+            let text = |field: &String| status.raw.get(field).cloned().map_or(Value::Null, Value::String);
+            change.fields.keys().map(|field| (field.clone(), text(field))).collect()
+        };
+        Self {
+            before: before.map(fields),
+            after: Some(fields(after)),
+            ..Self::now(change.by.clone(), action, after.name.to_string(), change.why.clone())
+        }
     }
 }
 

@@ -19,8 +19,8 @@ use super::state::App;
 use super::waiting::{self, Waiting};
 use super::within::{MANY, ONE, within};
 use super::{body, clock};
-use crate::jobs::{CancelAnswer, Detail, Filter, NewJob, RetryAnswer, State as JobState, Summary};
-use crate::throttle::{self, Ask, LaneAsk, Name};
+use crate::jobs::{CancelAnswer, Detail, Filter, NewJob, Queue, RetryAnswer, State as JobState, Summary};
+use crate::throttle::{self, Ask, LaneAsk, Name, Store};
 
 /// Throttles of a batch that are looked up for its warnings.
 const WARNED_THROTTLES_MAX: usize = 100;
@@ -241,20 +241,21 @@ async fn found(app: &App, id: i64) -> Result<Detail, Problem> {
 }
 
 async fn view(app: &App, detail: Detail) -> JobView {
-    let waiting = match detail.summary.state {
-        JobState::Ready => for_tokens(app, &detail.summary).await,
-        _ => waiting::for_its_time(&detail.summary).or_else(|| waiting::for_its_handler(&detail)),
-    };
+    let waiting = why_job_waits(&app.deps.queue, &*app.deps.throttles, &detail).await;
     JobView { detail, waiting }
 }
 
-async fn for_tokens(app: &App, job: &Summary) -> Option<Waiting> {
+/// Why the job does not run now, or does not stop; `None` if it runs or has ended.
+pub async fn why_job_waits(queue: &Queue, throttles: &dyn Store, detail: &Detail) -> Option<Waiting> {
+    let job = &detail.summary;
+    if job.state != JobState::Ready {
+        return waiting::for_its_time(job).or_else(|| waiting::for_its_handler(detail));
+    }
     let throttle = Name::new(job.throttle.as_str()).ok()?;
     let lane = LaneAsk { key: job.key.clone(), want: 1, cost: job.cost };
-    let answer = app.deps.throttles.peek(&Ask { throttle, lanes: vec![lane] }).await;
+    let answer = throttles.peek(&Ask { throttle, lanes: vec![lane] }).await;
     // Where the workers cannot be read, nothing is claimed about them.
-    let is_handled =
-        within(ONE, postgres::read_live_kinds(&app.deps.queue.pool)).await.map_or(true, |kinds| kinds.contains(&job.kind));
+    let is_handled = within(ONE, postgres::read_live_kinds(&queue.pool)).await.map_or(true, |kinds| kinds.contains(&job.kind));
     Some(waiting::for_tokens(job, &answer, is_handled))
 }
 

@@ -40,7 +40,9 @@ pub mod waiting;
 pub mod within;
 pub mod workers;
 
+pub use audit::Entry;
 pub use auth::Secret;
+pub use jobs::why_job_waits;
 pub use listen::{ListenError, bind};
 pub use live::Live;
 pub use serve::serve;

@@ -194,9 +194,7 @@ pub async fn edit(
 
     let (before, after) = app.deps.throttles.set(&name, &change).await?;
 
-    let mut entry = Entry::now(change.by.clone(), "throttle.set", name.to_string(), change.why.clone());
-    entry.before = before.as_ref().map(|status| turned(&change, status));
-    entry.after = Some(turned(&change, &after));
+    let entry = Entry::turned("throttle.set", &change, before.as_ref(), &after);
     let mut view = view(&after, app.deps.live.sample().as_deref());
     view.warnings.extend(audit::note(&app, &entry).await);
     Ok(answer(view))
@@ -227,11 +225,6 @@ fn change(app: &App, name: &Name, value: Value) -> Result<Change, Errors> {
         errors.body("", format!("there is nothing to change; allowed: any of {}", KNOBS.join(", ")));
     }
     if errors.is_empty() { Ok(change) } else { Err(errors) }
-}
-
-/// The fields that the change turned, as they stand in the hash.
-fn turned(change: &Change, status: &Status) -> Value {
-    change.fields.keys().map(|field| (field.clone(), status.raw.get(field).cloned().map_or(Value::Null, Value::String))).collect()
 }
 
 fn if_match(headers: &HeaderMap) -> Result<Option<u64>, Problem> {

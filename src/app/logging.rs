@@ -6,8 +6,9 @@ use crate::config::{LogFormat, Settings};
 
 /// Starts logging as the settings say; a second call changes nothing.
 pub fn start_logging(settings: &Settings) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(&settings.log)
-        .map_err(|error| anyhow::anyhow!("log (environment FLYBALL_LOG) is {:?}: {error}; for instance info, or flyball=debug", settings.log))?;
+    let filter = EnvFilter::try_new(&settings.log).map_err(|error| {
+        anyhow::anyhow!("log (environment FLYBALL_LOG) is {:?}: {error}; for instance info, or flyball=debug", settings.log)
+    })?;
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     let _ = match settings.log_format {
         LogFormat::Text => lines.with_target(false).try_init(),

@@ -19,8 +19,7 @@ pub(super) async fn queue(settings: &Settings) -> anyhow::Result<Queue> {
 
 /// Connects to the throttles.
 pub(super) async fn throttles(settings: &Settings) -> anyhow::Result<Arc<dyn Store>> {
-    let store = RedisStore::connect(&settings.redis_url, &settings.redis_prefix)
-        .await
-        .context("cannot reach Redis; set REDIS_URL or redis_url")?;
+    let store = RedisStore::connect(&settings.redis_url, &settings.redis_prefix)?;
+    store.names().await.context("cannot reach Redis; set REDIS_URL or redis_url")?;
     Ok(Arc::new(store))
 }

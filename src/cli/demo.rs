@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use crate::app::{self, App, Roles};
+use crate::app::{App, Roles};
 use crate::config::Settings;
 use crate::demo::{self, AppHandle, AppSettings, Options, PlotOptions};
 use crate::jobs::Kinds;
@@ -30,7 +30,7 @@ const WORKER_TTL_S: f64 = 8.0;
 
 pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCode> {
     if let Some(Command::Plot(options)) = args.command {
-        demo::plot::run(&options)?;
+        demo::plot::plot(&options)?;
         return Ok(ExitCode::SUCCESS);
     }
     demo::run(args.options, async |wanted: AppSettings| start(settings, wanted).await).await?;

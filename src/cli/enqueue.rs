@@ -100,8 +100,8 @@ fn one_job(args: &Args) -> anyhow::Result<NewJob> {
         at if at.starts_with('@') => std::fs::read_to_string(&at[1..]).with_context(|| format!("cannot read {}", &at[1..]))?,
         literal => literal.to_owned(),
     };
-    let value: Value =
-        serde_json::from_str(&text).map_err(|error| Failure::Refused(format!("args: is not JSON: {error}; nothing was enqueued")))?;
+    let value: Value = serde_json::from_str(&text)
+        .map_err(|error| Failure::Refused(format!("args: is not JSON: {error}; nothing was enqueued")))?;
     Ok(NewJob {
         throttle: args.throttle.clone(),
         key: args.key.clone(),
@@ -140,7 +140,7 @@ fn read_file(file: &std::path::Path) -> anyhow::Result<Vec<NewJob>> {
 
 /// Built-in kinds look at their arguments before anything is enqueued; others are checked by their workers.
 fn check_args(jobs: &[NewJob], settings: &Settings) -> anyhow::Result<()> {
-    let kinds = app::built_in_kinds(settings, None);
+    let kinds = app::built_in_kinds(settings, None)?;
     let mut wrong = Vec::new();
     for (at, job) in jobs.iter().enumerate() {
         let Some(handler) = kinds.get(&job.kind) else { continue };

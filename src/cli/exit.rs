@@ -18,9 +18,6 @@ pub(super) enum Failure {
     /// The input was refused and nothing was changed.
     #[error("{0}")]
     Refused(String),
-    /// A service cannot be reached.
-    #[error("{0}")]
-    Unavailable(String),
 }
 
 /// The error with its causes, in one line.
@@ -46,7 +43,6 @@ fn number(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
         return Some(match failure {
             Failure::NotFound(_) => 3,
             Failure::Refused(_) => 4,
-            Failure::Unavailable(_) => 69,
         });
     }
     if let Some(error) = cause.downcast_ref::<jobs::Error>() {
@@ -66,5 +62,10 @@ fn number(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
     if cause.is::<throttle::name::InvalidName>() {
         return Some(4);
     }
-    cause.is::<config::Error>().then_some(78)
+    if cause.is::<crate::demo::Unavailable>() || cause.is::<crate::api::ReadError>() {
+        return Some(69);
+    }
+    let setting =
+        cause.is::<config::Error>() || cause.is::<throttle::file::FileError>() || cause.is::<crate::governor::policy::Refused>();
+    (setting || cause.is::<crate::api::ListenError>()).then_some(78)
 }

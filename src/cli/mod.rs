@@ -55,7 +55,7 @@ enum Command {
     Demo(demo::Args),
     /// The search store of the demo
     #[command(hide = true)]
-    DemoStore(crate::demo::StoreArgs),
+    DemoStore(crate::demo::StoreOptions),
 }
 
 /// Runs the command line of this process and answers its exit code.
@@ -87,7 +87,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             Command::Throttle(command) => throttle::run(command, settings).await,
             Command::Why(args) => why::run(args, settings).await,
             Command::Demo(args) => demo::run(args, settings).await,
-            Command::DemoStore(args) => crate::demo::run_store(args).await,
+            Command::DemoStore(options) => crate::demo::store::serve(options).await.map(|()| ExitCode::SUCCESS),
             Command::Services(_) => unreachable!("handled above"),
         }
     });

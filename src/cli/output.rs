@@ -12,7 +12,7 @@ pub(super) fn json(value: &impl Serialize) -> anyhow::Result<()> {
 /// Prints a table without lines, as wide as the terminal lets it be.
 pub(super) fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) {
     let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic).set_header(header);
+    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic).set_header(header);
     for row in rows {
         table.add_row(row);
     }

@@ -87,7 +87,7 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
         }
         Command::Set { name, knobs, signed } => {
             let fields = Knobs::check(&parse(&knobs)?).map_err(Error::Invalid)?;
-            change(&store, &settings, &name, fields, signed, true, "set knobs").await?;
+            change(&store, &settings, &name, fields, signed, true, "throttle.set").await?;
         }
         Command::Pause { name, key: Some(key), seconds, signed } => {
             let seconds = seconds.unwrap_or_default();
@@ -107,11 +107,11 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
         }
         Command::Pause { name, signed, .. } => {
             let fields = BTreeMap::from([("paused".to_owned(), Some("1".to_owned()))]);
-            change(&store, &settings, &name, fields, signed, false, "pause").await?;
+            change(&store, &settings, &name, fields, signed, false, "throttle.pause").await?;
         }
         Command::Resume { name, signed, .. } => {
             let fields = BTreeMap::from([("paused".to_owned(), Some("0".to_owned()))]);
-            change(&store, &settings, &name, fields, signed, false, "resume").await?;
+            change(&store, &settings, &name, fields, signed, false, "throttle.resume").await?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -177,15 +177,7 @@ fn parse(knobs: &[String]) -> anyhow::Result<BTreeMap<String, Value>> {
         let Some((name, text)) = knob.split_once('=') else {
             bail!(Failure::Refused(format!("{knob:?} is not KNOB=VALUE; for instance rps=50")));
         };
-        let value = match text {
-            "" => Value::Null,
-            "true" => Value::Bool(true),
-            "false" => Value::Bool(false),
-            text => match text.parse::<f64>().ok().and_then(serde_json::Number::from_f64) {
-                Some(number) => Value::Number(number),
-                None => Value::String(text.to_owned()),
-            },
-        };
+        let value = Knobs::value_of(name, text);
         fields.insert(name.to_owned(), value);
     }
     Ok(fields)
@@ -205,13 +197,18 @@ async fn change(
     let change = Change { fields, by: signed.by, why: signed.why, create, ..Change::default() };
     let (before, after) = store.set(&name, &change).await?;
     // The audit is kept in Postgres; a knob must stay turnable while Postgres is away.
-    let written = match connect::queue(settings).await {
-        Ok(queue) => crate::api::audit(&queue.pool, action, &name, before.as_ref(), &after).await.map_err(anyhow::Error::from),
-        Err(error) => Err(error),
+    let entry = crate::api::Entry::turned(action, &change, before.as_ref(), &after);
+    let written = async {
+        let queue = connect::queue(settings).await?;
+        anyhow::Ok(crate::api::postgres::write_audit(&queue.pool, &entry).await?)
     };
-    if let Err(error) = written {
+    if let Err(error) = written.await {
         eprintln!("flyball: the audit line could not be written: {}", super::exit::message(&error));
     }
-    if json { output::json(&after)? } else { show(&after) }
+    if json {
+        output::json(&after)?
+    } else {
+        show(&after)
+    }
     Ok(())
 }

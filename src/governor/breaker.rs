@@ -94,7 +94,14 @@ impl Breaker {
 impl State {
     /// The fast path, every second: one raw look per probed signal. Trips on two looks in a row above the level, or on one far
     /// above it. `achieved_rps` is what was let through since the previous call, if that is known.
-    pub fn fast(&mut self, policy: &Policy, bounds: Bounds, now: f64, achieved_rps: Option<f64>, looks: &[Sample]) -> Option<Plan> {
+    pub fn fast(
+        &mut self,
+        policy: &Policy,
+        bounds: Bounds,
+        now: f64,
+        achieved_rps: Option<f64>,
+        looks: &[Sample],
+    ) -> Option<Plan> {
         if !policy.law.breaker || !now.is_finite() {
             return None;
         }

@@ -40,6 +40,43 @@ pub enum Failure {
 #[error("the HTTP client cannot be set up: {0}")]
 pub struct SetUpError(#[from] reqwest::Error);
 
+/// A client that follows no redirects, never retries by itself, and connects only where the guard lets it. Addresses that
+/// stand in a URL as such never reach its resolver: check those with [`check_url`].
+pub fn guarded_client(config: Config, timeout: Option<Duration>) -> Result<Client, SetUpError> {
+    let builder = Client::builder()
+        .user_agent(concat!("flyball/", env!("CARGO_PKG_VERSION")))
+        .redirect(redirect::Policy::none())
+        .retry(retry::never())
+        .referer(false)
+        // A proxy would resolve names itself, past the guard.
+        .no_proxy()
+        .connect_timeout(CONNECT_TIMEOUT)
+        .pool_max_idle_per_host(64)
+        .pool_idle_timeout(Duration::from_secs(30))
+        .dns_resolver(GuardedResolver { config });
+    Ok(match timeout {
+        Some(timeout) => builder.timeout(timeout),
+        None => builder,
+    }
+    .build()?)
+}
+
+/// What is wrong with a URL that looks good on paper: it cannot be parsed, or it names an address inside.
+pub fn check_url(url: &str, config: Config) -> Result<(), String> {
+    parse_url(url, config).map(drop).map_err(|failure| failure.to_string())
+}
+
+fn parse_url(url: &str, config: Config) -> Result<Url, Failure> {
+    let url = Url::parse(url).map_err(|error| Failure::Unsendable(format!("the URL is not valid: {error}")))?;
+    // Addresses in the URL never reach the resolver. The parser has already turned 2130706433 and 0x7f.1 into 127.0.0.1.
+    let host = url.host_str().unwrap_or_default();
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    match address {
+        Ok(address) if !config.allow_private && !is_public(address) => Err(Failure::Refused(Refused { host: host.to_owned() })),
+        _ => Ok(url),
+    }
+}
+
 /// The client of a process.
 pub struct HttpClient {
     client: Client,
@@ -49,37 +86,12 @@ pub struct HttpClient {
 impl HttpClient {
     /// Sets up the client.
     pub fn new(config: Config) -> Result<Self, SetUpError> {
-        let client = Client::builder()
-            .user_agent(concat!("flyball/", env!("CARGO_PKG_VERSION")))
-            .redirect(redirect::Policy::none())
-            .retry(retry::never())
-            .referer(false)
-            // A proxy would resolve names itself, past the guard.
-            .no_proxy()
-            .connect_timeout(CONNECT_TIMEOUT)
-            .pool_max_idle_per_host(64)
-            .pool_idle_timeout(Duration::from_secs(30))
-            .dns_resolver(GuardedResolver { config })
-            .build()?;
-        Ok(Self { client, config })
+        Ok(Self { client: guarded_client(config, None)?, config })
     }
 
     /// What is wrong with a URL that looks good on paper.
     pub fn check_url(&self, url: &str) -> Result<(), String> {
-        self.parse_url(url).map(drop).map_err(|failure| failure.to_string())
-    }
-
-    fn parse_url(&self, url: &str) -> Result<Url, Failure> {
-        let url = Url::parse(url).map_err(|error| Failure::Unsendable(format!("the URL is not valid: {error}")))?;
-        // Addresses in the URL never reach the resolver. The parser has already turned 2130706433 and 0x7f.1 into 127.0.0.1.
-        let host = url.host_str().unwrap_or_default();
-        let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
-        match address {
-            Ok(address) if !self.config.allow_private && !is_public(address) => {
-                Err(Failure::Refused(Refused { host: host.to_owned() }))
-            }
-            _ => Ok(url),
-        }
+        check_url(url, self.config)
     }
 
     /// Sends a request and reads what is needed of the answer, all within the request's time.
@@ -91,7 +103,7 @@ impl HttpClient {
     async fn exchange(&self, request: &Request) -> Result<Response, Failure> {
         let unsendable = |what: String| Failure::Unsendable(what);
         let method = request.method.parse().map_err(|_| unsendable("the method is not valid".to_owned()))?;
-        let mut call = self.client.request(method, self.parse_url(&request.url)?);
+        let mut call = self.client.request(method, parse_url(&request.url, self.config)?);
         if request.body_is_json && !request.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-type")) {
             call = call.header("content-type", "application/json");
         }

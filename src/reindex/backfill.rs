@@ -9,14 +9,15 @@ use serde_json::Value;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
-use super::args::{Args, OnBadDocument};
-use super::connect::{Connect, client};
+use super::args::{self, Args, OnBadDocument};
+use super::connect::{ANSWER_WITHIN, Connect};
 use super::flight::{Item, Landed, item_backoff, send, whole_backoff};
 use super::reader::Reader;
 use super::sink::{Sink, Trouble, Written};
 use super::source::{self, Source};
 use super::{Database, Pace, Progress, Window};
 use crate::jobs::{Checkpoint, CheckpointError, Context, Handler, Issue, Job, Outcome};
+use crate::outbound::{self, SetUpError};
 use crate::throttle::{Ask, LaneAsk, Limit, Name};
 
 /// The cursor is kept about so often; a killed worker repeats at most this much.
@@ -33,37 +34,39 @@ const REST: Duration = Duration::from_secs(15);
 /// Settings of the kind, the same for all its jobs.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
-    /// Whether an index may be at a private or loopback address. The sink's URL comes from whoever enqueued the job, so
-    /// the guard of the kind `http` belongs before the client that is given to [`ReindexHandler::with_client`].
+    /// Whether an index may be at a private, loopback or link-local address. The sink's URL comes from whoever enqueued the
+    /// job, so by default it may not.
     pub allow_private: bool,
 }
 
 /// Runs jobs of the kind `reindex`.
 pub struct ReindexHandler {
     connect: Connect,
-    config: Config,
+    guard: outbound::Config,
 }
 
 impl ReindexHandler {
     /// A handler that reads and writes `own`, usually the queue's database, where a job names no other. Without one it can
     /// check arguments, and run jobs that name their databases.
-    pub fn new(config: Config, own: Option<Database>) -> Self {
-        Self { connect: Connect { own, client: client() }, config }
+    pub fn new(config: Config, own: Option<Database>) -> Result<Self, SetUpError> {
+        let guard = outbound::Config { allow_private: config.allow_private };
+        let client = outbound::guarded_client(guard, Some(ANSWER_WITHIN))?;
+        Ok(Self { connect: Connect { own, client }, guard })
     }
 
-    /// The same with another HTTP client, for instance one that refuses private addresses.
-    pub fn with_client(mut self, client: reqwest::Client) -> Self {
-        self.connect.client = client;
-        self
-    }
-
-    /// The settings.
-    pub fn config(&self) -> &Config {
-        &self.config
+    /// Reads the arguments and looks at where they lead.
+    fn read(&self, args: &Value) -> Result<Args, Vec<Issue>> {
+        let args = Args::parse(args)?;
+        if let args::Sink::Elastic { url, .. } = &args.sink
+            && let Err(message) = outbound::check_url(url, self.guard)
+        {
+            return Err(vec![Issue { pointer: "/sink/url".to_owned(), message }]);
+        }
+        Ok(args)
     }
 
     async fn start(&self, job: &Job, context: &Context) -> Outcome {
-        let args = match Args::parse(&job.args) {
+        let args = match self.read(&job.args) {
             Ok(args) => args,
             Err(issues) => {
                 let list: Vec<_> = issues.iter().map(|i| format!("{} {}", i.pointer, i.message)).collect();
@@ -83,7 +86,7 @@ impl ReindexHandler {
 
 impl Handler for ReindexHandler {
     fn check(&self, args: &Value) -> Vec<Issue> {
-        Args::parse(args).err().unwrap_or_default()
+        self.read(args).err().unwrap_or_default()
     }
 
     fn run(&self, job: Job, context: Context) -> BoxFuture<'_, Outcome> {

@@ -9,9 +9,7 @@ use super::sink::{ElasticSink, PostgresSink, Sink, Trouble};
 use super::source::{self, PostgresSource, Source};
 
 /// Longest time without an answer to one bulk request.
-const ANSWER_WITHIN: Duration = Duration::from_secs(60);
-/// Longest time to reach the index.
-const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 
 /// What is needed to open sources and sinks.
 #[derive(Clone)]
@@ -49,16 +47,4 @@ impl Connect {
             (None, None) => Err("the job names no database and this process has none of its own".to_owned()),
         }
     }
-}
-
-/// A client that follows no redirects (an index has no business to send us elsewhere) and uses no proxy.
-pub(super) fn client() -> reqwest::Client {
-    reqwest::Client::builder()
-        .redirect(reqwest::redirect::Policy::none())
-        .no_proxy()
-        .connect_timeout(CONNECT_WITHIN)
-        .timeout(ANSWER_WITHIN)
-        .user_agent(concat!("flyball/", env!("CARGO_PKG_VERSION")))
-        .build()
-        .expect("a client without files or environment can be built")
 }

@@ -81,8 +81,12 @@ async fn it_indexes_finds_counts_and_removes() {
 
     let mixed = "{\"delete\":{\"_id\":\"7\"}}\n{\"create\":{\"_id\":\"8\"}}\n{}\n{\"index\":{\"_id\":\"9\"}}\n[1]\n";
     let answer = store.bulk("engines", mixed.to_owned()).await;
-    let statuses: Vec<_> =
-        answer["items"].as_array().unwrap().iter().map(|i| i.as_object().unwrap().values().next().unwrap()["status"].clone()).collect();
+    let statuses: Vec<_> = answer["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|i| i.as_object().unwrap().values().next().unwrap()["status"].clone())
+        .collect();
     assert_eq!(statuses, [200, 409, 400]);
     assert_eq!(store.get("engines/_count").await["count"], 299);
     assert_eq!(store.metric("search_store_documents_total ").await, 301.0);

@@ -105,7 +105,10 @@ async fn a_very_long_retry_after_is_left_to_the_throttle_of_the_job() {
 
     let outcome = run(100, &url, &Hands::at("-1"), json!({"concurrency": 1})).await;
 
-    assert!(matches!(outcome, Outcome::Throttled { delay: Some(delay), .. } if delay == Duration::from_secs(3600)), "{outcome:?}");
+    assert!(
+        matches!(outcome, Outcome::Throttled { delay: Some(delay), .. } if delay == Duration::from_secs(3600)),
+        "{outcome:?}"
+    );
 }
 
 #[tokio::test]
@@ -239,7 +242,8 @@ async fn a_stopped_handler_leaves_its_cursor_and_the_next_one_goes_on_from_it() 
     assert!(cursor > 0 && all(cursor).is_subset(&index.ids()));
     let sent = index.sent() as u64;
 
-    let next = Hands { cancelled: Default::default(), throttles: hands.throttles.clone(), checkpoints: hands.checkpoints.clone() };
+    let next =
+        Hands { cancelled: Default::default(), throttles: hands.throttles.clone(), checkpoints: hands.checkpoints.clone() };
     next.turn("-1");
     assert_eq!(run(5_000, &url, &next, json!({})).await, Outcome::Done);
     assert_eq!(index.ids(), all(5_000));

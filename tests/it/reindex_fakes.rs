@@ -221,11 +221,7 @@ impl Hands {
     }
 
     pub fn context(&self) -> Context {
-        Context {
-            cancelled: self.cancelled.clone(),
-            throttles: self.throttles.clone(),
-            checkpoints: self.checkpoints.clone(),
-        }
+        Context { cancelled: self.cancelled.clone(), throttles: self.throttles.clone(), checkpoints: self.checkpoints.clone() }
     }
 
     pub fn cursor(&self) -> u64 {

@@ -95,7 +95,9 @@ async fn a_key_that_would_lose_rows_is_refused() {
     )
     .await;
 
-    for (table, says) in [("twice", "not unique (2 appears twice)"), ("nulls", "is null in some rows"), ("gone", "does not exist")] {
+    for (table, says) in
+        [("twice", "not unique (2 appears twice)"), ("nulls", "is null in some rows"), ("gone", "does not exist")]
+    {
         let source = source(database.pool(), json!({"table": table, "key": "id"}), "id");
         let mut after: Option<Vec<String>> = None;
         let error = loop {
@@ -144,7 +146,8 @@ async fn a_full_text_table_is_made_filled_and_searched_and_a_bad_document_stands
     let database = database().await;
     let table = ["search".to_owned(), "documents".to_owned()];
     let sink = PostgresSink::open(Database::of(database.pool()), &table, Some(vec!["title".into()]), "english", 2);
-    let document = |id: &str, json: &str| Document { key: Arc::from([id.to_owned()]), id: Some(id.into()), json: Arc::from(json) };
+    let document =
+        |id: &str, json: &str| Document { key: Arc::from([id.to_owned()]), id: Some(id.into()), json: Arc::from(json) };
 
     sink.prepare().await.unwrap();
     sink.prepare().await.unwrap();
@@ -191,7 +194,7 @@ async fn a_worker_runs_it_from_a_table_into_an_index_and_into_a_table() {
     let change = Change { fields, by: "test".into(), create: true, ..Change::default() };
     store.set(&Name::new("reindex").unwrap(), &change).await.unwrap();
     let mut kinds = Kinds::default();
-    kinds.register(KIND, ReindexHandler::new(Config { allow_private: true }, Some(Database::of(&queue.pool))));
+    kinds.register(KIND, ReindexHandler::new(Config { allow_private: true }, Some(Database::of(&queue.pool))).unwrap());
     let metrics = Metrics::register(&mut prometheus_client::registry::Registry::default());
     let worker = Worker::start(runner::Config::default(), queue.clone(), store, kinds, metrics).await.unwrap();
     execute(

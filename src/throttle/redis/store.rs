@@ -96,7 +96,6 @@ impl RedisStore {
         Self { clock: Some(clock), ..self }
     }
 
-
     // --- keys ---
 
     fn key(&self, throttle: &Name, part: &str) -> String {
