@@ -39,7 +39,9 @@ pub fn draw(report: &Report, against: Option<&Report>, out: &Path) -> anyhow::Re
     {
         let root = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
         let (upper, lower) = root.split_vertically(SIZE.1 / 2);
-        let runs: Vec<(&Report, RGBColor)> = std::iter::once((report, GOVERNED)).chain(against.map(|a| (a, AGAINST))).collect();
+        let first = if report.settings.governor == "on" { GOVERNED } else { AGAINST };
+        let second = if first == GOVERNED { AGAINST } else { GOVERNED };
+        let runs: Vec<_> = std::iter::once((report, first)).chain(against.map(|a| (a, second))).collect();
         load_panel(&upper, &runs)
             .and_then(|()| rate_panel(&lower, &runs))
             .map_err(|error| anyhow::anyhow!("drawing: {error}"))?;
@@ -82,7 +84,7 @@ fn load_panel(area: &Area, runs: &[(&Report, RGBColor)]) -> Drawn {
     for (run, colour) in runs.iter().rev() {
         chart.draw_series(LineSeries::new(run.course.iter().map(|p| (p.t_s, p.load)), colour.stroke_width(2)))?;
     }
-    harder(&mut chart, settings.harder_after_s, 0.0, top)?;
+    harder(&mut chart, settings.harder_after_s, end_s, (0.0, top))?;
     heading(area, "load of the search store", runs, &[("setpoint", SETPOINT), ("overload", OVER)])
 }
 
@@ -105,6 +107,7 @@ fn rate_panel(area: &Area, runs: &[(&Report, RGBColor)]) -> Drawn {
         .label_style(label.clone())
         .axis_desc_style(label)
         .x_desc("seconds")
+        .x_label_formatter(&|t_s| format!("{t_s:.0}"))
         .y_label_formatter(&|rate| format!("{rate:.0}"))
         .draw()?;
     for (run, colour) in runs.iter().rev() {
@@ -113,7 +116,7 @@ fn rate_panel(area: &Area, runs: &[(&Report, RGBColor)]) -> Drawn {
         let rate = run.course.iter().map(|p| (p.t_s, p.rate.max(bottom)));
         chart.draw_series(LineSeries::new(rate, colour.stroke_width(2)))?;
     }
-    harder(&mut chart, runs[0].0.settings.harder_after_s, bottom, top)?;
+    harder(&mut chart, runs[0].0.settings.harder_after_s, end_s, (bottom, top))?;
     heading(area, "documents indexed per second (thin: the knob)", runs, &[])
 }
 
@@ -121,15 +124,16 @@ fn rate_panel(area: &Area, runs: &[(&Report, RGBColor)]) -> Drawn {
 fn harder<Y>(
     chart: &mut ChartContext<SVGBackend, Cartesian2d<plotters::coord::types::RangedCoordf64, Y>>,
     at_s: f64,
-    bottom: f64,
-    top: f64,
+    end_s: f64,
+    (bottom, top): (f64, f64),
 ) -> Drawn
 where
     Y: plotters::coord::ranged1d::Ranged<ValueType = f64>,
 {
     chart.draw_series(DashedLineSeries::new([(at_s, bottom), (at_s, top)], 3, 4, INK.stroke_width(1)))?;
     let style = ("sans-serif", 13).into_font().color(&INK);
-    chart.draw_series(std::iter::once(Text::new("  documents ten times harder", (at_s, top), style)))?;
+    let beside_s = at_s + 0.006 * end_s;
+    chart.draw_series(std::iter::once(Text::new("documents ten times harder", (beside_s, top), style)))?;
     Ok(())
 }
 

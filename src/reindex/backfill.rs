@@ -261,16 +261,16 @@ impl Backfill<'_> {
     async fn ask_and_send(&mut self) {
         let now = Instant::now();
         let want = self.pace.want(self.fitting(now));
-        let lanes = vec![LaneAsk { key: self.job.key.clone(), want, cost: 1.0 }];
+        // One unit that costs as many tokens as there are documents: see `Pace`.
+        let lanes = vec![LaneAsk { key: self.job.key.clone(), want: 1, cost: want as f64 }];
         let ask = Ask { throttle: self.throttle.clone(), lanes };
         let answer = self.context.throttles.acquire(&ask).await;
-        self.pace.learn(answer.effective_rps);
         let Some(grant) = answer.lanes.first() else { return };
-        let granted = grant.granted.min(want);
-        self.ask_at = Instant::now() + self.pace.pause(want, granted, grant.wait);
-        self.progress.trouble = if granted > 0 { None } else { grant.limit.as_ref().and_then(spell) };
-        let items = self.take(granted as usize, now);
-        if !items.is_empty() {
+        let granted = grant.granted > 0;
+        self.ask_at = Instant::now() + self.pace.learn(answer.effective_rps, want, granted, grant.wait);
+        self.progress.trouble = if granted { None } else { grant.limit.as_ref().and_then(spell) };
+        if granted {
+            let items = self.take(want, now);
             send(&mut self.flights, self.sink.clone(), items);
         }
     }

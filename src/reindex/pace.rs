@@ -1,58 +1,56 @@
-//! How many tokens to ask for, and how long to wait for the next ones.
+//! How many tokens to ask for at once, and how long to wait for them.
 
 use std::time::Duration;
 
 /// Seconds' worth of documents in one bulk request: small enough that a cut of the rate acts at once.
 const SLICE_S: f64 = 0.1;
+/// A slice that has to wait longer than this is halved: another throttle level is slower than the one we know.
+const PATIENCE: Duration = Duration::from_millis(250);
 /// Longest time without asking again, so that a turned knob acts within a second.
 const LONGEST_WAIT: Duration = Duration::from_millis(500);
 /// Shortest time without asking again.
-const SHORTEST_WAIT: Duration = Duration::from_millis(2);
+const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 
 /// Turns the throttle's answers into asks.
 ///
-/// One token is one document. A bulk request carries about a tenth of a second's documents: `want = rps × 0.1 s`, at
-/// least 1, at most `batch_docs`. After a short answer the next ask waits until a whole slice fits,
-/// `wait + (want - 1) / rps`, because asking as soon as one token is there would send documents one by one.
+/// One token is one document. A bulk request carries about a tenth of a second's documents, `rps × 0.1 s`, at least 1 and
+/// at most `batch_docs`. They are asked for as *one* unit that costs so many tokens: it is granted whole or not at all, the
+/// throttle tells exactly how long until it fits, and a slice dearer than the bucket leaves a debt, so that no refill is
+/// lost however small the bucket is.
 #[derive(Clone, Debug)]
 pub struct Pace {
     batch_docs: usize,
+    fits: usize,
     rps: f64,
 }
 
 impl Pace {
     /// A pace that knows no rate yet and asks for one document.
     pub fn new(batch_docs: usize) -> Self {
-        Self { batch_docs: batch_docs.max(1), rps: 0.0 }
+        let batch_docs = batch_docs.max(1);
+        Self { batch_docs, fits: batch_docs, rps: 0.0 }
     }
 
     /// Documents to ask for, given that so many are ready to be sent.
-    pub fn want(&self, ready: usize) -> u32 {
-        self.slice().min(ready).clamp(1, u32::MAX as usize) as u32
+    pub fn want(&self, ready: usize) -> usize {
+        let slice = if self.rps < 0.0 { self.batch_docs } else { (self.rps * SLICE_S).ceil() as usize };
+        slice.clamp(1, self.batch_docs).min(self.fits).min(ready).max(1)
     }
 
-    /// Learns the rate in force, -1 for unlimited.
-    pub fn learn(&mut self, effective_rps: f64) {
+    /// Learns from an answer: the rate in force (-1 for unlimited), whether `wanted` documents were granted, and if not, when
+    /// they will be. Answers how long to wait before asking again.
+    pub fn learn(&mut self, effective_rps: f64, wanted: usize, granted: bool, wait: Duration) -> Duration {
         if effective_rps.is_finite() {
             self.rps = effective_rps;
         }
-    }
-
-    /// How long to wait after `granted` of `want` documents, when the throttle says that the next one fits in `wait`.
-    pub fn pause(&self, want: u32, granted: u32, wait: Duration) -> Duration {
-        if granted >= want {
+        if granted {
+            self.fits = self.fits.saturating_mul(2).min(self.batch_docs);
             return Duration::ZERO;
         }
-        let more = (want.saturating_sub(1)) as f64;
-        let whole_slice = if self.rps > 0.0 { Duration::from_secs_f64((more / self.rps).min(1.0)) } else { Duration::ZERO };
-        wait.saturating_add(whole_slice).clamp(SHORTEST_WAIT, LONGEST_WAIT)
-    }
-
-    fn slice(&self) -> usize {
-        if self.rps < 0.0 {
-            return self.batch_docs;
+        if wait > PATIENCE {
+            self.fits = (wanted / 2).max(1);
         }
-        ((self.rps * SLICE_S).ceil() as usize).clamp(1, self.batch_docs)
+        wait.clamp(SHORTEST_WAIT, LONGEST_WAIT)
     }
 }
 
@@ -62,7 +60,7 @@ mod tests {
 
     fn at(rps: f64) -> Pace {
         let mut pace = Pace::new(500);
-        pace.learn(rps);
+        pace.learn(rps, 1, true, Duration::ZERO);
         pace
     }
 
@@ -76,18 +74,31 @@ mod tests {
     }
 
     #[test]
-    fn after_a_short_answer_it_waits_until_a_whole_slice_fits() {
-        let pause = at(1000.0).pause(100, 3, Duration::from_millis(1));
+    fn it_waits_for_as_long_as_it_was_told() {
+        let wait = Duration::from_millis(87);
 
-        assert_eq!(pause, Duration::from_millis(100));
-        assert_eq!(at(1000.0).pause(100, 100, Duration::ZERO), Duration::ZERO);
-        assert_eq!(at(5.0).pause(1, 0, Duration::from_millis(180)), Duration::from_millis(180));
+        assert_eq!(at(1000.0).learn(1000.0, 100, false, wait), wait);
+        assert_eq!(at(1000.0).learn(1000.0, 100, true, Duration::ZERO), Duration::ZERO);
+    }
+
+    #[test]
+    fn slices_shrink_where_a_key_or_a_tier_is_slower_than_the_throttle_and_grow_back() {
+        let mut pace = at(1000.0);
+        for wanted in [100, 50, 25, 12, 6, 3, 1] {
+            assert_eq!(pace.want(10_000), wanted);
+            pace.learn(1000.0, wanted, false, Duration::from_secs(1));
+        }
+
+        for _ in 0..7 {
+            pace.learn(1000.0, 1, true, Duration::ZERO);
+        }
+        assert_eq!(pace.want(10_000), 100);
     }
 
     #[test]
     fn a_stopped_throttle_is_asked_twice_a_second_and_never_in_a_spin() {
-        assert_eq!(at(0.0).pause(1, 0, Duration::from_secs(3600)), Duration::from_millis(500));
-        assert_eq!(at(0.0).pause(1, 0, Duration::ZERO), Duration::from_millis(2));
-        assert_eq!(at(f64::NAN).want(10), 1);
+        assert_eq!(at(0.0).learn(0.0, 1, false, Duration::from_secs(3600)), Duration::from_millis(500));
+        assert_eq!(at(0.0).learn(0.0, 1, false, Duration::ZERO), Duration::from_millis(1));
+        assert_eq!(at(5.0).learn(f64::NAN, 1, true, Duration::ZERO), Duration::ZERO);
     }
 }

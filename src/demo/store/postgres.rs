@@ -12,6 +12,9 @@ use super::answer::Done;
 use super::bulk::Entry;
 
 const PREPARE: [&str; 2] = ["create extension if not exists pg_trgm", "create schema if not exists store"];
+/// A quarter of the usual bound on disk for a demo, and no work in the background that nobody asked for.
+const TUNE: [&str; 3] =
+    ["alter system set max_wal_size = '256MB'", "alter system set autovacuum = off", "select pg_reload_conf()"];
 const EXISTS: &str = "select to_regclass($1) is not null";
 
 /// The documents and their indexes.
@@ -25,8 +28,8 @@ pub(super) struct Engine {
 }
 
 impl Engine {
-    /// Connects, and makes what must be there.
-    pub(super) async fn open(url: &str, cores: u32) -> Result<Self, sqlx::Error> {
+    /// Connects, and makes what must be there; an engine of our `own` is told to keep its log of changes small.
+    pub(super) async fn open(url: &str, cores: u32, own: bool) -> Result<Self, sqlx::Error> {
         let options: PgConnectOptions = url.parse()?;
         // With fsync off a commit is still written before it is answered: it survives the death of every process.
         let options = options.application_name("search store").options([
@@ -41,6 +44,11 @@ impl Engine {
                 .connect_lazy_with(options.clone())
         };
         let engine = Self { writers: pool(cores), readers: pool(2), known: Mutex::default() };
+        if own {
+            for statement in TUNE {
+                sqlx::query(statement).execute(&engine.writers).await?;
+            }
+        }
         for statement in PREPARE {
             sqlx::query(statement).execute(&engine.writers).await?;
         }

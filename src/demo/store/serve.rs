@@ -25,7 +25,7 @@ pub async fn serve(options: StoreOptions) -> anyhow::Result<()> {
     let stop = CancellationToken::new();
     stop_when_left_alone(&stop)?;
     let _ = rustix::process::nice(NICENESS);
-    let (url, _engine) = match options.database_url {
+    let (url, running) = match options.database_url {
         Some(url) => (url, None),
         None => {
             let dir = options.dir.clone();
@@ -33,7 +33,7 @@ pub async fn serve(options: StoreOptions) -> anyhow::Result<()> {
             (running.urls.database_url.clone(), Some(running))
         }
     };
-    let engine = Engine::open(&url, options.cores).await.map_err(|error| match error.as_database_error() {
+    let engine = Engine::open(&url, options.cores, running.is_some()).await.map_err(|error| match error.as_database_error() {
         Some(e) if e.message().contains("pg_trgm") => anyhow::Error::from(Unavailable(
             "Postgres' contrib modules are missing (pg_trgm); install with `sudo apt-get install -y postgresql-contrib`".into(),
         )),
@@ -44,6 +44,8 @@ pub async fn serve(options: StoreOptions) -> anyhow::Result<()> {
     println!("{}", serde_json::json!({"url": format!("http://{address}"), "pid": std::process::id()}));
     let app = router(Arc::new(Store::new(engine, options.cores, options.queue)));
     axum::serve(listener, app).with_graceful_shutdown(stop.cancelled_owned()).await?;
+    // Only now may the engine stop.
+    drop(running);
     Ok(())
 }
 
