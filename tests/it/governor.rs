@@ -98,9 +98,19 @@ impl Rig {
 
     /// A second of the world: jobs take what the throttle grants, the load follows, the governor is called.
     async fn second(&mut self) {
-        self.clock.fetch_add(SECOND_US, Ordering::SeqCst);
-        let lanes = vec![LaneAsk { key: String::new(), want: 100_000, cost: 1.0 }];
-        let granted = self.store.acquire(&Ask { throttle: self.name.clone(), lanes }).await.lanes[0].granted;
+        let ends = self.clock.load(Ordering::SeqCst) + SECOND_US;
+        let mut granted = 0;
+        loop {
+            let lanes = vec![LaneAsk { key: String::new(), want: 1000, cost: 1.0 }];
+            let grant = self.store.acquire(&Ask { throttle: self.name.clone(), lanes }).await.lanes.remove(0);
+            granted += grant.granted;
+            let next = self.clock.load(Ordering::SeqCst) + grant.wait.as_micros().max(10_000) as i64;
+            if next >= ends {
+                break;
+            }
+            self.clock.store(next, Ordering::SeqCst);
+        }
+        self.clock.store(ends, Ordering::SeqCst);
         {
             let mut world = self.world.lock().unwrap();
             world.now_s += 1.0;
