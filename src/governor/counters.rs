@@ -13,6 +13,10 @@ pub struct Counters {
     pub limited_us: f64,
 }
 
+/// Who takes this share of what a knob allows is limited by it, whatever the waiting time says: a worker that asks for many
+/// tokens at a time is told only to wait for the next one, and is served again much later.
+const USED_UP: f64 = 0.9;
+
 /// The same as rates.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Flow {
@@ -20,6 +24,14 @@ pub struct Flow {
     pub achieved_rps: f64,
     /// Share of the time in which somebody waited, 0 to 1.
     pub limiting_share: f64,
+}
+
+impl Flow {
+    /// The share of the time in which a knob of `rps` was the limit.
+    pub fn limited_by(&self, rps: f64) -> f64 {
+        let used = if rps > 0.0 { self.achieved_rps / rps } else { 0.0 };
+        if used >= USED_UP { used.min(1.0).max(self.limiting_share) } else { self.limiting_share }
+    }
 }
 
 impl Counters {
@@ -56,6 +68,13 @@ mod tests {
         assert_eq!(since(6_000_000, 150.0, 3_000_000.0), Some((10.0, 0.5)));
         assert_eq!(since(6_000_000, 99.0, 500_000.0), Some((0.0, 0.0)), "refunds");
         assert_eq!(since(6_000_000, 100.0, 9e9), Some((0.0, 1.0)));
+    }
+
+    #[test]
+    fn a_knob_that_is_used_up_is_the_limit_whatever_the_waiting_time_says() {
+        let flow = |achieved_rps, limiting_share| Flow { achieved_rps, limiting_share }.limited_by(100.0);
+        assert_eq!((flow(95.0, 0.1), flow(120.0, 0.1), flow(50.0, 0.1), flow(50.0, 0.8)), (0.95, 1.0, 0.1, 0.8));
+        assert_eq!(Flow { achieved_rps: 0.0, limiting_share: 0.2 }.limited_by(0.0), 0.2);
     }
 
     #[test]

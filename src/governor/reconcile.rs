@@ -498,7 +498,7 @@ fn observe(desk: &mut Desk, status: &Status, readings: Vec<Sample>, told: Option
         now: status.at_us as f64 / 1e6,
         readings,
         achieved_rps: flow.map(|flow| flow.achieved_rps),
-        limiting_share: flow.map(|flow| flow.limiting_share),
+        limiting_share: flow.map(|flow| flow.limited_by(status.knobs.rps)),
         mean_duration_s: step.and_then(|step| step.mean_duration_s()),
         completed: step.map_or(0.0, |step| step.completed),
         rejected: step.map_or(0.0, |step| step.rejected),

@@ -1,0 +1,370 @@
+//! The governor's loop on a real journal, a throttle in memory with a clock of ours, and a Prometheus that we play.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use axum::extract::{Form, State as Shared};
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
+use axum::routing::{get, post};
+use flyball::governor::postgres::{Error as JournalError, STATEMENTS};
+use flyball::governor::{Decision, Governor, Journal, Phase, Plan, Policy};
+use flyball::signals::{no_depth, no_feedback};
+use flyball::throttle::{Ask, Change, LaneAsk, MemoryStore, Mode, Name, Status, Store};
+use serde_json::json;
+
+use super::support;
+
+const SECOND_US: i64 = 1_000_000;
+
+/// What the plant and its exporter show.
+struct World {
+    now_s: f64,
+    average: f64,
+    scraped: Vec<(f64, f64)>,
+    down: bool,
+}
+
+type Seen = Arc<Mutex<World>>;
+
+/// A throttle, the plant behind it, and a governor.
+struct Rig {
+    clock: Arc<AtomicI64>,
+    store: Arc<MemoryStore>,
+    world: Seen,
+    url: String,
+    policy: Policy,
+    journal: Journal,
+    governor: Governor,
+    name: Name,
+    term: u64,
+    background: f64,
+    cost: f64,
+    _database: support::Database,
+}
+
+async fn query(Shared(world): Shared<Seen>, Form(form): Form<Vec<(String, String)>>) -> impl IntoResponse {
+    let world = world.lock().unwrap();
+    let at = SystemTime::UNIX_EPOCH + Duration::from_secs_f64(world.now_s);
+    let date = [(header::DATE, httpdate::fmt_http_date(at))];
+    if world.down {
+        return (StatusCode::SERVICE_UNAVAILABLE, date, "down".to_owned());
+    }
+    assert_eq!(form[0], ("query".to_owned(), "load[180s]".to_owned()));
+    let values: Vec<_> = world.scraped.iter().filter(|(at, _)| at + 1.0 <= world.now_s).map(|(at, v)| json!([at, v.to_string()])).collect();
+    let result = json!([{ "metric": {}, "values": values }]);
+    (StatusCode::OK, date, json!({ "status": "success", "data": { "resultType": "matrix", "result": result } }).to_string())
+}
+
+async fn page(Shared(world): Shared<Seen>) -> String {
+    format!("# TYPE load gauge\nload {}\n", world.lock().unwrap().average)
+}
+
+impl Rig {
+    async fn new(mode: &str) -> Self {
+        Self::with(mode, true).await
+    }
+
+    async fn with(mode: &str, probed: bool) -> Self {
+        let start_s = 1_700_000_000.0;
+        let world = Arc::new(Mutex::new(World { now_s: start_s, average: 0.2, scraped: Vec::new(), down: false }));
+        let app = axum::Router::new().route("/api/v1/query", post(query)).route("/metrics", get(page)).with_state(world.clone());
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move { axum::serve(listener, app).await });
+
+        let probe = if probed { format!("probe = \"{url}/metrics\"\nprobe_metric = \"load\"\n") } else { String::new() };
+        let text = format!(
+            "[[signal]]\nname = \"search-load\"\nquery = \"load\"\nsetpoint = 1.0\nlag_s = 5\n{probe}\n\
+             [governor]\ntick_s = 2\ngain = 4\nintegral_min_s = 6\nopen_min_s = 4\nclose_wait_s = 20\nconfirm_s = 10\nstale_hold_s = 20\nstale_half_s = 20\n"
+        );
+        let policy = Policy::parse(&text, "knobs/reindex.toml").unwrap().unwrap();
+        let clock = Arc::new(AtomicI64::new((start_s * 1e6) as i64));
+        let time = clock.clone();
+        let store = Arc::new(MemoryStore::new(Arc::new(move || time.load(Ordering::SeqCst))));
+        let name = Name::new("reindex").unwrap();
+        let knobs = [("rps", "20"), ("mode", mode), ("min", "1"), ("max", "2000"), ("safe_rps", "5")];
+        let fields = knobs.map(|(k, v)| (k.to_owned(), Some(v.to_owned()))).into();
+        let change = Change { fields, by: "seed".to_owned(), create: true, ..Change::default() };
+        store.set(&name, &change).await.unwrap();
+
+        let database = support::database().await;
+        let journal = Journal::new(database.pool().clone());
+        let governor = governor(&store, &journal, &url, &name, &policy);
+        let (background, cost) = (0.2, 0.01);
+        Self { clock, store, world, url, policy, journal, governor, name, term: 1, background, cost, _database: database }
+    }
+
+    /// A second of the world: jobs take what the throttle grants, the load follows, the governor is called.
+    async fn second(&mut self) {
+        let ends = self.clock.load(Ordering::SeqCst) + SECOND_US;
+        let mut granted = 0;
+        loop {
+            let lanes = vec![LaneAsk { key: String::new(), want: 1000, cost: 1.0 }];
+            let grant = self.store.acquire(&Ask { throttle: self.name.clone(), lanes }).await.lanes.remove(0);
+            granted += grant.granted;
+            let next = self.clock.load(Ordering::SeqCst) + grant.wait.as_micros().max(10_000) as i64;
+            if next >= ends {
+                break;
+            }
+            self.clock.store(next, Ordering::SeqCst);
+        }
+        self.clock.store(ends, Ordering::SeqCst);
+        {
+            let mut world = self.world.lock().unwrap();
+            world.now_s += 1.0;
+            let load = self.background + self.cost * f64::from(granted);
+            world.average += (load - world.average) * (1.0 - (-1.0f64 / 5.0).exp());
+            if world.now_s as u64 % 2 == 0 {
+                let sample = (world.now_s, world.average);
+                world.scraped.push(sample);
+            }
+            let oldest = world.now_s - 180.0;
+            world.scraped.retain(|(at, _)| *at > oldest);
+        }
+        let reports = [self.governor.fast(self.term).await, self.governor.tick(self.term).await];
+        assert!(reports.iter().all(|r| r.problems.is_empty()), "{reports:?}");
+    }
+
+    async fn run(&mut self, seconds: u32) {
+        for _ in 0..seconds {
+            self.second().await;
+        }
+    }
+
+    async fn status(&self) -> Status {
+        self.store.status(&self.name).await.unwrap().unwrap()
+    }
+
+    async fn rps(&self) -> f64 {
+        self.status().await.knobs.rps
+    }
+
+    fn now(&self) -> f64 {
+        self.clock.load(Ordering::SeqCst) as f64 / 1e6
+    }
+
+    fn load(&self) -> f64 {
+        self.world.lock().unwrap().average
+    }
+
+    async fn newest(&self) -> Decision {
+        self.journal.recent(Some("reindex"), 1).await.unwrap().pop().expect("a decision")
+    }
+}
+
+fn governor(store: &Arc<MemoryStore>, journal: &Journal, url: &str, name: &Name, policy: &Policy) -> Governor {
+    let policies = vec![(name.clone(), policy.clone())];
+    Governor::new(store.clone(), journal.clone(), url, no_depth(), policies, no_feedback()).unwrap()
+}
+
+#[tokio::test]
+async fn the_knob_is_turned_until_the_load_stands_at_the_setpoint() {
+    let mut rig = Rig::new("auto").await;
+    let mut told = rig.governor.decisions();
+    rig.run(300).await;
+
+    assert!((rig.load() - 1.0).abs() < 0.1, "load {}", rig.load());
+    let status = rig.status().await;
+    assert!((status.knobs.rps - 80.0).abs() < 8.0, "{}", status.knobs.rps);
+    assert_eq!((status.knobs.by.as_str(), status.knobs.term), ("governor", 1));
+    let lease_ms = status.knobs.valid_until_ms.expect("a lease") - status.at_us / 1000;
+    assert!((1..=15_000).contains(&lease_ms), "{lease_ms}");
+
+    let view = rig.governor.snapshot(rig.now()).remove(&rig.name).expect("a view");
+    let signal = &view.signals[0];
+    assert_eq!((signal.name.as_str(), signal.setpoint, signal.stale), ("search-load", 1.0, false));
+    assert!(signal.age_s.unwrap() < 5.0 && (signal.value.unwrap() - 1.0).abs() < 0.2);
+
+    let kept = rig.journal.recent(None, 1000).await.unwrap();
+    assert!(kept.len() > 10 && kept.len() < 140, "only news is kept: {}", kept.len());
+    assert!(kept.windows(2).all(|w| w[0].id > w[1].id && w[0].at >= w[1].at));
+    assert!(kept[0].reason.contains("search-load reads"), "{}", kept[0].reason);
+    assert_eq!(told.recv().await.unwrap(), *kept.last().unwrap());
+}
+
+#[tokio::test]
+async fn a_rate_that_a_person_writes_is_kept_and_not_raised_for_a_minute() {
+    let mut rig = Rig::new("auto").await;
+    rig.run(200).await;
+    rig.store.write_raw(&rig.name, "rps", "30");
+    for _ in 0..55 {
+        rig.second().await;
+        assert!(rig.rps().await <= 30.0, "{}", rig.rps().await);
+    }
+    assert_eq!(rig.newest().await.limiting, "person");
+    rig.run(120).await;
+    assert!(rig.rps().await > 60.0, "then it grows again: {}", rig.rps().await);
+}
+
+#[tokio::test]
+async fn a_stop_that_a_person_writes_stays_and_so_does_nonsense() {
+    let mut rig = Rig::new("auto").await;
+    rig.run(60).await;
+    for text in ["0", "ten"] {
+        rig.store.write_raw(&rig.name, "rps", text);
+        rig.run(90).await;
+        assert_eq!(rig.status().await.raw["rps"], text);
+    }
+    let view = rig.governor.snapshot(rig.now()).remove(&rig.name).unwrap();
+    assert!(view.reason.contains("the knob rps \"ten\""), "{}", view.reason);
+    rig.store.write_raw(&rig.name, "rps", "10");
+    rig.run(20).await;
+    assert_eq!(rig.rps().await, 10.0);
+}
+
+#[tokio::test]
+async fn in_manual_mode_the_hand_is_off_and_handing_back_is_bumpless() {
+    let mut rig = Rig::new("manual").await;
+    rig.run(60).await;
+    let status = rig.status().await;
+    assert_eq!((status.raw["rps"].as_str(), status.knobs.by.as_str()), ("20", "seed"));
+    rig.store.write_raw(&rig.name, "rps", "33");
+    rig.run(60).await;
+    assert!(rig.journal.recent(None, 10).await.unwrap().is_empty());
+
+    rig.store.write_raw(&rig.name, "mode", "auto");
+    rig.run(3).await;
+    let first = rig.rps().await;
+    assert!((first / 33.0 - 1.0).abs() < 0.15, "{first}");
+    rig.run(60).await;
+    assert!(rig.rps().await > 40.0, "no hold after handing back");
+}
+
+#[tokio::test]
+async fn in_shadow_mode_everything_is_recorded_and_nothing_written() {
+    let mut rig = Rig::new("shadow").await;
+    rig.run(120).await;
+    assert_eq!(rig.status().await.raw["rps"], "20");
+    let decision = rig.newest().await;
+    assert_eq!(decision.mode, Mode::Shadow);
+    assert!(decision.rps > 25.0, "would raise: {}", decision.rps);
+}
+
+#[tokio::test]
+async fn a_paused_throttle_is_left_alone() {
+    let mut rig = Rig::new("auto").await;
+    rig.run(60).await;
+    rig.store.write_raw(&rig.name, "paused", "1");
+    let before = rig.status().await.raw;
+    rig.run(60).await;
+    assert_eq!(rig.status().await.raw, before);
+}
+
+#[tokio::test]
+async fn without_prometheus_it_holds_then_decays_to_the_safe_rate_and_comes_back() {
+    let mut rig = Rig::new("auto").await;
+    rig.run(200).await;
+    let before = rig.rps().await;
+    rig.world.lock().unwrap().down = true;
+    let mut last = f64::INFINITY;
+    for second in 0..160 {
+        rig.second().await;
+        let rate = rig.rps().await;
+        if second > 4 {
+            assert!(rate <= last * 1.001, "never rises while blind: {rate} after {last}");
+        }
+        if second == 15 {
+            assert!((rate / before - 1.0).abs() < 0.06, "holds: {rate}");
+        }
+        last = rate;
+    }
+    assert_eq!(rig.rps().await, 5.0);
+    let view = rig.governor.snapshot(rig.now()).remove(&rig.name).unwrap();
+    assert_eq!(view.limiting, "stale");
+    assert!(view.signals[0].stale && view.signals[0].problem.as_ref().unwrap().contains("status 503"));
+
+    rig.world.lock().unwrap().down = false;
+    rig.run(200).await;
+    assert!((rig.load() - 1.0).abs() < 0.15, "load {}", rig.load());
+}
+
+#[tokio::test]
+async fn the_fast_path_stops_the_work_within_seconds_and_restarts_below_the_setpoint() {
+    let mut rig = Rig::new("auto").await;
+    rig.run(200).await;
+    rig.cost *= 10.0;
+    let mut seconds = 0;
+    while rig.status().await.effective_rps > 0.0 {
+        rig.second().await;
+        seconds += 1;
+        assert!(seconds <= 3, "load {}", rig.load());
+    }
+    let decision = rig.newest().await;
+    assert_eq!((decision.breaker, decision.limiting.as_str(), decision.rps), (Phase::Open, "breaker", 0.0));
+    assert!(decision.reason.contains("search-load rose to"), "{}", decision.reason);
+    assert_eq!(rig.status().await.raw["rps"], "0.000", "our own spelling of a stop");
+
+    rig.run(100).await;
+    assert!((rig.load() - 1.0).abs() < 0.15, "load {}", rig.load());
+    let trips = rig.journal.recent(None, 1000).await.unwrap().iter().filter(|d| d.reason.ends_with("stopped")).count();
+    assert_eq!(trips, 1, "no second overload");
+}
+
+#[tokio::test]
+async fn a_successor_goes_on_without_a_jump_and_the_old_leader_is_refused() {
+    let mut rig = Rig::new("auto").await;
+    rig.run(200).await;
+    let before = rig.rps().await;
+    let old = std::mem::replace(&mut rig.governor, governor(&rig.store, &rig.journal, &rig.url, &rig.name, &rig.policy));
+    rig.term = 2;
+    rig.run(4).await;
+    assert!((rig.rps().await / before - 1.0).abs() < 0.05);
+    assert_eq!(rig.status().await.knobs.term, 2);
+
+    let raw = rig.status().await.raw;
+    rig.clock.fetch_add(3 * SECOND_US, Ordering::SeqCst);
+    rig.world.lock().unwrap().now_s += 3.0;
+    assert!(old.tick(1).await.fenced);
+    assert_eq!(rig.status().await.raw, raw);
+}
+
+#[tokio::test]
+async fn after_a_lapsed_lease_it_starts_from_the_safe_rate() {
+    let mut rig = Rig::new("auto").await;
+    rig.run(200).await;
+    rig.clock.fetch_add(60 * SECOND_US, Ordering::SeqCst);
+    rig.world.lock().unwrap().now_s += 60.0;
+    assert_eq!(rig.status().await.effective_rps, 5.0);
+    rig.governor = governor(&rig.store, &rig.journal, &rig.url, &rig.name, &rig.policy);
+    rig.term = 2;
+    rig.run(4).await;
+    assert!(rig.rps().await < 8.0, "{}", rig.rps().await);
+}
+
+#[tokio::test]
+async fn the_journal_keeps_a_thousand_decisions_of_each_throttle_and_refuses_old_terms() {
+    let database = support::database().await;
+    let journal = Journal::new(database.pool().clone());
+    let decision = |throttle: &str, n: u32| {
+        let plan = Plan { rps: f64::from(n), limiting: "load".to_owned(), ..Plan::default() };
+        Decision::new(throttle, 1_700_000_000.0 + f64::from(n), &plan, 1.0, Mode::Auto)
+    };
+    journal.append(&decision("other", 0)).await.unwrap();
+    for n in 0..1010 {
+        journal.append(&decision("reindex", n)).await.unwrap();
+    }
+    let kept = journal.recent(Some("reindex"), 5000).await.unwrap();
+    assert_eq!(kept.len(), 1000);
+    assert_eq!((kept[0].rps, kept[999].rps), (1009.0, 10.0));
+    assert_eq!(kept[0].terms, json!({}));
+    assert_eq!(journal.recent(Some("other"), 10).await.unwrap().len(), 1);
+    assert_eq!(journal.recent(None, 3).await.unwrap().len(), 3);
+
+    assert!(journal.load("reindex").await.unwrap().is_none());
+    journal.save("reindex", 7, &json!({"a": 1})).await.unwrap();
+    journal.save("reindex", 7, &json!({"a": 2})).await.unwrap();
+    assert!(matches!(journal.save("reindex", 6, &json!({})).await, Err(JournalError::Fenced { term: 6, .. })));
+    assert_eq!(journal.load("reindex").await.unwrap(), Some((7, json!({"a": 2}))));
+    assert_eq!(journal.load_all().await.unwrap(), [("reindex".to_owned(), json!({"a": 2}))]);
+}
+
+#[tokio::test]
+async fn every_statement_of_the_journal_can_be_prepared() {
+    use sqlx::{Executor, SqlSafeStr};
+    let database = support::database().await;
+    for statement in STATEMENTS {
+        database.pool().prepare(statement.into_sql_str()).await.unwrap_or_else(|error| panic!("{statement}: {error}"));
+    }
+}
