@@ -32,6 +32,9 @@ pub use logging::start_logging;
 /// How long a process waits for Postgres and Redis when it starts.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// The policies of the throttles that are governed.
+pub(crate) type Policies = Vec<(Name, Policy)>;
+
 /// What a process does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Roles {
@@ -181,7 +184,7 @@ fn worker_config(settings: &Settings) -> runner::Config {
 }
 
 /// Reads every file of the knobs folder; a wrong one stops the start. A folder that is not there holds no files.
-pub(crate) fn read_knobs(dir: &Path) -> anyhow::Result<(Vec<KnobsFile>, Vec<(Name, Policy)>)> {
+pub(crate) fn read_knobs(dir: &Path) -> anyhow::Result<(Vec<KnobsFile>, Policies)> {
     if !dir.exists() {
         tracing::warn!(dir = %dir.display(), "there is no knobs folder; no throttle is seeded and no governor runs");
         return Ok((Vec::new(), Vec::new()));

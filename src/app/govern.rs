@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
-use super::clock;
+use super::{Policies, clock};
 use crate::config::Settings;
-use crate::governor::{Governor, Journal, Policy};
+use crate::governor::{Governor, Journal};
 use crate::jobs::Queue;
 use crate::service::Leader;
 use crate::signals::{DepthSource, Reading, no_feedback};
-use crate::throttle::{Name, Store};
+use crate::throttle::Store;
 
 /// How long a leader may be silent before another may lead.
 const LEASE: Duration = Duration::from_secs(10);
@@ -27,7 +27,7 @@ pub(super) fn governor(
     settings: &Settings,
     queue: &Queue,
     throttles: &Arc<dyn Store>,
-    policies: Vec<(Name, Policy)>,
+    policies: Policies,
 ) -> anyhow::Result<Governor> {
     Ok(Governor::new(
         throttles.clone(),

@@ -1,15 +1,20 @@
 //! Log lines on standard error.
 
+use std::io::IsTerminal;
+
 use tracing_subscriber::EnvFilter;
 
 use crate::config::{LogFormat, Settings};
 
 /// Starts logging as the settings say; a second call changes nothing.
 pub fn start_logging(settings: &Settings) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(&settings.log).map_err(|error| {
+    // Postgres' notices are told as info; they say nothing that an operator needs.
+    let wanted = if settings.log.contains("sqlx") { settings.log.clone() } else { format!("{},sqlx=warn", settings.log) };
+    let filter = EnvFilter::try_new(wanted).map_err(|error| {
         anyhow::anyhow!("log (environment FLYBALL_LOG) is {:?}: {error}; for instance info, or flyball=debug", settings.log)
     })?;
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let lines =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
     let _ = match settings.log_format {
         LogFormat::Text => lines.with_target(false).try_init(),
         LogFormat::Json => lines.json().flatten_event(true).try_init(),

@@ -5,6 +5,9 @@ const TEMPLATE: &str = include_str!("../../knobs/reindex.toml");
 /// The address in it.
 const PROBE: &str = "http://127.0.0.1:9201/metrics";
 
+/// The file of the throttle of jobs that name none.
+pub(super) const DEFAULT: &str = include_str!("../../knobs/default.toml");
+
 /// The throttle of the story.
 pub(super) const THROTTLE: &str = "reindex";
 

@@ -79,6 +79,7 @@ async fn tell(options: &Options, words: &Path, urls: &stack::Urls, store_url: &s
     }
     let watch = Watch::start(store.clone(), app.throttles.clone(), Name::new(THROTTLE)?);
     let began_s = first_document(&watch).await?;
+    #[expect(clippy::disallowed_methods, reason = "the report says when it was made")]
     let began_at = jiff::Timestamp::now();
     let harder_s = began_s + options.harder_after_s();
     let end_s = if options.headless { began_s + options.seconds } else { f64::INFINITY };
@@ -315,6 +316,9 @@ fn write_knobs(dir: &Path, store_url: &str) -> anyhow::Result<PathBuf> {
     std::fs::create_dir_all(&knobs_dir).with_context(|| format!("creating {}", knobs_dir.display()))?;
     let file = knobs_dir.join(format!("{THROTTLE}.toml"));
     std::fs::write(&file, knobs::render(store_url)).with_context(|| format!("writing {}", file.display()))?;
+    // For the jobs that people enqueue while they watch.
+    let default = knobs_dir.join("default.toml");
+    std::fs::write(&default, knobs::DEFAULT).with_context(|| format!("writing {}", default.display()))?;
     Ok(knobs_dir)
 }
 

@@ -52,7 +52,8 @@ async fn query(Shared(world): Shared<Seen>, Form(form): Form<Vec<(String, String
         return (StatusCode::SERVICE_UNAVAILABLE, date, "down".to_owned());
     }
     assert_eq!(form[0], ("query".to_owned(), "load[180s]".to_owned()));
-    let values: Vec<_> = world.scraped.iter().filter(|(at, _)| at + 1.0 <= world.now_s).map(|(at, v)| json!([at, v.to_string()])).collect();
+    let values: Vec<_> =
+        world.scraped.iter().filter(|(at, _)| at + 1.0 <= world.now_s).map(|(at, v)| json!([at, v.to_string()])).collect();
     let result = json!([{ "metric": {}, "values": values }]);
     (StatusCode::OK, date, json!({ "status": "success", "data": { "resultType": "matrix", "result": result } }).to_string())
 }
@@ -116,7 +117,7 @@ impl Rig {
             world.now_s += 1.0;
             let load = self.background + self.cost * f64::from(granted);
             world.average += (load - world.average) * (1.0 - (-1.0f64 / 5.0).exp());
-            if world.now_s as u64 % 2 == 0 {
+            if (world.now_s as u64).is_multiple_of(2) {
                 let sample = (world.now_s, world.average);
                 world.scraped.push(sample);
             }

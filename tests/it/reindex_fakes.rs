@@ -206,6 +206,7 @@ pub struct Hands {
 impl Hands {
     /// Hands with a throttle `reindex` at this rate.
     pub fn at(rps: &str) -> Self {
+        #[expect(clippy::disallowed_methods, reason = "the fake stands for a server, and servers have clocks")]
         let clock = || jiff::Timestamp::now().as_microsecond();
         let hands = Self {
             throttles: Arc::new(MemoryStore::new(Arc::new(clock))),
