@@ -1,11 +1,11 @@
-//! Exponential back-off with full jitter.
+//! Exponential back-off with equal jitter.
 //!
-//! Many workers that failed together must not come back together, so the delay is drawn evenly from nothing up to the
-//! exponential bound ("full jitter") instead of being that bound with a little noise.
+//! Many workers that failed together must not come back together, and none should come back at once, so half of the
+//! exponential bound is fixed and the other half is drawn evenly ("equal jitter").
 
 use std::time::Duration;
 
-/// The delay before try number `attempt + 1`, drawn from `[0, min(max, base * 2^attempt)]`.
+/// The delay before try number `attempt + 1`, drawn from the upper half of `[0, min(max, base * 2^attempt)]`.
 ///
 /// `unit_random` is a draw from `[0, 1)`; anything else is brought into that range, so that a bad source of randomness
 /// can make delays less even and never longer than `max`.
@@ -14,11 +14,11 @@ use std::time::Duration;
 /// use std::time::Duration;
 /// use flyball::control::backoff::delay;
 /// let (base, max) = (Duration::from_secs(1), Duration::from_secs(60));
-/// assert_eq!(delay(3, base, max, 0.5), Duration::from_secs(4));
+/// assert_eq!(delay(3, base, max, 0.5), Duration::from_secs(6));
 /// assert_eq!(delay(30, base, max, 1.0), max);
 /// ```
 pub fn delay(attempt: u32, base: Duration, max: Duration, unit_random: f64) -> Duration {
-    bound(attempt, base, max).mul_f64(super::within(unit_random, 0.0, 1.0)).min(max)
+    bound(attempt, base, max).mul_f64(0.5 + 0.5 * super::within(unit_random, 0.0, 1.0)).min(max)
 }
 
 /// The longest delay before try number `attempt + 1`.

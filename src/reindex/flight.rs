@@ -6,6 +6,7 @@ use tokio::task::JoinSet;
 
 use super::document::Document;
 use super::sink::{Sink, Trouble, Written};
+use crate::control::backoff;
 
 /// A document with its number in the window and how often it found the index busy.
 #[derive(Clone, Debug)]
@@ -33,15 +34,12 @@ pub(super) fn send(flights: &mut JoinSet<Landed>, sink: std::sync::Arc<dyn Sink>
 
 /// How long a busy document waits before it asks for tokens again: 0.1 s doubling to 10 s, half of it by chance.
 pub(super) fn item_backoff(tries: u32) -> Duration {
-    jittered(0.1, tries, 10.0)
+    let (first, most) = (Duration::from_millis(100), Duration::from_secs(10));
+    backoff::delay(tries.saturating_sub(1), first, most, rand::random())
 }
 
 /// How long everything waits after a bulk request failed as a whole: 0.5 s doubling to 30 s, half of it by chance.
 pub(super) fn whole_backoff(strikes: u32) -> Duration {
-    jittered(0.5, strikes, 30.0)
-}
-
-fn jittered(first_s: f64, times: u32, most_s: f64) -> Duration {
-    let full = (first_s * 2f64.powi(times.saturating_sub(1).min(30) as i32)).min(most_s);
-    Duration::from_secs_f64(full * (0.5 + 0.5 * rand::random::<f64>()))
+    let (first, most) = (Duration::from_millis(500), Duration::from_secs(30));
+    backoff::delay(strikes.saturating_sub(1), first, most, rand::random())
 }
