@@ -84,6 +84,12 @@ impl Default for Breaker {
 }
 
 impl Breaker {
+    /// False if some number cannot be computed with or stored.
+    pub(super) fn is_sound(&self) -> bool {
+        let numbers = [self.since, self.acted_at, self.v_trip, self.height, self.peak, self.restart_u];
+        numbers.into_iter().all(f64::is_finite)
+    }
+
     /// Moves every time by `by_s`, when the clock was set back.
     pub fn shift(&mut self, by_s: f64) {
         self.since += by_s;
@@ -94,7 +100,14 @@ impl Breaker {
 impl State {
     /// The fast path, every second: one raw look per probed signal. Trips on two looks in a row above the level, or on one far
     /// above it. `achieved_rps` is what was let through since the previous call, if that is known.
-    pub fn fast(&mut self, policy: &Policy, bounds: Bounds, now: f64, achieved_rps: Option<f64>, looks: &[Sample]) -> Option<Plan> {
+    pub fn fast(
+        &mut self,
+        policy: &Policy,
+        bounds: Bounds,
+        now: f64,
+        achieved_rps: Option<f64>,
+        looks: &[Sample],
+    ) -> Option<Plan> {
         if !policy.law.breaker || !now.is_finite() {
             return None;
         }

@@ -87,7 +87,10 @@ fn reason(state: &State, policy: &Policy, now: f64, before: f64, cause: &Cause) 
                 format!("{by} rose to {} x its setpoint{again}: stopped", number(breaker.height))
             } else {
                 let ago = seconds(now - breaker.since);
-                format!("{by} rose to {} x its setpoint {ago} ago{again}; it starts again when the load is gone", number(breaker.height))
+                format!(
+                    "{by} rose to {} x its setpoint {ago} ago{again}; it starts again when the load is gone",
+                    number(breaker.height)
+                )
             }
         }
         Cause::Signal { index, clamps } => {
@@ -100,7 +103,11 @@ fn reason(state: &State, policy: &Policy, now: f64, before: f64, cause: &Cause) 
                 number(about.setpoint),
                 seconds(age)
             );
-            format!("{reads}: {}{}", motion(before, state.knob), clamps.last().map_or_else(String::new, |c| bound(state, now, *c)))
+            format!(
+                "{reads}: {}{}",
+                motion(before, state.knob),
+                clamps.last().map_or_else(String::new, |c| bound(state, now, *c))
+            )
         }
     }
 }

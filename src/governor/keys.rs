@@ -71,7 +71,13 @@ const fn flag(name: &'static str, default: bool, what: &'static str) -> Key {
 
 /// Every key there is.
 pub const KEYS: &[Key] = &[
-    signal("name", "", Default::Required, Allowed::Text(64), "What people call it: letters, digits and `. _ -`. Unique in the file."),
+    signal(
+        "name",
+        "",
+        Default::Required,
+        Allowed::Text(64),
+        "What people call it: letters, digits and `. _ -`. Unique in the file.",
+    ),
     signal(
         "kind",
         "",
@@ -124,27 +130,79 @@ pub const KEYS: &[Key] = &[
         Allowed::Text(1024),
         "Address of the exporter's own page. The breaker reads it every second, past Prometheus. Loads only.",
     ),
-    signal("probe_metric", "", Default::Depends("required with probe"), Allowed::Text(512), "The metric on that page: `name` or `name{label=\"value\"}`."),
+    signal(
+        "probe_metric",
+        "",
+        Default::Depends("required with probe"),
+        Allowed::Text(512),
+        "The metric on that page: `name` or `name{label=\"value\"}`.",
+    ),
     number("tick_s", "s", 5.0, 1.0, 60.0, "How often the rate is decided."),
     number("gain", "", 1.2, 0.05, 10.0, "Nats of rate per unit of relative error, at a lag of 60 s."),
     number("integral_min_s", "s", 20.0, 2.0, 600.0, "Shortest integral time; a longer lag makes it longer."),
     number("derivative_s", "s", 5.0, 0.0, 60.0, "Derivative time, at a lag of 60 s."),
     number("up_per_min", "factor", 4.0, 1.05, 100.0, "The rate grows at most by this factor a minute. It may fall at once."),
-    number("hold_s", "s", 60.0, 0.0, 86_400.0, "After a person wrote `rps`, the governor does not raise it for this long. It may lower it."),
-    number("stale_hold_s", "s", 60.0, 2.0, 3600.0, "Without a new sample the rate is held for this long (or 3.5 usual spacings, if longer)."),
+    number(
+        "hold_s",
+        "s",
+        60.0,
+        0.0,
+        86_400.0,
+        "After a person wrote `rps`, the governor does not raise it for this long. It may lower it.",
+    ),
+    number(
+        "stale_hold_s",
+        "s",
+        60.0,
+        2.0,
+        3600.0,
+        "Without a new sample the rate is held for this long (or 3.5 usual spacings, if longer).",
+    ),
     number("stale_half_s", "s", 60.0, 1.0, 3600.0, "Then it halves in this time, down to `safe_rps`."),
     flag("breaker", true, "Whether an overload stops the work at once."),
     number("open_min_s", "s", 20.0, 1.0, 3600.0, "Shortest stop after a trip; doubled by every re-trip, up to 16 times."),
-    number("close_wait_s", "s", 120.0, 0.0, 3600.0, "Longest wait for a slow average to forget the overload, once the load itself is gone."),
-    number("confirm_s", "s", 60.0, 0.0, 3600.0, "After a restart the rate is not raised until a sample confirms it, or for this long."),
-    number("restart", "share", 0.6, 0.05, 1.0, "The restart's share of the rate that the model has room for; halved by every re-trip."),
+    number(
+        "close_wait_s",
+        "s",
+        120.0,
+        0.0,
+        3600.0,
+        "Longest wait for a slow average to forget the overload, once the load itself is gone.",
+    ),
+    number(
+        "confirm_s",
+        "s",
+        60.0,
+        0.0,
+        3600.0,
+        "After a restart the rate is not raised until a sample confirms it, or for this long.",
+    ),
+    number(
+        "restart",
+        "share",
+        0.6,
+        0.05,
+        1.0,
+        "The restart's share of the rate that the model has room for; halved by every re-trip.",
+    ),
     number("retrip_s", "s", 300.0, 0.0, 86_400.0, "A trip within this time after a restart is a re-trip."),
     number("quota_margin", "share", 0.02, 0.0, 0.5, "How far below a learned quota a ratio signal stays."),
     number("quiet_s", "s", 600.0, 10.0, 86_400.0, "Without a refusal for this long a ratio signal no longer limits."),
-    flag("durations", false, "Whether to let *work* through (rate x mean duration): an inner loop that answers dearer jobs in seconds. For jobs whose duration is mostly the resource's own."),
+    flag(
+        "durations",
+        false,
+        "Whether to let *work* through (rate x mean duration): an inner loop that answers dearer jobs in seconds. For jobs whose duration is mostly the resource's own.",
+    ),
     flag("observer", true, "Whether to learn which part of the load is ours."),
     flag("predictor", true, "Whether to carry late samples to now with what was let through since."),
-    number("noise_max", "share", 0.12, 0.01, 1.0, "Sample-to-sample noise, relative to the setpoint, above which samples are averaged."),
+    number(
+        "noise_max",
+        "share",
+        0.12,
+        0.01,
+        1.0,
+        "Sample-to-sample noise, relative to the setpoint, above which samples are averaged.",
+    ),
     number("filter_max_s", "s", 60.0, 0.0, 600.0, "The longest such average."),
 ];
 
@@ -193,10 +251,19 @@ pub fn reference() -> String {
          line and reason. This page is made from the table that the parser itself uses (`src/governor/keys.rs`).\n",
     );
     for (part, title, about) in [
-        (Part::Signal, "[[signal]]", "What is measured, and the value to hold. Any number up to 16; the one that asks for the lowest rate decides."),
-        (Part::Governor, "[governor]", "Overrides of the law's defaults. None is needed: the defaults fit every plant that was tried."),
+        (
+            Part::Signal,
+            "[[signal]]",
+            "What is measured, and the value to hold. Any number up to 16; the one that asks for the lowest rate decides.",
+        ),
+        (
+            Part::Governor,
+            "[governor]",
+            "Overrides of the law's defaults. None is needed: the defaults fit every plant that was tried.",
+        ),
     ] {
-        text += &format!("\n## `{title}`\n\n{about}\n\n| key | default | unit | allowed | what it does |\n|---|---|---|---|---|\n");
+        text +=
+            &format!("\n## `{title}`\n\n{about}\n\n| key | default | unit | allowed | what it does |\n|---|---|---|---|---|\n");
         for key in KEYS.iter().filter(|k| k.part == part) {
             let (default, allowed) = (key.default.words(), key.allowed.words());
             text += &format!("| `{}` | {default} | {} | {allowed} | {} |\n", key.name, key.unit, key.what);

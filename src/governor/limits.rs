@@ -85,7 +85,15 @@ impl Clamp {
 
 impl State {
     /// Sets `u` to `asked` as far as the limits allow, and answers those that acted, in order.
-    pub(super) fn limit(&mut self, policy: &Policy, bounds: Bounds, seen: &Observation, now: f64, dt: f64, asked: f64) -> Vec<Clamp> {
+    pub(super) fn limit(
+        &mut self,
+        policy: &Policy,
+        bounds: Bounds,
+        seen: &Observation,
+        now: f64,
+        dt: f64,
+        asked: f64,
+    ) -> Vec<Clamp> {
         let mut clamps = Vec::new();
         let mut u = asked;
         let mut lower = |u: &mut f64, bound: f64, clamp: Clamp| {

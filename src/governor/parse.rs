@@ -65,7 +65,11 @@ fn check_names(report: &mut Report, policy: &Policy, place: &Spanned<DeValue>) {
             let places = tables.filter_map(|t| t.get_ref().as_table()?.iter().find(|(k, _)| k.get_ref() == "name"));
             let same = places.filter(|(_, v)| v.get_ref().as_str() == Some(&signal.name)).map(|(_, v)| v.span());
             let place = same.max_by_key(|span| span.start).unwrap_or_else(|| place.span());
-            report.refuse(&place, "signal.name", format!("{:?} is the name of another signal too; give each its own", signal.name));
+            report.refuse(
+                &place,
+                "signal.name",
+                format!("{:?} is the name of another signal too; give each its own", signal.name),
+            );
         }
     }
 }
@@ -123,10 +127,9 @@ fn signal(report: &mut Report, table: &Spanned<DeValue>) -> Option<Signal> {
         setpoint,
         trip: values.given_number("trip").unwrap_or(2.0 * setpoint),
         lag_s: if kind == Kind::Ratio { 0.0 } else { lag_s },
-        probe: values.given("probe").then(|| Look {
-            url: values.text("probe").trim().to_owned(),
-            metric: values.text("probe_metric").trim().to_owned(),
-        }),
+        probe: values
+            .given("probe")
+            .then(|| Look { url: values.text("probe").trim().to_owned(), metric: values.text("probe_metric").trim().to_owned() }),
     };
     check(report, &values, &signal);
     Some(signal)
@@ -152,7 +155,8 @@ fn check(report: &mut Report, values: &Values, signal: &Signal) {
     }
     match signal.source {
         Source::Prometheus | Source::Depth if signal.query.is_empty() => {
-            let wanted = if signal.source == Source::Depth { "the name of the throttle whose ready jobs count" } else { "a PromQL query" };
+            let wanted =
+                if signal.source == Source::Depth { "the name of the throttle whose ready jobs count" } else { "a PromQL query" };
             refuse("query", format!("is missing; use {wanted}"));
         }
         Source::Depth if signal.kind != Kind::Load => refuse("kind", "must be \"load\" for source \"depth\"".to_owned()),
@@ -167,7 +171,9 @@ fn check(report: &mut Report, values: &Values, signal: &Signal) {
         Some(look) if !look.url.starts_with("http://") && !look.url.starts_with("https://") => {
             refuse("probe", format!("{:?} is not an address; use http://host:port/path", look.url));
         }
-        Some(_) if !values.given("probe_metric") => refuse("probe_metric", "is missing; name the metric on the probe's page".to_owned()),
+        Some(_) if !values.given("probe_metric") => {
+            refuse("probe_metric", "is missing; name the metric on the probe's page".to_owned())
+        }
         Some(look) => {
             if let Err(reason) = Series::parse(&look.metric) {
                 refuse("probe_metric", reason);

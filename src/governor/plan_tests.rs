@@ -55,7 +55,14 @@ fn a_tenfold_cost_step_is_caught_by_the_probe_and_recovered_within_a_minute() {
 
 #[test]
 fn quick_settings_bear_noise_later_samples_and_rough_guesses_of_the_lag() {
-    for (noise, visible_s, lag_s, step) in [(0.1, 1.0, 5.0, 10.0), (0.0, 5.0, 5.0, 10.0), (0.1, 3.0, 12.0, 10.0), (0.05, 1.0, 2.0, 10.0), (0.05, 1.0, 5.0, 3.0), (0.05, 1.0, 5.0, 30.0)] {
+    for (noise, visible_s, lag_s, step) in [
+        (0.1, 1.0, 5.0, 10.0),
+        (0.0, 5.0, 5.0, 10.0),
+        (0.1, 3.0, 12.0, 10.0),
+        (0.05, 1.0, 2.0, 10.0),
+        (0.05, 1.0, 5.0, 3.0),
+        (0.05, 1.0, 5.0, 30.0),
+    ] {
         let mut plant = Plant::quick();
         (plant.noise, plant.visible_s, plant.lag_s) = (noise, visible_s, lag_s);
         plant.run(900);
@@ -64,7 +71,8 @@ fn quick_settings_bear_noise_later_samples_and_rough_guesses_of_the_lag() {
         plant.cost *= step;
         plant.run(300);
         let over = plant.since(900.0).filter(|s| s.load > 1.2).count();
-        let trips = plant.since(900.0).zip(plant.since(901.0)).filter(|(a, b)| a.phase != Phase::Open && b.phase == Phase::Open).count();
+        let trips =
+            plant.since(900.0).zip(plant.since(901.0)).filter(|(a, b)| a.phase != Phase::Open && b.phase == Phase::Open).count();
         let back = plant.since(910.0).find(|s| s.knob >= 0.8 * plant.room()).map_or(f64::NAN, |s| s.t - 900.0);
         assert!(over <= 25 && trips <= 2 && back <= 100.0, "{case}: {over} s over, {trips} trips, back after {back} s");
         assert!((plant.mean_load(1050.0) - 1.0).abs() < 0.1, "{case}: {}", plant.mean_load(1050.0));
@@ -332,7 +340,8 @@ proptest! {
                 prop_assert!(!plan.reason.contains("NaN") && !plan.reason.contains("inf"), "{}", plan.reason);
             }
             let stored = serde_json::to_value(&state).unwrap();
-            prop_assert!(State::resume(stored, &plant.policy, now).is_some());
+            let text = stored.to_string();
+            prop_assert!(State::resume(stored, &plant.policy, now).is_some(), "{text}");
         }
     }
 

@@ -155,7 +155,13 @@ impl Plant {
         if (self.now as u64).is_multiple_of(self.policy.law.tick_s as u64) {
             self.tick(rate);
         }
-        self.record.push(Second { t: self.now, knob: self.knob, load: self.load, average: self.average, phase: self.plan.breaker });
+        self.record.push(Second {
+            t: self.now,
+            knob: self.knob,
+            load: self.load,
+            average: self.average,
+            phase: self.plan.breaker,
+        });
     }
 
     fn tick(&mut self, rate: f64) {

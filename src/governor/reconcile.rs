@@ -118,7 +118,9 @@ impl Governor {
     ) -> Result<Self, signals::Error> {
         let governed = |(name, policy): (Name, Policy)| {
             let probed = policy.signals.iter().filter_map(|s| Some((s.name.clone(), s.probe.as_ref()?)));
-            let probes = probed.map(|(name, look)| Ok((name, Probe::new(&look.url, &look.metric)?))).collect::<Result<_, signals::Error>>()?;
+            let probes = probed
+                .map(|(name, look)| Ok((name, Probe::new(&look.url, &look.metric)?)))
+                .collect::<Result<_, signals::Error>>()?;
             let desk = AsyncMutex::new(Desk::default());
             Ok(Governed { name, policy, probes, desk, view: Mutex::default(), problems: Mutex::default() })
         };
@@ -172,7 +174,11 @@ impl Governor {
         self.round(probed.map(|t| self.fast_one(t, term)), "fast path").await
     }
 
-    async fn round<F: Future<Output = (Name, Result<Report, Trouble>)>>(&self, work: impl Iterator<Item = F>, what: &str) -> Report {
+    async fn round<F: Future<Output = (Name, Result<Report, Trouble>)>>(
+        &self,
+        work: impl Iterator<Item = F>,
+        what: &str,
+    ) -> Report {
         let mut total = Report::default();
         for (name, outcome) in join_all(work).await {
             match outcome {
@@ -244,7 +250,9 @@ impl Governor {
         };
         if let Some(why) = hands_off {
             state.follow(policy, bounds, &seen, knobs.rps, &why);
-            if knobs.mode != Mode::Auto && let Some(raw) = raw {
+            if knobs.mode != Mode::Auto
+                && let Some(raw) = raw
+            {
                 // What a person set in manual mode is where the governor goes on from, not an edit to be held.
                 state.will_write(raw);
             }
@@ -323,7 +331,8 @@ impl Governor {
         plan: Plan,
     ) -> Result<Report, Trouble> {
         tracing::warn!(throttle.name = %throttle.name, reason = %plan.reason, "the breaker tripped");
-        let written = if status.knobs.mode == Mode::Auto { self.write(throttle, term, status, &plan, BREAKERS_ZERO).await? } else { 0 };
+        let written =
+            if status.knobs.mode == Mode::Auto { self.write(throttle, term, status, &plan, BREAKERS_ZERO).await? } else { 0 };
         let now = status.at_us as f64 / 1e6;
         let decision = Decision::new(throttle.name.as_str(), now, &plan, status.knobs.rps, status.knobs.mode);
         self.keep(throttle, term, state).await?;
@@ -332,7 +341,14 @@ impl Governor {
     }
 
     /// Keeps the state, then turns the knob if it must move or its lease must be renewed.
-    async fn turn(&self, throttle: &Governed, term: u64, status: &Status, state: &mut State, plan: &Plan) -> Result<usize, Trouble> {
+    async fn turn(
+        &self,
+        throttle: &Governed,
+        term: u64,
+        status: &Status,
+        state: &mut State,
+        plan: &Plan,
+    ) -> Result<usize, Trouble> {
         let text = spell(plan.rps);
         state.will_write(&text);
         self.keep(throttle, term, state).await?;
@@ -347,7 +363,9 @@ impl Governor {
     async fn write(&self, throttle: &Governed, term: u64, status: &Status, plan: &Plan, text: &str) -> Result<usize, Trouble> {
         let until_ms = status.at_us / 1000 + (lease_s(&throttle.policy) * 1e3) as i64;
         let change = Change {
-            fields: [("rps", text.to_owned()), ("valid_until", until_ms.to_string())].map(|(k, v)| (k.to_owned(), Some(v))).into(),
+            fields: [("rps", text.to_owned()), ("valid_until", until_ms.to_string())]
+                .map(|(k, v)| (k.to_owned(), Some(v)))
+                .into(),
             term: Some(term),
             if_rps: status.raw.get("rps").cloned(),
             by: "governor".to_owned(),
@@ -430,7 +448,11 @@ impl Governor {
                     if problems.remove(&about.name).is_some() {
                         tracing::info!(throttle.name = %throttle.name, signal = about.name, "the signal is read again");
                     }
-                    samples.extend(readings.iter().map(|r| Sample { signal: about.name.clone(), value: Some(r.value), at: r.at }));
+                    samples.extend(readings.iter().map(|r| Sample {
+                        signal: about.name.clone(),
+                        value: Some(r.value),
+                        at: r.at,
+                    }));
                 }
                 Err(error) => {
                     let told = error.to_string();

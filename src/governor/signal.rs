@@ -227,9 +227,30 @@ impl Signal {
     /// False if some number cannot be computed with or stored.
     pub(super) fn is_sound(&self) -> bool {
         let (front, observer) = (&self.front, &self.observer);
-        let own = [self.u, self.e, self.ebar, self.kc, self.ti_s, self.pid.integral, self.memory.0, self.share, self.trip_x, self.trip_z];
-        let seen = [front.x, front.z, front.xf, front.gap_s, front.span_s, front.mean, front.var, front.dif, front.lag_s, front.tau_s];
-        let model = [observer.b, observer.c.unwrap_or(0.0), observer.bb, observer.bc, observer.cc, observer.noise, observer.nu];
+        let own = [
+            self.u,
+            self.e,
+            self.ebar,
+            self.kc,
+            self.ti_s,
+            self.pid.integral,
+            self.memory.0,
+            self.share,
+            self.trip_x,
+            self.trip_z,
+        ];
+        let seen =
+            [front.x, front.z, front.xf, front.gap_s, front.span_s, front.mean, front.var, front.dif, front.lag_s, front.tau_s];
+        let model = [
+            observer.b,
+            observer.c.unwrap_or(0.0),
+            observer.bb,
+            observer.bc,
+            observer.cc,
+            observer.noise,
+            observer.nu,
+            observer.top,
+        ];
         let maybe = [self.xp, self.quota, self.pid.previous].into_iter().flatten();
         own.into_iter().chain(seen).chain(model).chain(maybe).all(f64::is_finite)
     }

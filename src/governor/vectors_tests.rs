@@ -41,7 +41,8 @@ fn near(name: &str, row: usize, got: f64, expected: &Value) {
 
 /// The row's samples; `only` is the name where a row lists them for one signal alone.
 fn samples(row: &Value, only: &str) -> Vec<Sample> {
-    let pair = |signal: &str, pair: &Value| Sample { signal: signal.to_owned(), value: pair[1].as_f64(), at: pair[0].as_f64().unwrap() };
+    let pair =
+        |signal: &str, pair: &Value| Sample { signal: signal.to_owned(), value: pair[1].as_f64(), at: pair[0].as_f64().unwrap() };
     match &row["new"] {
         Value::Object(by_name) => {
             by_name.iter().flat_map(|(name, list)| list.as_array().unwrap().iter().map(move |p| pair(name, p))).collect()

@@ -45,7 +45,11 @@ fn because(asked: &Asked, status: &Status) -> String {
     }
     if status.lease_lapsed {
         let since = knobs.valid_until_ms.map_or_else(String::new, |ms| format!(" for {}", seconds(asked.now - ms as f64 / 1e3)));
-        let runs = if status.effective_rps == 0.0 { "is stopped (rps 0)".to_owned() } else { format!("runs at {} rps", number(status.effective_rps)) };
+        let runs = if status.effective_rps == 0.0 {
+            "is stopped (rps 0)".to_owned()
+        } else {
+            format!("runs at {} rps", number(status.effective_rps))
+        };
         return format!(
             "{runs}, no faster than safe_rps {}, because no governor has renewed its knob{since}; is a process with the governor role running?",
             number(knobs.safe_rps)
@@ -68,7 +72,7 @@ fn because(asked: &Asked, status: &Status) -> String {
 /// A rate that a person set.
 fn by_hand(asked: &Asked, status: &Status) -> String {
     match status.effective_rps {
-        r if r == 0.0 => format!("is stopped: rps 0 was set{}", writer(asked, status, "by")),
+        0.0 => format!("is stopped: rps 0 was set{}", writer(asked, status, "by")),
         r if r < 0.0 => format!("runs without a limit: rps -1 was set{}", writer(asked, status, "by")),
         r => format!("runs at {} rps because that was set{}", number(r), writer(asked, status, "by")),
     }
@@ -83,11 +87,18 @@ fn governed(asked: &Asked, status: &Status) -> String {
         return format!("is stopped by its breaker: {}", view.reason);
     }
     if status.effective_rps == 0.0 {
-        return format!("is stopped: somebody set rps 0, and the governor leaves it so until somebody sets a rate{}", writer(asked, status, "; last written by"));
+        return format!(
+            "is stopped: somebody set rps 0, and the governor leaves it so until somebody sets a rate{}",
+            writer(asked, status, "; last written by")
+        );
     }
-    let runs = if status.effective_rps < 0.0 { "runs without a limit".to_owned() } else { format!("runs at {} rps", number(status.effective_rps)) };
+    let runs = if status.effective_rps < 0.0 {
+        "runs without a limit".to_owned()
+    } else {
+        format!("runs at {} rps", number(status.effective_rps))
+    };
     let signal = view.signal.as_ref().and_then(|name| view.signals.iter().find(|s| s.name == *name));
-    let reads = signal.map_or_else(|| view.reason.clone(), |s| reads(s));
+    let reads = signal.map_or_else(|| view.reason.clone(), reads);
     let stale: Vec<&str> = view.signals.iter().filter(|s| s.stale).map(|s| s.name.as_str()).collect();
     let cause = match view.limiting.as_str() {
         _ if !stale.is_empty() => format!("{}{}", blind(view, &stale), problem(view, &stale)),
@@ -116,7 +127,11 @@ fn blind(view: &View, stale: &[&str]) -> String {
     let ages = view.signals.iter().filter(|s| s.stale).filter_map(|s| s.age_s);
     let oldest = ages.fold(None, |most: Option<f64>, age| Some(most.map_or(age, |m| m.max(age))));
     match oldest {
-        Some(age) => format!("there has been no new reading of {} for {}: it is lowered towards safe_rps and not raised", stale.join(", "), seconds(age)),
+        Some(age) => format!(
+            "there has been no new reading of {} for {}: it is lowered towards safe_rps and not raised",
+            stale.join(", "),
+            seconds(age)
+        ),
         None => format!("{} has never been read: it is lowered towards safe_rps and not raised", stale.join(", ")),
     }
 }

@@ -99,15 +99,24 @@ fn a_hand_on_the_knob_has_a_name_a_time_and_a_reason() {
 #[test]
 fn nonsense_and_a_lapsed_lease_are_told_first() {
     let mut nonsense = status(5.0, Mode::Auto);
-    nonsense.problems.push(Problem { field: "rps".to_owned(), message: "\"ten\" cannot be used: it must be a number; running at safe_rps 5".to_owned() });
+    nonsense.problems.push(Problem {
+        field: "rps".to_owned(),
+        message: "\"ten\" cannot be used: it must be a number; running at safe_rps 5".to_owned(),
+    });
     let told = ask(Some(&nonsense), None, None, None);
-    assert_eq!(told, "reindex runs at 5 rps because its knob rps \"ten\" cannot be used: it must be a number; running at safe_rps 5.");
+    assert_eq!(
+        told,
+        "reindex runs at 5 rps because its knob rps \"ten\" cannot be used: it must be a number; running at safe_rps 5."
+    );
 
     let mut lapsed = status(118.0, Mode::Auto);
     (lapsed.lease_lapsed, lapsed.effective_rps) = (true, 5.0);
     lapsed.knobs.valid_until_ms = Some(((NOW - 40.0) * 1e3) as i64);
     let told = ask(Some(&lapsed), None, None, None);
-    assert!(told.starts_with("reindex runs at 5 rps, no faster than safe_rps 5, because no governor has renewed its knob for 40 s"), "{told}");
+    assert!(
+        told.starts_with("reindex runs at 5 rps, no faster than safe_rps 5, because no governor has renewed its knob for 40 s"),
+        "{told}"
+    );
 }
 
 #[test]
@@ -116,7 +125,14 @@ fn an_open_breaker_says_what_tripped_it_and_since_when() {
         let bounds = Bounds { min: 1.0, max: 2000.0, safe_rps: 5.0 };
         state.tick(policy, bounds, &Observation { now: NOW + 5.0, ..Observation::default() });
     });
-    let told = sentence(Asked { name: "reindex", status: Some(&status(0.0, Mode::Auto)), view: Some(&view), decision: None, ready: None, now: NOW + 5.0 });
+    let told = sentence(Asked {
+        name: "reindex",
+        status: Some(&status(0.0, Mode::Auto)),
+        view: Some(&view),
+        decision: None,
+        ready: None,
+        now: NOW + 5.0,
+    });
     assert_eq!(
         told,
         "reindex is stopped by its breaker: search-load rose to 9 x its setpoint 5 s ago; it starts again when the load is gone."
@@ -140,7 +156,10 @@ fn blindness_idleness_and_a_held_edit_have_their_words() {
         state.tick(policy, bounds, &Observation { now: NOW + 5.0, limiting_share: Some(0.0), ..Observation::default() });
     });
     let told = ask(Some(&status(118.0, Mode::Auto)), Some(&idle), None, None);
-    assert!(told.contains("because nobody waits for its tokens, so it is not raised (search-load is at 0.5 of its setpoint 1"), "{told}");
+    assert!(
+        told.contains("because nobody waits for its tokens, so it is not raised (search-load is at 0.5 of its setpoint 1"),
+        "{told}"
+    );
 
     let held = governed(0.5, |state, policy| {
         let bounds = Bounds { min: 1.0, max: 2000.0, safe_rps: 5.0 };

@@ -59,9 +59,8 @@ impl Series {
         let mut words = rest.split_whitespace();
         let value = words.next()?.parse().unwrap_or(f64::NAN);
         // Milliseconds in the Prometheus form, seconds with a fraction in OpenMetrics.
-        let at = words.next().and_then(|w| {
-            if w.contains('.') { w.parse().ok() } else { w.parse().ok().map(|ms: f64| ms / 1000.0) }
-        });
+        let at =
+            words.next().and_then(|w| if w.contains('.') { w.parse().ok() } else { w.parse().ok().map(|ms: f64| ms / 1000.0) });
         Some((value, at))
     }
 }

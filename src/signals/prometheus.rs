@@ -157,7 +157,9 @@ impl Data {
         match self.result_type.as_str() {
             "scalar" => Some(vec![vec![point(&self.result)?]]),
             "vector" => self.result.as_array()?.iter().map(|s| Some(vec![point(s.get("value")?)?])).collect(),
-            "matrix" => self.result.as_array()?.iter().map(|s| s.get("values")?.as_array()?.iter().map(point).collect()).collect(),
+            "matrix" => {
+                self.result.as_array()?.iter().map(|s| s.get("values")?.as_array()?.iter().map(point).collect()).collect()
+            }
             _ => None,
         }
     }

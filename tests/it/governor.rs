@@ -52,7 +52,8 @@ async fn query(Shared(world): Shared<Seen>, Form(form): Form<Vec<(String, String
         return (StatusCode::SERVICE_UNAVAILABLE, date, "down".to_owned());
     }
     assert_eq!(form[0], ("query".to_owned(), "load[180s]".to_owned()));
-    let values: Vec<_> = world.scraped.iter().filter(|(at, _)| at + 1.0 <= world.now_s).map(|(at, v)| json!([at, v.to_string()])).collect();
+    let values: Vec<_> =
+        world.scraped.iter().filter(|(at, _)| at + 1.0 <= world.now_s).map(|(at, v)| json!([at, v.to_string()])).collect();
     let result = json!([{ "metric": {}, "values": values }]);
     (StatusCode::OK, date, json!({ "status": "success", "data": { "resultType": "matrix", "result": result } }).to_string())
 }

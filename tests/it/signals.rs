@@ -65,10 +65,15 @@ async fn what_is_no_reading_says_why() {
     assert_eq!(error(StatusCode::OK, nan).await, Error::Missing(Missing::NotANumber));
     assert_eq!(error(StatusCode::OK, inf).await, Error::Missing(Missing::Infinite));
     assert!(matches!(error(StatusCode::OK, part).await, Error::Partial { .. }));
-    assert!(matches!(error(StatusCode::BAD_REQUEST, bad).await, Error::BadQuery { message, .. } if message == "parse error: unexpected end"));
+    assert!(
+        matches!(error(StatusCode::BAD_REQUEST, bad).await, Error::BadQuery { message, .. } if message == "parse error: unexpected end")
+    );
     assert!(matches!(error(StatusCode::BAD_GATEWAY, "<html>").await, Error::Refused { status: 502, .. }));
     assert!(matches!(error(StatusCode::OK, "<html>").await, Error::Garbled { .. }));
-    assert!(matches!(Prometheus::new("http://127.0.0.1:1").unwrap().readings("load", DATE).await, Err(Error::Unreachable { .. })));
+    assert!(matches!(
+        Prometheus::new("http://127.0.0.1:1").unwrap().readings("load", DATE).await,
+        Err(Error::Unreachable { .. })
+    ));
     for url in ["", "prometheus", "ftp://x", "unix:///run/x.sock", "/run/x.sock"] {
         assert!(matches!(Prometheus::new(url), Err(Error::Address { .. })), "{url}");
     }
@@ -78,7 +83,9 @@ async fn what_is_no_reading_says_why() {
 async fn an_expression_is_dated_by_its_oldest_sample() {
     let answer = |Form(form): Form<Vec<(String, String)>>| async move {
         let value = if form[0].1.starts_with("min(label_replace(min(timestamp(a)),") { "1699999950.5" } else { "0.75" };
-        format!(r#"{{"status":"success","data":{{"resultType":"vector","result":[{{"metric":{{}},"value":[1700000000.1,"{value}"]}}]}}}}"#)
+        format!(
+            r#"{{"status":"success","data":{{"resultType":"vector","result":[{{"metric":{{}},"value":[1700000000.1,"{value}"]}}]}}}}"#
+        )
     };
     let app = axum::Router::new().route("/prefix/api/v1/query", post(answer));
     let prometheus = Prometheus::new(&format!("{}/prefix/", serve(app).await)).unwrap();
@@ -93,7 +100,9 @@ async fn a_probe_reads_its_metric_and_gives_up_after_half_a_second() {
         tokio::time::sleep(Duration::from_secs(30)).await;
         "load 1\n"
     };
-    let app = axum::Router::new().route("/metrics", get(|| async { "load{i=\"a\"} 1.5\nload{i=\"b\"} 3.5\n" })).route("/slow", get(slow));
+    let app = axum::Router::new()
+        .route("/metrics", get(|| async { "load{i=\"a\"} 1.5\nload{i=\"b\"} 3.5\n" }))
+        .route("/slow", get(slow));
     let url = serve(app).await;
     let read = |path: &str, metric: &str| {
         let probe = Probe::new(&format!("{url}{path}"), metric).unwrap();
