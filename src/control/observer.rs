@@ -63,7 +63,8 @@ impl Observer {
         // Predict: both walk.
         let n = dt_s / 15.0;
         if phi > 0.0 {
-            let top = z.max(0.1) / phi;
+            // Work at a rate that hardly exists says nothing about its cost.
+            let top = (z.max(0.1) / phi).min(1e12);
             self.top = if self.top == 0.0 { top } else { self.top + (n / 8.0).min(1.0) * (top - self.top) };
         }
         let scale = c.max(0.3 * self.top.min(20.0 * c));

@@ -84,6 +84,12 @@ impl Default for Breaker {
 }
 
 impl Breaker {
+    /// False if some number cannot be computed with or stored.
+    pub(super) fn is_sound(&self) -> bool {
+        let numbers = [self.since, self.acted_at, self.v_trip, self.height, self.peak, self.restart_u];
+        numbers.into_iter().all(f64::is_finite)
+    }
+
     /// Moves every time by `by_s`, when the clock was set back.
     pub fn shift(&mut self, by_s: f64) {
         self.since += by_s;

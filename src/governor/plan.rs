@@ -398,6 +398,9 @@ impl State {
         if !self.usual.is_finite() {
             self.usual = 0.0;
         }
+        if !self.breaker.is_sound() {
+            self.breaker = Breaker::default();
+        }
         for (signal, about) in self.signals.iter_mut().zip(&policy.signals) {
             if !signal.is_sound() {
                 *signal = Signal::new(about, &policy.law, self.u);

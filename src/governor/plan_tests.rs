@@ -340,7 +340,8 @@ proptest! {
                 prop_assert!(!plan.reason.contains("NaN") && !plan.reason.contains("inf"), "{}", plan.reason);
             }
             let stored = serde_json::to_value(&state).unwrap();
-            prop_assert!(State::resume(stored, &plant.policy, now).is_some());
+            let text = stored.to_string();
+            prop_assert!(State::resume(stored, &plant.policy, now).is_some(), "{text}");
         }
     }
 

@@ -72,7 +72,7 @@ fn because(asked: &Asked, status: &Status) -> String {
 /// A rate that a person set.
 fn by_hand(asked: &Asked, status: &Status) -> String {
     match status.effective_rps {
-        r if r == 0.0 => format!("is stopped: rps 0 was set{}", writer(asked, status, "by")),
+        0.0 => format!("is stopped: rps 0 was set{}", writer(asked, status, "by")),
         r if r < 0.0 => format!("runs without a limit: rps -1 was set{}", writer(asked, status, "by")),
         r => format!("runs at {} rps because that was set{}", number(r), writer(asked, status, "by")),
     }
@@ -98,7 +98,7 @@ fn governed(asked: &Asked, status: &Status) -> String {
         format!("runs at {} rps", number(status.effective_rps))
     };
     let signal = view.signal.as_ref().and_then(|name| view.signals.iter().find(|s| s.name == *name));
-    let reads = signal.map_or_else(|| view.reason.clone(), |s| reads(s));
+    let reads = signal.map_or_else(|| view.reason.clone(), reads);
     let stale: Vec<&str> = view.signals.iter().filter(|s| s.stale).map(|s| s.name.as_str()).collect();
     let cause = match view.limiting.as_str() {
         _ if !stale.is_empty() => format!("{}{}", blind(view, &stale), problem(view, &stale)),

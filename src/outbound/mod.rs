@@ -14,4 +14,4 @@ pub mod retry_after;
 pub use deliver::HttpHandler;
 pub use guard::Config;
 pub use request::Request;
-pub use reqwest::{SetUpError, check_url, guarded_client};
+pub use reqwest::{SetUpError, check_url, guarded_client, headers};

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use reqwest::header::HeaderMap;
 use reqwest::{Client, Url, redirect, retry};
 
 use super::guard::{Config, Refused, is_public};
@@ -115,18 +116,24 @@ impl HttpClient {
         }
         let answer = call.send().await.map_err(failure_of)?;
         let status = answer.status().as_u16();
-        let mut headers = Headers::new();
-        for (name, value) in answer.headers() {
-            let value = String::from_utf8_lossy(value.as_bytes());
-            headers
-                .entry(name.as_str().to_owned())
-                .and_modify(|joined| *joined = format!("{joined}, {value}"))
-                .or_insert_with(|| value.clone().into_owned());
-        }
+        let headers = headers(answer.headers());
         let done = is_success(&request.success, status);
         let excerpt = read(answer, if done { DRAIN_BYTES } else { EXCERPT_BYTES }).await;
         Ok(response::Response { status, headers, excerpt })
     }
+}
+
+/// A server's headers as [`Headers`]: repeated ones joined.
+pub fn headers(map: &HeaderMap) -> Headers {
+    let mut headers = Headers::new();
+    for (name, value) in map {
+        let value = String::from_utf8_lossy(value.as_bytes());
+        headers
+            .entry(name.as_str().to_owned())
+            .and_modify(|joined| *joined = format!("{joined}, {value}"))
+            .or_insert_with(|| value.clone().into_owned());
+    }
+    headers
 }
 
 /// The beginning of a body; what breaks off or takes too long is as long as it is.

@@ -3,15 +3,14 @@
 //! A bulk request that was answered 200 says little: each document has a status of its own, and a busy node answers 429
 //! (`es_rejected_execution_exception`) for some documents of a request and stores the others.
 
-use std::time::Duration;
-
 use futures_util::future::BoxFuture;
-use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, RETRY_AFTER};
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE};
 use reqwest::{Client, Response, StatusCode};
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::{Sink, Trouble, Written};
+use crate::outbound::{self, retry_after::retry_after};
 use crate::reindex::Document;
 
 /// Asks for nothing but what is read, which keeps the answer to 500 documents small.
@@ -46,7 +45,8 @@ impl ElasticSink {
         if status == StatusCode::PAYLOAD_TOO_LARGE {
             return Err(Trouble::TooLarge { bytes });
         }
-        let retry_after = retry_after(response.headers());
+        // Where the answer bears no date of its own, a date to wait for says nothing: this process's clock does not count.
+        let retry_after = retry_after(&outbound::headers(response.headers()), i64::MAX);
         let text = read(response).await?;
         if !status.is_success() {
             let reason = format!("{} {}", status.as_u16(), brief(&text));
@@ -119,17 +119,6 @@ fn verdict(item: &Value) -> Written {
     }
 }
 
-/// Seconds, or a date in HTTP's form measured against the answer's own clock, so that ours does not matter.
-fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
-    if let Ok(seconds) = text.parse::<u64>() {
-        return Some(Duration::from_secs(seconds));
-    }
-    let until = httpdate::parse_http_date(text).ok()?;
-    let answered = httpdate::parse_http_date(headers.get("date")?.to_str().ok()?).ok()?;
-    Some(until.duration_since(answered).unwrap_or_default())
-}
-
 async fn read(mut response: Response) -> Result<String, Trouble> {
     let mut bytes = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(lost)? {
@@ -191,19 +180,5 @@ mod tests {
             assert!(matches!(verdicts(text, 1), Err(Trouble::Lost(_))), "{text}");
         }
         assert!(matches!(verdicts(r#"{"items":[{"index":{}}]}"#, 1).unwrap()[0], Written::Busy(_)));
-    }
-
-    #[test]
-    fn retry_after_is_read_as_seconds_or_as_a_date_by_the_servers_clock() {
-        let mut headers = HeaderMap::new();
-        headers.insert(RETRY_AFTER, "7".parse().unwrap());
-        assert_eq!(retry_after(&headers), Some(Duration::from_secs(7)));
-
-        headers.insert(RETRY_AFTER, "Wed, 21 Oct 2015 07:28:09 GMT".parse().unwrap());
-        headers.insert("date", "Wed, 21 Oct 2015 07:28:00 GMT".parse().unwrap());
-        assert_eq!(retry_after(&headers), Some(Duration::from_secs(9)));
-
-        headers.insert(RETRY_AFTER, "soon".parse().unwrap());
-        assert_eq!(retry_after(&headers), None);
     }
 }
