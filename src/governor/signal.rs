@@ -241,17 +241,8 @@ impl Signal {
         ];
         let seen =
             [front.x, front.z, front.xf, front.gap_s, front.span_s, front.mean, front.var, front.dif, front.lag_s, front.tau_s];
-        let model = [
-            observer.b,
-            observer.c.unwrap_or(0.0),
-            observer.bb,
-            observer.bc,
-            observer.cc,
-            observer.noise,
-            observer.nu,
-            observer.top,
-        ];
-        let maybe = [self.xp, self.quota, self.pid.previous].into_iter().flatten();
+        let model = [observer.b, observer.c.unwrap_or(0.0), observer.bb, observer.bc, observer.cc, observer.noise, observer.nu];
+        let maybe = [self.xp, self.quota, self.pid.previous, Some(observer.top)].into_iter().flatten();
         own.into_iter().chain(seen).chain(model).chain(maybe).all(f64::is_finite)
     }
 
