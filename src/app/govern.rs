@@ -1,11 +1,11 @@
 //! Stands for the governor's leadership, and governs while it leads.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
-use super::{Policies, clock};
+use super::Policies;
 use crate::config::Settings;
 use crate::governor::{Governor, Journal};
 use crate::jobs::Queue;
@@ -20,7 +20,7 @@ const LEASE: Duration = Duration::from_secs(10);
 const RENEW_EVERY: Duration = Duration::from_secs(3);
 
 /// The pace of the breaker's fast path; the slow path ticks when it is due.
-const ROUND: Duration = Duration::from_secs(1);
+const ROUND_EVERY: Duration = Duration::from_secs(1);
 
 /// Composes a governor of `policies`.
 pub(super) fn governor(
@@ -44,63 +44,105 @@ fn depth(queue: Queue) -> DepthSource {
     Arc::new(move |throttle| {
         let (queue, throttle) = (queue.clone(), throttle.to_owned());
         Box::pin(async move {
-            let depths = queue.depths().await.ok()?;
+            let (depths, at) = queue.counted().await.ok()?;
             let ready = depths.iter().find(|depth| depth.throttle == throttle).map_or(0, |depth| depth.ready);
-            Some(Reading { value: ready as f64, at: clock::unix_s() })
+            Some(Reading { value: ready as f64, at })
         })
     })
 }
 
 /// Governs whenever this process leads, until `cancel` fires; then lets the leadership go.
+///
+/// Three loops share the term: one holds the lease, one ticks, and one runs the breaker's fast path, so that a slow Prometheus
+/// never holds the breaker up.
 pub(super) async fn run(governor: Governor, queue: Queue, cancel: CancellationToken) {
     let holder = format!("{}-{:016x}", std::process::id(), rand::random::<u64>());
     let leader = Leader::new(queue.pool.clone(), "governor", holder, LEASE);
-    let mut term: Option<u64> = None;
-    let mut held_at: Option<Instant> = None;
-    let mut round = tokio::time::interval(ROUND);
-    round.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let term = Term::default();
+    tokio::join!(
+        hold(&leader, &governor, &term, &cancel),
+        rounds(&governor, Round::Tick, &term, &cancel),
+        rounds(&governor, Round::Fast, &term, &cancel),
+    );
+    let _ = tokio::time::timeout(Duration::from_secs(1), leader.release()).await;
+}
+
+/// The term under which this process leads, and since when it is known to.
+#[derive(Default)]
+struct Term(Mutex<Option<(u64, Instant)>>);
+
+impl Term {
+    fn get(&self) -> Option<(u64, Instant)> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, term: Option<(u64, Instant)>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = term;
+    }
+
+    /// The term, while its lease cannot have run out.
+    fn leading(&self) -> Option<u64> {
+        self.get().filter(|(_, since)| since.elapsed() < LEASE).map(|(term, _)| term)
+    }
+}
+
+/// Takes and renews the lease.
+async fn hold(leader: &Leader, governor: &Governor, term: &Term, cancel: &CancellationToken) {
     loop {
-        tokio::select! {
-            () = cancel.cancelled() => break,
-            _ = round.tick() => {}
-        }
-        if held_at.is_none_or(|at| at.elapsed() >= RENEW_EVERY) {
-            // The time is taken before asking, so that a slow answer never makes the lease look younger than it is.
-            let asked = Instant::now();
-            match leader.hold().await {
-                Ok(now) => {
-                    if now != term {
-                        tell(now, term);
-                    }
-                    if now.is_none() && term.is_some() {
-                        governor.rest().await;
-                    }
-                    term = now;
-                    held_at = now.map(|_| asked);
-                }
-                Err(error) => tracing::debug!(%error, "the governor's lease could not be renewed"),
+        let before = term.get().map(|(term, _)| term);
+        // The time is taken before asking, so that a slow answer never makes the lease look younger than it is.
+        let asked = Instant::now();
+        match leader.hold().await {
+            Ok(now) => {
+                tell(now, before);
+                term.set(now.map(|now| (now, asked)));
             }
+            Err(error) => tracing::debug!(%error, "the governor's lease could not be renewed"),
         }
-        let Some(leading) = term else { continue };
-        if held_at.is_none_or(|at| at.elapsed() >= LEASE) {
-            tracing::warn!("the governor's lease has run out unrenewed; resting");
+        if before.is_some() && term.leading().is_none() {
+            term.set(None);
             governor.rest().await;
-            term = None;
-            continue;
         }
-        let fast = governor.fast(leading).await;
-        let slow = governor.tick(leading).await;
-        if fast.fenced || slow.fenced {
-            tracing::warn!("another governor leads with a later term; resting");
-            governor.rest().await;
-            (term, held_at) = (None, None);
+        tokio::select! {
+            () = cancel.cancelled() => return,
+            () = tokio::time::sleep(RENEW_EVERY) => {}
         }
     }
-    let _ = tokio::time::timeout(Duration::from_secs(1), leader.release()).await;
+}
+
+/// The two paths of the governor.
+#[derive(Clone, Copy)]
+enum Round {
+    /// The control law; decides by itself which policies are due.
+    Tick,
+    /// The breaker's direct look.
+    Fast,
+}
+
+/// Goes a round every second while this process leads. A round that was fenced ends the term.
+async fn rounds(governor: &Governor, round: Round, term: &Term, cancel: &CancellationToken) {
+    let mut pace = tokio::time::interval(ROUND_EVERY);
+    pace.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            () = cancel.cancelled() => return,
+            _ = pace.tick() => {}
+        }
+        let Some(leading) = term.leading() else { continue };
+        let report = match round {
+            Round::Tick => governor.tick(leading).await,
+            Round::Fast => governor.fast(leading).await,
+        };
+        if report.fenced {
+            tracing::warn!(term = leading, "another governor leads with a later term; resting");
+            term.set(None);
+        }
+    }
 }
 
 fn tell(now: Option<u64>, before: Option<u64>) {
     match (now, before) {
+        (now, before) if now == before => {}
         (Some(term), _) => tracing::info!(term, "this process leads the governor"),
         (None, Some(term)) => tracing::info!(term, "this process no longer leads the governor"),
         (None, None) => {}

@@ -485,6 +485,21 @@ async fn a_claim_walks_the_index_of_its_lane_however_long_other_lanes_are() {
 }
 
 #[tokio::test]
+async fn a_connection_is_used_again_unless_a_transaction_was_left_open_on_it() {
+    let database = database().await;
+    let queue = Queue::connect(database.url(), 1, Duration::from_secs(20)).await.unwrap();
+    let backend = async || -> i32 { sqlx::query_scalar("select pg_backend_pid()").fetch_one(&queue.pool).await.unwrap() };
+    let first = backend().await;
+    assert_eq!(backend().await, first, "a healthy connection is kept");
+
+    let mut connection = queue.pool.acquire().await.unwrap();
+    connection.execute("begin").await.unwrap();
+    drop(connection);
+
+    assert_ne!(backend().await, first, "one with an open transaction is thrown away");
+}
+
+#[tokio::test]
 async fn leadership_passes_on_with_a_later_term() {
     let (_database, queue) = queue().await;
     let lease = |holder: &str, ttl: u64| {

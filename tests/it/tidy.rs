@@ -86,7 +86,6 @@ const IMPURE: &[&str] = &[
 const TECHNOLOGIES: &[(&str, &[&str])] = &[
     ("sqlx::", &["postgres", "jobs/record.rs", "demo/"]),
     ("redis::", &["redis"]),
-    ("prometheus_http_query::", &["prometheus"]),
     ("pid::", &["control/"]),
     ("axum::", &["api/", "demo/"]),
     ("rust_embed::", &["api/"]),

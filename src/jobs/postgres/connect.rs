@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use sqlx::migrate::{MigrateError, Migrator};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{Executor, PgPool};
+use sqlx::{Executor, PgPool, Row};
 
 use super::depth::DepthCache;
 use crate::jobs::Error;
@@ -51,9 +51,9 @@ impl Queue {
             // A `begin` that was cancelled half-way leaves its connection inside a transaction; such a one is thrown away.
             .after_release(|connection, _| {
                 Box::pin(async move {
-                    let left_open: bool =
-                        sqlx::query_scalar("select now() < statement_timestamp()").fetch_one(&mut *connection).await?;
-                    Ok(!left_open)
+                    // Only the simple protocol keeps the two times equal outside a transaction.
+                    let row = sqlx::raw_sql("select now() < statement_timestamp()").fetch_one(&mut *connection).await?;
+                    Ok(!row.try_get::<bool, _>(0)?)
                 })
             })
             .connect_with(options)

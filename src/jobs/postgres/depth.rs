@@ -34,12 +34,15 @@ left join flyball.job j on l.lane_id is null and j.id = c.sample
 group by 1
 order by 1";
 
+pub(super) const CLOCK: &str = "select extract(epoch from clock_timestamp())::float8";
+
 /// The last count, and when the next is due.
 #[derive(Default)]
 pub(super) struct DepthCache(Mutex<Option<Counted>>);
 
 struct Counted {
     depths: Vec<Depth>,
+    at_unix_s: f64,
     at: Instant,
     took: Duration,
 }
@@ -47,13 +50,19 @@ struct Counted {
 impl Queue {
     /// Depth of every throttle that has jobs, at most a second old or, where counting is slow, fifty times its duration.
     pub async fn depths(&self) -> Result<Vec<Depth>, Error> {
+        Ok(self.counted().await?.0)
+    }
+
+    /// As [`Queue::depths`], with the time of the count by the server's clock, in unix seconds.
+    pub async fn counted(&self) -> Result<(Vec<Depth>, f64), Error> {
         let mut cache = self.depth.0.lock().await;
         if let Some(counted) = &*cache
             && counted.at.elapsed() < MIN_AGE.max(counted.took * DUTY)
         {
-            return Ok(counted.depths.clone());
+            return Ok((counted.depths.clone(), counted.at_unix_s));
         }
         let begun = Instant::now();
+        let at_unix_s: f64 = sqlx::query_scalar(CLOCK).fetch_one(&self.pool).await?;
         let rows = sqlx::query(DEPTHS).fetch_all(&self.pool).await?;
         let depths: Vec<Depth> = rows
             .iter()
@@ -65,7 +74,7 @@ impl Queue {
                 dead: row.get("dead"),
             })
             .collect();
-        *cache = Some(Counted { depths: depths.clone(), at: Instant::now(), took: begun.elapsed() });
-        Ok(depths)
+        *cache = Some(Counted { depths: depths.clone(), at_unix_s, at: Instant::now(), took: begun.elapsed() });
+        Ok((depths, at_unix_s))
     }
 }

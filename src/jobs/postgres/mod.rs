@@ -35,6 +35,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("checkpoint load", checkpoint::LOAD),
     ("checkpoint store", checkpoint::STORE),
     ("claim", claim::CLAIM),
+    ("clock", depth::CLOCK),
     ("depths", depth::DEPTHS),
     ("enqueue", enqueue::ENQUEUE),
     ("finish", finish::FINISH),
