@@ -28,6 +28,7 @@ const TABLES: &str = "
     from demo.documents d;";
 
 const COUNT: &str = "select count(*) from demo.documents";
+const SAME: &str = "select exists (select from demo.documents where id = $1 and body = $2 and related = $3)";
 const EMPTY: &str = "truncate demo.documents";
 const COPY: &str = "copy demo.documents (id, title, body, related) from stdin";
 const ANALYZE: &str = "analyze demo.documents";
@@ -53,6 +54,20 @@ pub(super) async fn prepare(pool: &PgPool) -> Result<(), sqlx::Error> {
 pub(super) async fn count(pool: &PgPool) -> Result<usize, sqlx::Error> {
     let count: i64 = sqlx::query_scalar(COUNT).fetch_one(pool).await?;
     Ok(usize::try_from(count).unwrap_or(0))
+}
+
+/// Whether these documents are loaded, by their number, the first and the last.
+pub(super) async fn is_loaded(pool: &PgPool, corpus: &Corpus) -> Result<bool, sqlx::Error> {
+    if corpus.is_empty() || count(pool).await? != corpus.len() {
+        return Ok(false);
+    }
+    for document in [corpus.document(0), corpus.document(corpus.len() - 1)] {
+        let query = sqlx::query_scalar(SAME).bind(document.id).bind(document.body).bind(document.related);
+        if !query.fetch_one(pool).await? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Loads all documents; tells `loaded` how many are sent so far.

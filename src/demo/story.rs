@@ -355,7 +355,7 @@ async fn load(pool: &PgPool, words: &Path) -> anyhow::Result<()> {
     if corpus.is_empty() {
         bail!("{} holds no entries of WordNet", words.display());
     }
-    if postgres::count(pool).await? == corpus.len() {
+    if postgres::is_loaded(pool, &corpus).await? {
         return Ok(());
     }
     let bar = ProgressBar::new(corpus.len() as u64);

@@ -6,9 +6,9 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 /// A short document is the entry with its nearest relations up to about this many characters.
-const BODY_CHARS: usize = 200;
+const BODY_CHARS: usize = 600;
 /// A long document is a short one with those of this many relatives: measured, it costs ten times as much to index.
-pub const RELATIVES: usize = 25;
+pub const RELATIVES: usize = 17;
 /// Entries whose own pointers are followed when relatives are looked for.
 const MAX_FOLLOWED: usize = 60;
 
