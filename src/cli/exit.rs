@@ -25,6 +25,8 @@ pub(super) fn message(error: &anyhow::Error) -> String {
     let mut said = Vec::<String>::new();
     for cause in error.chain() {
         let text = cause.to_string();
+        let lines: Vec<String> = text.lines().map(super::output::clean).collect();
+        let text = lines.join("\n");
         if !said.iter().any(|earlier| earlier.contains(&text)) {
             said.push(text);
         }
