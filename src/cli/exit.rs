@@ -51,6 +51,7 @@ fn number(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
         return Some(match error {
             jobs::Error::Refused { .. } => 4,
             jobs::Error::Lost(_) => 69,
+            error if error.is_of_settings() => 78,
             jobs::Error::Store(_) => 1,
         });
     }
@@ -58,6 +59,7 @@ fn number(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
         return Some(match error {
             throttle::Error::Lost(_) => 69,
             throttle::Error::Unknown(_) => 3,
+            throttle::Error::Invalid(problems) if problems.iter().any(|problem| problem.field == "REDIS_URL") => 78,
             throttle::Error::Conflict { .. } | throttle::Error::Invalid(_) => 4,
         });
     }
