@@ -317,7 +317,7 @@ begin
         return;
     elsif not exists (select 1 from flyball.kind k where k.name = kind) then
         select string_agg(k.name, ', ' order by k.name) into known from flyball.kind k;
-        message := format('"%s" is not a kind that any worker has registered; known kinds: %s', kind, known);
+        message := format('%s is not a kind that any worker has registered; known kinds: %s', to_json(kind), known);
         return;
     end if;
 
@@ -333,7 +333,8 @@ begin
 
     field := 'throttle';
     if throttle is null or throttle !~ '^[A-Za-z0-9._/:{}-]+$' or octet_length(throttle) > 128 then
-        message := format('"%s" is not a throttle''s name; use 1 to 128 letters, digits or any of . _ - / : { }', left(throttle, 64));
+        message := format('%s is not a throttle''s name; use 1 to 128 letters, digits or any of . _ - / : { }',
+            coalesce(to_json(left(throttle, 64))::text, 'null'));
         return;
     end if;
 
@@ -378,15 +379,16 @@ begin
     end if;
 
     field := 'run_at';
-    if run_at is not null and (run_at = 'infinity' or run_at = '-infinity' or run_at > now() + interval '3660 days') then
-        message := format('is %s; allowed are times within the next ten years', run_at);
+    if run_at < timestamptz '1970-01-01 00:00:00Z' or run_at > now() + interval '3660 days' then
+        message := format('is %s; allowed are times from 1970 (at once) to ten years from now', run_at);
         return;
     end if;
 
     field := null;
 end $$;
 
--- Enqueues one job in the caller's own transaction.
+-- Enqueues one job in the caller's own transaction. It runs with the rights of the schema's owner, so that a role needs
+-- nothing but `grant usage on schema flyball`: it can enqueue, and neither read nor change what others have enqueued.
 create function flyball.enqueue(
     kind text,
     args jsonb default '{}',
@@ -400,7 +402,7 @@ create function flyball.enqueue(
     cost float8 default 1,
     out job_id bigint,
     out duplicate boolean)
-language plpgsql volatile as $$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
 declare
     bad    record;
@@ -456,7 +458,7 @@ end $$;
 -- Enqueues many jobs, all or none, in the caller's own transaction; answers one row per job, in order.
 create function flyball.enqueue_many(jobs jsonb)
 returns table (job_id bigint, duplicate boolean)
-language plpgsql volatile as $$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
     allowed constant text[] := array['kind', 'args', 'throttle', 'key', 'priority', 'run_at', 'max_attempts',
@@ -504,7 +506,11 @@ begin
                 elsif wanted is not null and type <> wanted then
                     problem := format('must be a %s, not %s', wanted, type);
                 elsif name in ('priority', 'max_attempts') and (value::numeric <> trunc(value::numeric) or abs(value::numeric) > 1e9) then
-                    problem := format('must be a whole number, not %s', value);
+                    problem := format('must be a whole number, not %s', left(value::text, 40));
+                elsif name = 'cost' and value::numeric <> 0 and abs(value::numeric) not between 1e-300 and 1e300 then
+                    problem := 'is out of range; allowed is more than 0 and at most 1e9 tokens';
+                elsif name = 'unique_for' and type = 'number' and abs(value::numeric) > 1e9 then
+                    problem := 'is out of range; allowed is more than 0 and at most 366 days (31622400 seconds)';
                 elsif name = 'unique_for' and type not in ('number', 'string') then
                     problem := format('must be seconds or an interval text, not %s', type);
                 end if;
@@ -537,7 +543,7 @@ begin
         if problem is not null then
             raise exception using
                 errcode = '22023',
-                message = format('enqueue_many: jobs[%s].%s: %s', at, name, problem),
+                message = format('enqueue_many: jobs[%s]%s: %s', at, coalesce('.' || nullif(name, ''), ''), problem),
                 column = name,
                 table = at::text,
                 hint = 'Nothing was enqueued.';

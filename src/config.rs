@@ -52,6 +52,9 @@ pub struct Settings {
     pub log_format: LogFormat,
 }
 
+/// The words for [`LogFormat`].
+const FORMATS: [&str; 2] = ["text", "json"];
+
 /// How log lines look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -84,12 +87,10 @@ pub enum Error {
         message: String,
     },
     /// A value is of the wrong type or out of range.
-    #[error("{key} (environment {env}) is {value}; allowed is {allowed}")]
+    #[error("{place} is {value}; allowed is {allowed}")]
     Value {
-        /// The key.
-        key: &'static str,
-        /// Its environment variable.
-        env: &'static str,
+        /// Where it was set: an environment variable, or file and line, with the key.
+        place: String,
         /// The value.
         value: String,
         /// What is allowed.
@@ -98,31 +99,37 @@ pub enum Error {
 }
 
 impl Settings {
-    /// Reads the settings: defaults, then `file` (or `flyball.toml` if it is there), then the environment.
+    /// Reads the settings: defaults, then `file` (or `flyball.toml` if it is there), then the environment. A variable that is
+    /// set but empty counts as not set.
     pub fn load(file: Option<&Path>, environment: &BTreeMap<String, String>) -> Result<Self, Error> {
         let mut table: toml::Table = toml::from_str(DEFAULT_FILE).expect("the embedded default file is TOML");
+        let mut places = BTreeMap::new();
         let usual = Path::new(USUAL_FILE);
         let file = file.or_else(|| usual.exists().then_some(usual));
         if let Some(path) = file {
             let shown = path.display().to_string();
             let text = std::fs::read_to_string(path).map_err(|source| Error::Unreadable { file: shown.clone(), source })?;
-            check_file(&shown, &text)?;
-            let own: toml::Table = toml::from_str(&text).map_err(|error| located(&shown, &text, &error))?;
+            let own = own_table(&shown, &text)?;
+            for key in own.keys() {
+                places.insert(key.clone(), format!("{shown}:{}: {key}", line_of_key(&text, key)));
+            }
             table.extend(own);
         }
         for (key, env) in KEYS {
-            if let Some(text) = environment.get(*env) {
+            if let Some(text) = environment.get(*env).filter(|text| !text.is_empty()) {
+                let place = format!("{env} (setting {key})");
                 let value = typed(key, text, &table[*key]).ok_or_else(|| Error::Value {
-                    key,
-                    env,
+                    place: place.clone(),
                     value: format!("{text:?}"),
                     allowed: match table[*key] {
                         toml::Value::Boolean(_) => "true or false",
-                        toml::Value::Integer(_) => "a whole number",
-                        _ => "a number",
+                        toml::Value::Integer(_) if key.ends_with("_s") => "a number",
+                        toml::Value::String(_) => "text or json",
+                        _ => "a whole number of 0 or more",
                     },
                 })?;
                 table.insert((*key).to_owned(), value);
+                places.insert((*key).to_owned(), place);
             }
         }
         let settings: Self = table.try_into().map_err(|error: toml::de::Error| Error::File {
@@ -130,19 +137,30 @@ impl Settings {
             line: 1,
             message: error.message().to_owned(),
         })?;
-        settings.check()?;
+        settings.check(&places)?;
         Ok(settings)
     }
 
     /// As [`Settings::load`], with this process's environment.
     pub fn from_env(file: Option<&Path>) -> Result<Self, Error> {
-        Self::load(file, &std::env::vars().collect())
+        let mut environment = BTreeMap::new();
+        for (_, env) in KEYS {
+            match std::env::var(env) {
+                Ok(text) => drop(environment.insert((*env).to_owned(), text)),
+                Err(std::env::VarError::NotPresent) => {}
+                Err(std::env::VarError::NotUnicode(_)) => {
+                    let value = "not UTF-8".to_owned();
+                    return Err(Error::Value { place: (*env).to_owned(), value, allowed: "a text in UTF-8" });
+                }
+            }
+        }
+        Self::load(file, &environment)
     }
 
-    fn check(&self) -> Result<(), Error> {
+    fn check(&self, places: &BTreeMap<String, String>) -> Result<(), Error> {
         let refuse = |key: &str, value: String, allowed: &'static str| {
-            let (key, env) = KEYS.iter().find(|(name, _)| *name == key).expect("the key is in the table");
-            Err(Error::Value { key, env, value, allowed })
+            let place = places.get(key).cloned().unwrap_or_else(|| key.to_owned());
+            Err(Error::Value { place, value, allowed })
         };
         if !(2..=500).contains(&self.database_connections) {
             return refuse("database_connections", self.database_connections.to_string(), "2 to 500");
@@ -162,6 +180,13 @@ impl Settings {
         if !self.api_token.is_empty() && self.api_token.len() < 16 {
             return refuse("api_token", "too short".to_owned(), "at least 16 characters, or empty for none");
         }
+        // A header cannot carry anything else, so nobody could ever log in.
+        if !self.api_token.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return refuse("api_token", "unusable".to_owned(), "visible ASCII characters without spaces or line ends");
+        }
+        if self.listen.is_empty() {
+            return refuse("listen", "empty".to_owned(), "host:port, for instance 127.0.0.1:8080");
+        }
         if !self.database_url.starts_with("postgres://") && !self.database_url.starts_with("postgresql://") {
             return refuse("database_url", "not such a URL".to_owned(), "postgres://user@host/database");
         }
@@ -175,8 +200,8 @@ impl Settings {
     }
 }
 
-/// Deserializing the user's own file alone gives errors with its own lines; absent keys are filled in for this check only.
-fn check_file(file: &str, text: &str) -> Result<(), Error> {
+/// Reads the user's own file; every key must be a setting and every value of its type.
+fn own_table(file: &str, text: &str) -> Result<toml::Table, Error> {
     let table: toml::Table = toml::from_str(text).map_err(|error| located(file, text, &error))?;
     let known: Vec<&str> = KEYS.iter().map(|(key, _)| *key).collect();
     let defaults: toml::Table = toml::from_str(DEFAULT_FILE).expect("the embedded default file is TOML");
@@ -191,8 +216,18 @@ fn check_file(file: &str, text: &str) -> Result<(), Error> {
             let message = format!("{key} must be {}, not {}", kind_of(default), kind_of(value));
             return Err(Error::File { file: file.to_owned(), line, message });
         }
+        let problem = match value {
+            toml::Value::Integer(n) if u32::try_from(*n).is_err() => Some(format!("{n}; allowed is a whole number of 0 or more")),
+            toml::Value::String(text) if key == "log_format" && !FORMATS.contains(&text.as_str()) => {
+                Some(format!("{text:?}; allowed is text or json"))
+            }
+            _ => None,
+        };
+        if let Some(problem) = problem {
+            return Err(Error::File { file: file.to_owned(), line, message: format!("{key} is {problem}") });
+        }
     }
-    Ok(())
+    Ok(table)
 }
 
 fn kind_of(value: &toml::Value) -> &'static str {
@@ -226,6 +261,7 @@ fn typed(key: &str, text: &str, default: &toml::Value) -> Option<toml::Value> {
         },
         toml::Value::Integer(_) if key.ends_with("_s") => text.parse::<f64>().ok().filter(|n| n.is_finite()).map(Into::into),
         toml::Value::Integer(_) => text.parse::<u32>().ok().map(|n| i64::from(n).into()),
+        _ if key == "log_format" => FORMATS.contains(&text).then(|| text.into()),
         _ => Some(text.into()),
     }
 }
@@ -274,6 +310,34 @@ mod tests {
     }
 
     #[test]
+    fn a_value_of_the_file_is_refused_with_its_line() {
+        for (text, said) in [
+            ("\nconcurrency = -1\n", "own.toml:2: concurrency is -1; allowed is a whole number of 0 or more"),
+            ("\nconcurrency = 0\n", "own.toml:2: concurrency is 0; allowed is 1 to 10000"),
+            ("log_format = \"xml\"\n", "own.toml:1: log_format is \"xml\"; allowed is text or json"),
+            ("worker_ttl_s = nan\n", "own.toml:1: worker_ttl_s is NaN; allowed is 3 to 3600 seconds"),
+            ("listen = \"\"\n", "own.toml:1: listen is empty; allowed is host:port"),
+        ] {
+            let refused = refusal(Some(text), &[]);
+            assert!(refused.contains(said), "{refused}");
+        }
+    }
+
+    #[test]
+    fn an_empty_variable_counts_as_unset() {
+        let empty: Vec<(&str, &str)> = KEYS.iter().map(|(_, variable)| (*variable, "")).collect();
+        let settings = Settings::load(None, &env(&empty)).unwrap();
+        assert_eq!((settings.concurrency, settings.listen.as_str()), (64, "127.0.0.1:8080"));
+    }
+
+    #[test]
+    fn a_token_that_no_header_can_carry_is_refused() {
+        for token in ["0123456789abcdef\n", "                    ", "0123456789abcdé-ef", "0123456789 abcdef"] {
+            assert!(refusal(None, &[("FLYBALL_API_TOKEN", token)]).contains("visible ASCII"), "{token:?}");
+        }
+    }
+
+    #[test]
     fn a_wrong_setting_is_named_with_its_place_and_what_is_allowed() {
         assert!(
             refusal(Some("\nconcurency = 3\n"), &[])
@@ -285,7 +349,8 @@ mod tests {
         assert!(refusal(Some("a = [\n"), &[]).contains("own.toml:"));
         assert!(refusal(None, &[("FLYBALL_CONCURRENCY", "0")]).contains("1 to 10000"));
         assert!(refusal(None, &[("FLYBALL_CONCURRENCY", "-1")]).contains("whole number"));
-        assert!(refusal(None, &[("FLYBALL_WORKER_TTL_S", "NaN")]).contains("a whole number"));
+        assert!(refusal(None, &[("FLYBALL_WORKER_TTL_S", "NaN")]).contains("a number"));
+        assert!(refusal(None, &[("FLYBALL_LOG_FORMAT", "xml")]).contains("FLYBALL_LOG_FORMAT (setting log_format) is \"xml\""));
         assert!(!refusal(None, &[("FLYBALL_API_TOKEN", "short-secret")]).contains("short-secret"));
     }
 }

@@ -176,7 +176,7 @@ fn find_nul(value: &Value, at: &str, found: &mut Vec<String>) {
 }
 
 fn run_at(fields: &mut Fields<'_>, value: &Value) -> Option<Timestamp> {
-    const ALLOWED: &str = "allowed: an RFC 3339 time with an offset, such as 2030-01-31T09:30:00Z or 2030-01-31T09:30:00+01:00, in the years 1970 to 2200";
+    const ALLOWED: &str = "allowed: an RFC 3339 time with an offset, such as 2030-01-31T09:30:00Z or 2030-01-31T09:30:00+01:00, from 1970 to ten years from now";
     let Some(text) = value.as_str() else {
         fields.wrong("run_at", format!("{} is not a time; {ALLOWED}", describe(value)));
         return None;

@@ -4,14 +4,16 @@ use std::io::IsTerminal;
 
 use tracing_subscriber::EnvFilter;
 
-use crate::config::{LogFormat, Settings};
+use crate::config::{self, LogFormat, Settings};
 
 /// Starts logging as the settings say; a second call changes nothing.
 pub fn start_logging(settings: &Settings) -> anyhow::Result<()> {
     // Postgres' notices are told as info; they say nothing that an operator needs.
     let wanted = if settings.log.contains("sqlx") { settings.log.clone() } else { format!("{},sqlx=warn", settings.log) };
-    let filter = EnvFilter::try_new(wanted).map_err(|error| {
-        anyhow::anyhow!("log (environment FLYBALL_LOG) is {:?}: {error}; for instance info, or flyball=debug", settings.log)
+    let filter = EnvFilter::try_new(wanted).map_err(|error| config::Error::Value {
+        place: "FLYBALL_LOG (setting log)".to_owned(),
+        value: format!("{:?} ({error})", settings.log),
+        allowed: "error, warn, info, debug, trace, or a filter such as flyball=debug,sqlx=warn",
     })?;
     let lines =
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());

@@ -9,6 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
 use super::exit::Failure;
+use super::output::say;
 use super::{connect, output};
 use crate::app;
 use crate::config::Settings;
@@ -167,10 +168,10 @@ fn report(enqueued: &[Enqueued], as_json: bool) -> anyhow::Result<()> {
     let duplicates = enqueued.iter().filter(|one| one.duplicate).count();
     match (enqueued, as_json) {
         (all, true) => output::json(&json!({ "jobs": all }))?,
-        ([one], false) if one.duplicate => println!("job {} holds the unique key already; nothing was enqueued", one.id),
-        ([one], false) => println!("enqueued job {}", one.id),
-        (all, false) if duplicates > 0 => println!("enqueued {} jobs; {duplicates} were duplicates", all.len() - duplicates),
-        (all, false) => println!("enqueued {} jobs", all.len()),
+        ([one], false) if one.duplicate => say!("job {} holds the unique key already; nothing was enqueued", one.id),
+        ([one], false) => say!("enqueued job {}", one.id),
+        (all, false) if duplicates > 0 => say!("enqueued {} jobs; {duplicates} were duplicates", all.len() - duplicates),
+        (all, false) => say!("enqueued {} jobs", all.len()),
     }
     Ok(())
 }

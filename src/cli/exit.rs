@@ -25,6 +25,8 @@ pub(super) fn message(error: &anyhow::Error) -> String {
     let mut said = Vec::<String>::new();
     for cause in error.chain() {
         let text = cause.to_string();
+        let lines: Vec<String> = text.lines().map(super::output::clean).collect();
+        let text = lines.join("\n");
         if !said.iter().any(|earlier| earlier.contains(&text)) {
             said.push(text);
         }
@@ -49,6 +51,7 @@ fn number(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
         return Some(match error {
             jobs::Error::Refused { .. } => 4,
             jobs::Error::Lost(_) => 69,
+            error if error.is_of_settings() => 78,
             jobs::Error::Store(_) => 1,
         });
     }
@@ -56,6 +59,7 @@ fn number(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
         return Some(match error {
             throttle::Error::Lost(_) => 69,
             throttle::Error::Unknown(_) => 3,
+            throttle::Error::Invalid(problems) if problems.iter().any(|problem| problem.field == "REDIS_URL") => 78,
             throttle::Error::Conflict { .. } | throttle::Error::Invalid(_) => 4,
         });
     }

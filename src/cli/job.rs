@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use anyhow::bail;
 
 use super::exit::Failure;
+use super::output::say;
 use super::{connect, output};
 use crate::config::Settings;
 use crate::jobs::{CancelAnswer, Detail, Filter, RetryAnswer, State, Summary};
@@ -73,12 +74,12 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
                 output::json(&serde_json::json!({ "jobs": jobs }))?;
             } else {
                 let header = ["ID", "STATE", "KIND", "THROTTLE", "KEY", "ATTEMPT", "CREATED", "ERROR"];
-                output::table(&header, jobs.iter().map(row));
+                output::table(&header, jobs.iter().map(row))?;
             }
         }
         Command::Show(one) => {
             let Some(job) = queue.get(one.id).await? else { bail!(unknown(one.id)) };
-            if one.json { output::json(&job)? } else { show(&job) }
+            if one.json { output::json(&job)? } else { show(&job)? }
         }
         Command::Cancel(one) => {
             let said = match queue.cancel(one.id).await? {
@@ -108,7 +109,7 @@ fn answer(one: One, said: &str) -> anyhow::Result<()> {
     if one.json {
         return output::json(&serde_json::json!({ "id": one.id, "result": said }));
     }
-    println!("job {} is {said}", one.id);
+    say!("job {} is {said}", one.id);
     Ok(())
 }
 
@@ -129,34 +130,35 @@ fn row(job: &Summary) -> Vec<String> {
     ]
 }
 
-fn show(job: &Detail) {
+fn show(job: &Detail) -> anyhow::Result<()> {
     let head = &job.summary;
-    println!("job        {}", head.id);
-    println!("state      {}{}", word(head.state), if job.cancelling { ", asked to stop" } else { "" });
-    println!("kind       {}", head.kind);
-    println!("throttle   {}", head.throttle);
+    say!("job        {}", head.id);
+    say!("state      {}{}", word(head.state), if job.cancelling { ", asked to stop" } else { "" });
+    say!("kind       {}", head.kind);
+    say!("throttle   {}", head.throttle);
     if !head.key.is_empty() {
-        println!("key        {}", head.key);
+        say!("key        {}", head.key);
     }
-    println!("priority   {}", head.priority);
-    println!("attempt    {} of {}", head.attempt, head.max_attempts);
-    println!("cost       {}", head.cost);
-    println!("created    {:.0}", head.created_at);
+    say!("priority   {}", head.priority);
+    say!("attempt    {} of {}", head.attempt, head.max_attempts);
+    say!("cost       {}", head.cost);
+    say!("created    {:.0}", head.created_at);
     if let Some(due) = head.due_at {
-        println!("due        {due:.0}");
+        say!("due        {due:.0}");
     }
     if let Some(worker) = &job.worker {
-        println!("worker     {worker}");
+        say!("worker     {worker}");
     }
     if let Some(progress) = &job.progress {
         let percent = progress.percent.map(|percent| format!("{percent:.1} %, ")).unwrap_or_default();
-        println!("progress   {percent}{}", progress.note);
+        say!("progress   {percent}{}", progress.note);
     }
-    println!("args       {}", job.args);
+    say!("args       {}", job.args);
     for attempt in &job.attempts {
         let error = attempt.error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
-        println!("attempt {}  {} at {:.0}{error}", attempt.attempt, attempt.outcome, attempt.finished_at);
+        say!("attempt {}  {} at {:.0}{error}", attempt.attempt, attempt.outcome, attempt.finished_at);
     }
+    Ok(())
 }
 
 fn parse_state(text: &str) -> Result<State, String> {

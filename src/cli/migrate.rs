@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 
 use super::connect;
+use super::output::say;
 use crate::config::Settings;
 
 #[derive(clap::Args)]
@@ -14,9 +15,9 @@ pub(super) async fn run(_: Args, settings: Settings) -> anyhow::Result<ExitCode>
     let queue = connect::queue(&settings).await?;
     let done = queue.migrate().await.context("the schema could not be brought up to date")?;
     match done {
-        0 => println!("the schema is up to date"),
-        1 => println!("1 migration was run; the schema is up to date"),
-        n => println!("{n} migrations were run; the schema is up to date"),
+        0 => say!("the schema is up to date"),
+        1 => say!("1 migration was run; the schema is up to date"),
+        n => say!("{n} migrations were run; the schema is up to date"),
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,24 +1,53 @@
 //! Tables for people, JSON for programs.
 
+use std::fmt::Display;
+use std::io::{ErrorKind, Write};
+
+use anyhow::Context as _;
 use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
 
+/// Prints one line for people.
+macro_rules! say {
+    ($($text:tt)*) => { $crate::cli::output::line(format_args!($($text)*))? };
+}
+pub(super) use say;
+
 /// Prints `value` as indented JSON.
 pub(super) fn json(value: &impl Serialize) -> anyhow::Result<()> {
-    println!("{}", serde_json::to_string_pretty(value)?);
-    Ok(())
+    write(&(serde_json::to_string_pretty(value)? + "\n"))
+}
+
+/// Prints one line; what could steer a terminal is written as an escape.
+pub(super) fn line(text: impl Display) -> anyhow::Result<()> {
+    write(&(clean(&text.to_string()) + "\n"))
+}
+
+/// Writes to standard output. A reader that has seen enough, as `head` has, ends the program quietly.
+fn write(text: &str) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => std::process::exit(0),
+        done => done.context("cannot write to standard output"),
+    }
+}
+
+/// The text with control characters, and those that turn the direction of writing, as escapes: keys and errors come from
+/// anywhere and must not steer the terminal of who reads them.
+pub(super) fn clean(text: &str) -> String {
+    let steers = |c: char| c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    text.chars().flat_map(|c| if steers(c) { c.escape_default().collect() } else { vec![c] }).collect()
 }
 
 /// Prints a table without lines, as wide as the terminal lets it be.
-pub(super) fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) {
+pub(super) fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> anyhow::Result<()> {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic).set_header(header);
     for row in rows {
-        table.add_row(row);
+        table.add_row(row.iter().map(|cell| clean(cell)));
     }
-    for line in table.to_string().lines() {
-        println!("{}", line.trim_end());
-    }
+    let lines: Vec<String> = table.to_string().lines().map(|line| format!("{}\n", line.trim_end())).collect();
+    write(&lines.concat())
 }
 
 /// A rate for people: few digits, `unlimited` for -1, `stopped` for 0.
@@ -37,7 +66,13 @@ pub(super) fn rate(rps: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::rate;
+    use super::{clean, rate};
+
+    #[test]
+    fn what_could_steer_a_terminal_is_written_as_an_escape() {
+        assert_eq!(clean("a\u{1b}[2Jb\n\u{202e}c\td"), r"a\u{1b}[2Jb\n\u{202e}c\td");
+        assert_eq!(clean("Jürgen 😀 \"x\" \\"), "Jürgen 😀 \"x\" \\");
+    }
 
     #[test]
     fn rates_are_short_and_special_ones_are_words() {

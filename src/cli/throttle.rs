@@ -5,9 +5,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::bail;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::exit::Failure;
+use super::output::say;
 use super::{connect, output};
 use crate::config::Settings;
 use crate::throttle::{Change, Error, Knobs, Name, Status, Store};
@@ -83,7 +84,7 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
         Command::Show { name, json } => {
             let name = Name::new(name)?;
             let Some(status) = store.status(&name).await? else { bail!(Error::Unknown(name)) };
-            if json { output::json(&status)? } else { show(&status) }
+            if json { output::json(&status)? } else { show(&status)? }
         }
         Command::Set { name, knobs, signed } => {
             let fields = Knobs::check(&parse(&knobs)?).map_err(Error::Invalid)?;
@@ -94,15 +95,26 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
             if !(seconds > 0.0 && seconds <= 86_400.0) {
                 bail!(Failure::Refused(format!("--seconds is {seconds}; allowed is more than 0 and at most 86400")));
             }
-            let name = Name::new(name)?;
+            let name = known(&store, &name).await?;
             let until = store.pause_key(&name, &key, std::time::Duration::from_secs_f64(seconds), &signed.why).await?;
-            println!("key {key:?} of {name} is paused until {:.0}", jiff::Timestamp::from_millisecond(until)?);
+            let until = jiff::Timestamp::from_millisecond(until)?;
+            note_key(&settings, "key.pause", &name, &signed, json!({ "key": key, "seconds": seconds, "until": until })).await;
+            if signed.json {
+                output::json(&json!({ "throttle": name, "key": key, "until": until }))?;
+            } else {
+                say!("key {key:?} of {name} is paused until {until:.0}");
+            }
         }
-        Command::Resume { name, key: Some(key), .. } => {
-            let name = Name::new(name)?;
-            match store.resume_key(&name, &key).await? {
-                true => println!("key {key:?} of {name} flows again"),
-                false => println!("key {key:?} of {name} was not paused"),
+        Command::Resume { name, key: Some(key), signed } => {
+            let name = known(&store, &name).await?;
+            let resumed = store.resume_key(&name, &key).await?;
+            note_key(&settings, "key.resume", &name, &signed, json!({ "key": key, "resumed": resumed })).await;
+            if signed.json {
+                output::json(&json!({ "throttle": name, "key": key, "resumed": resumed }))?;
+            } else if resumed {
+                say!("key {key:?} of {name} flows again");
+            } else {
+                say!("key {key:?} of {name} was not paused");
             }
         }
         Command::Pause { name, signed, .. } => {
@@ -123,11 +135,10 @@ async fn list(store: &Arc<dyn Store>, json: bool) -> anyhow::Result<()> {
         all.extend(store.status(&name).await?);
     }
     if json {
-        return output::json(&serde_json::json!({ "throttles": all }));
+        return output::json(&json!({ "throttles": all }));
     }
     let header = ["THROTTLE", "RPS", "BURST", "WINDOW", "MODE", "PARENT", "BY", "NOTE"];
-    output::table(&header, all.iter().map(row));
-    Ok(())
+    output::table(&header, all.iter().map(row))
 }
 
 fn row(status: &Status) -> Vec<String> {
@@ -160,15 +171,16 @@ fn note(status: &Status) -> String {
     notes.join("; ")
 }
 
-fn show(status: &Status) {
-    println!("throttle   {}", status.name);
-    println!("in force   {}", output::rate(status.effective_rps));
+fn show(status: &Status) -> anyhow::Result<()> {
+    say!("throttle   {}", status.name);
+    say!("in force   {}", output::rate(status.effective_rps));
     for (field, value) in &status.raw {
-        println!("{field:<10} {value}");
+        say!("{field:<10} {value}");
     }
     if !note(status).is_empty() {
-        println!("note       {}", note(status));
+        say!("note       {}", note(status));
     }
+    Ok(())
 }
 
 fn parse(knobs: &[String]) -> anyhow::Result<BTreeMap<String, Value>> {
@@ -196,19 +208,32 @@ async fn change(
     let json = signed.json;
     let change = Change { fields, by: signed.by, why: signed.why, create, ..Change::default() };
     let (before, after) = store.set(&name, &change).await?;
-    // The audit is kept in Postgres; a knob must stay turnable while Postgres is away.
-    let entry = crate::api::Entry::turned(action, &change, before.as_ref(), &after);
+    note_audit(settings, &crate::api::Entry::turned(action, &change, before.as_ref(), &after)).await;
+    if json { output::json(&after) } else { show(&after) }
+}
+
+/// The name of a throttle that must exist.
+async fn known(store: &Arc<dyn Store>, name: &str) -> anyhow::Result<Name> {
+    let name = Name::new(name)?;
+    match store.status(&name).await? {
+        Some(_) => Ok(name),
+        None => bail!(Error::Unknown(name)),
+    }
+}
+
+async fn note_key(settings: &Settings, action: &str, throttle: &Name, signed: &Signed, after: Value) {
+    let mut entry = crate::api::Entry::now(signed.by.clone(), action, throttle.to_string(), signed.why.clone());
+    entry.after = Some(after);
+    note_audit(settings, &entry).await;
+}
+
+/// The audit is kept in Postgres; a knob must stay turnable while Postgres is away.
+async fn note_audit(settings: &Settings, entry: &crate::api::Entry) {
     let written = async {
         let queue = connect::queue(settings).await?;
-        anyhow::Ok(crate::api::postgres::write_audit(&queue.pool, &entry).await?)
+        anyhow::Ok(crate::api::postgres::write_audit(&queue.pool, entry).await?)
     };
     if let Err(error) = written.await {
         eprintln!("flyball: the audit line could not be written: {}", super::exit::message(&error));
     }
-    if json {
-        output::json(&after)?
-    } else {
-        show(&after)
-    }
-    Ok(())
 }

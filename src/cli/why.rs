@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::bail;
 
 use super::exit::Failure;
+use super::output::say;
 use super::{connect, output};
 use crate::app;
 use crate::config::Settings;
@@ -45,14 +46,14 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
             if args.json {
                 output::json(&serde_json::json!({ "throttle": name, "sentence": sentence, "decisions": decisions }))?;
             } else {
-                println!("{sentence}");
+                say!("{sentence}");
                 let header = ["AT", "RPS", "BEFORE", "LIMITING", "REASON"];
                 let rows = decisions.iter().map(|one| {
                     let (rps, before) = (output::rate(one.rps), output::rate(one.previous_rps));
                     vec![format!("{:.0}", one.at), rps, before, one.limiting.clone(), one.reason.clone()]
                 });
                 if args.decisions > 0 {
-                    output::table(&header, rows);
+                    output::table(&header, rows)?;
                 }
             }
             if status.is_none() {
@@ -74,9 +75,9 @@ async fn job(queue: &Queue, throttles: &dyn Store, id: i64, json: bool) -> anyho
     match waiting {
         Some(waiting) => {
             let until = waiting.until.map_or_else(String::new, |until| format!("; until {until:.0}"));
-            println!("job {id} waits: {}{until}", waiting.reason);
+            say!("job {id} waits: {}{until}", waiting.reason);
         }
-        None => println!("job {id} does not wait: it is {}", super::job::word(detail.summary.state)),
+        None => say!("job {id} does not wait: it is {}", super::job::word(detail.summary.state)),
     }
     Ok(())
 }

@@ -195,3 +195,10 @@ pub enum Error {
     #[error("the queue store failed: {0}")]
     Store(#[source] sqlx::Error),
 }
+
+impl Error {
+    /// True if the store cannot be used as it was named, for instance by a broken URL; trying again does not help.
+    pub fn is_of_settings(&self) -> bool {
+        matches!(self, Self::Store(sqlx::Error::Configuration(_)))
+    }
+}

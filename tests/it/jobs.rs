@@ -105,13 +105,23 @@ async fn sql_refuses_bad_arguments_by_name_and_enqueues_nothing() {
         ("enqueue('http', unique_for => '1 hour')", "unique_for: needs a unique_key"),
         ("enqueue('http', cost => 'NaN')", "cost: is NaN; allowed is more than 0"),
         ("enqueue('http', cost => -1)", "cost: is -1; allowed is more than 0"),
-        ("enqueue('http', run_at => 'infinity')", "run_at: is infinity; allowed are times within the next ten years"),
+        ("enqueue('http', run_at => 'infinity')", "run_at: is infinity; allowed are times from 1970 (at once) to ten years"),
+        ("enqueue('http', run_at => '-infinity')", "run_at: is -infinity; allowed are times from 1970"),
+        ("enqueue('http', run_at => '4000-01-01 BC')", "run_at: is 4000-01-01 00:00:00+00 BC; allowed are times from 1970"),
+        ("enqueue('http', throttle => null)", "throttle: null is not a throttle's name"),
         ("enqueue_many('{}')", "must be a JSON array"),
         ("enqueue_many('[{\"kind\":\"http\"},{\"kind\":\"http\",\"priority\":9}]')", "jobs[1].priority: is 9"),
         ("enqueue_many('[{\"kind\":\"http\",\"prio\":1}]')", "jobs[0].prio: is not a field of a job; allowed are kind, args"),
         ("enqueue_many('[{\"kind\":\"http\",\"priority\":\"1\"}]')", "jobs[0].priority: must be a number, not string"),
         ("enqueue_many('[{\"kind\":\"http\",\"run_at\":\"soon\"}]')", "jobs[0].run_at: \"soon\" is not a time; write it like"),
-        ("enqueue_many('[7]')", "jobs[0].: must be an object"),
+        ("enqueue_many('[7]')", "jobs[0]: must be an object"),
+        ("enqueue_many('[{\"kind\":\"http\",\"cost\":1e400}]')", "jobs[0].cost: is out of range; allowed is more than 0"),
+        ("enqueue_many('[{\"kind\":\"http\",\"cost\":1e-400}]')", "jobs[0].cost: is out of range; allowed is more than 0"),
+        ("enqueue_many('[{\"kind\":\"http\",\"cost\":0}]')", "jobs[0].cost: is 0; allowed is more than 0"),
+        (
+            "enqueue_many('[{\"kind\":\"http\",\"unique_key\":\"a\",\"unique_for\":1e300}]')",
+            "jobs[0].unique_for: is out of range; allowed is more than 0 and at most 366 days",
+        ),
     ];
 
     for (call, said) in cases {
@@ -122,6 +132,42 @@ async fn sql_refuses_bad_arguments_by_name_and_enqueues_nothing() {
     let jobs: i64 = sqlx::query_scalar("select count(*) from flyball.job").fetch_one(database.pool()).await.unwrap();
     assert_eq!(jobs, 0);
     assert!(queue.ready_lanes().await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_role_that_may_only_use_the_schema_can_enqueue_and_nothing_else() {
+    let (database, queue) = queue().await;
+    let role = format!("producer_{}", crate::support::unique());
+    let run = |sql: String| async { database.pool().execute(AssertSqlSafe(sql)).await.map(drop).map_err(|error| error.to_string()) };
+    let as_producer = |sql: &str| format!("set local role {role}; set local search_path = nowhere; {sql}");
+    run(format!("create role {role}")).await.unwrap();
+    let refused = run(as_producer("select flyball.enqueue('http')")).await.unwrap_err();
+    assert!(refused.contains("permission denied for schema flyball"), "{refused}");
+    run(format!("grant usage on schema flyball to {role}")).await.unwrap();
+    // The day's partition is missing, so that enqueue must make it.
+    run("drop table flyball.job_0, flyball.attempt_0".to_owned().replace("_0", &format!("_{}", today(&database).await))).await.unwrap();
+
+    run(as_producer("select flyball.enqueue('http', unique_key => 'once')")).await.unwrap();
+    run(as_producer("select flyball.enqueue_many('[{\"kind\":\"http\"},{\"kind\":\"http\"}]')")).await.unwrap();
+
+    let jobs: i64 = sqlx::query_scalar("select count(*) from flyball.job").fetch_one(database.pool()).await.unwrap();
+    assert_eq!(jobs, 3);
+    for sql in [
+        "select * from flyball.job",
+        "delete from flyball.ready",
+        "select flyball.register_kind('mine')",
+        "select flyball.prune_day(flyball.day_of(now()))",
+        "create table flyball.mine ()",
+    ] {
+        let refused = run(as_producer(sql)).await.unwrap_err();
+        assert!(refused.contains("permission denied"), "{sql}: {refused}");
+    }
+    run(format!("drop owned by {role}; drop role {role}")).await.unwrap();
+    drop(queue);
+}
+
+async fn today(database: &Database) -> i64 {
+    sqlx::query_scalar("select flyball.day_of(now())").fetch_one(database.pool()).await.unwrap()
 }
 
 #[tokio::test]
