@@ -36,7 +36,7 @@ docs: ## build the library's documentation: target/doc/flyball/index.html
 	cargo doc --no-deps
 
 bench: ## run the benchmarks
-	@scripts/setup.sh && exec cargo bench $(ARGS)
+	@scripts/setup.sh && exec cargo bench --bench data_path $(ARGS)
 
 browser-test: ## drive the dashboard in headless Chromium
 	@scripts/setup.sh --browser && exec node scripts/browser-test/run.mjs $(ARGS)

@@ -19,3 +19,8 @@ pub mod app;
 pub mod cli;
 pub mod config;
 pub mod demo;
+
+/// The examples of the README, compiled so that they stay true.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;
