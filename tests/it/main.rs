@@ -19,3 +19,4 @@ mod throttle;
 mod throttle_redis;
 mod throttle_same_law;
 mod tidy;
+mod docs;
