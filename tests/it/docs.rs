@@ -90,8 +90,7 @@ fn the_page_of_settings_has_every_key_with_its_variable_and_its_default() {
 
     let page = read("docs/reference/config.md");
     let table = page.split("\n## ").next().unwrap();
-    let documented: Vec<[String; 3]> =
-        rows(table).iter().map(|row| [0, 1, 2].map(|cell| code(&row[cell]).to_owned())).collect();
+    let documented: Vec<[String; 3]> = rows(table).iter().map(|row| [0, 1, 2].map(|cell| code(&row[cell]).to_owned())).collect();
 
     assert_eq!(documented, wanted);
 }
@@ -193,10 +192,8 @@ fn the_page_of_commands_has_every_command_with_every_option_and_its_default() {
             continue;
         }
         let heading = format!("## `flyball {}`", command.join(" "));
-        let documented: BTreeMap<String, String> = rows(section(&page, &heading))
-            .into_iter()
-            .map(|row| (code(&row[0]).to_owned(), code(&row[1]).to_owned()))
-            .collect();
+        let documented: BTreeMap<String, String> =
+            rows(section(&page, &heading)).into_iter().map(|row| (code(&row[0]).to_owned(), code(&row[1]).to_owned())).collect();
 
         let wanted: BTreeSet<_> = help.options.keys().filter(|name| !COMMON.contains(&name.as_str())).collect();
         assert_eq!(documented.keys().collect::<BTreeSet<_>>(), wanted, "{heading}");
@@ -415,7 +412,8 @@ fn the_ranges_of_arguments_are_those_that_are_enforced() {
     for kind in ["http", "reindex"] {
         for row in rows(section(&page, &format!("### Arguments of `{kind}`"))) {
             let (field, default) = (code(&row[0]), code(&row[2]));
-            let Some((low, high)) = row[3].split_once(" to ").and_then(|(low, high)| Some((low.parse().ok()?, high.parse().ok()?)))
+            let Some((low, high)) =
+                row[3].split_once(" to ").and_then(|(low, high)| Some((low.parse().ok()?, high.parse().ok()?)))
             else {
                 continue;
             };
@@ -465,7 +463,8 @@ fn the_page_of_the_api_has_every_route() {
     let document = serde_json::to_value(&document).unwrap();
     let mut routes = BTreeSet::new();
     for (path, methods) in document["paths"].as_object().unwrap() {
-        let methods = methods.as_object().unwrap().keys().filter(|key| ["get", "post", "patch", "put", "delete"].contains(&key.as_str()));
+        let methods =
+            methods.as_object().unwrap().keys().filter(|key| ["get", "post", "patch", "put", "delete"].contains(&key.as_str()));
         routes.extend(methods.map(|method| format!("{} {path}", method.to_uppercase())));
     }
 
@@ -538,8 +537,9 @@ fn alerts_and_the_guide_speak_of_metrics_that_exist() {
         let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == ':'));
         // Recorded series have colons in their names; a name of an alert's group has no unit and no type.
         let metrics = words.filter(|word| word.starts_with("flyball_") && !word.contains(':'));
-        let strangers: BTreeSet<&str> =
-            metrics.filter(|word| !known.contains(*word) && !["flyball_alerts", "flyball_recorded", "flyball_api_token"].contains(word)).collect();
+        let strangers: BTreeSet<&str> = metrics
+            .filter(|word| !known.contains(*word) && !["flyball_alerts", "flyball_recorded", "flyball_api_token"].contains(word))
+            .collect();
         assert!(strangers.is_empty(), "{file}: {strangers:?}");
     }
 }
@@ -554,6 +554,20 @@ fn the_guide_names_every_alert() {
     let told: BTreeSet<&str> = table.iter().map(|row| code(&row[0])).collect();
 
     assert_eq!(told, alerts);
+}
+
+// === Handlers ===
+
+#[test]
+fn the_handlers_of_the_guide_are_code_that_is_compiled_and_run() {
+    let sources = ["examples/greet.rs", "tests/it/docs_handler.rs"].map(read);
+    let guide = read("docs/guides/handlers.md");
+    let code: Vec<(String, String)> = blocks(&guide).into_iter().filter(|(language, _)| language == "rust").collect();
+
+    for (_, text) in &code {
+        assert!(sources.iter().any(|source| source.contains(text.trim())), "not in the sources:\n{text}");
+    }
+    assert!(code.len() >= 3);
 }
 
 // === The whole ===
@@ -584,9 +598,8 @@ fn every_link_leads_to_a_file_and_a_heading_that_are_there() {
             let path = if file.is_empty() { root().join(&page) } else { root().join(&page).parent().unwrap().join(file) };
             let there = path.exists()
                 && (heading.is_empty()
-                    || std::fs::read_to_string(&path).is_ok_and(|text| {
-                        text.lines().any(|line| line.starts_with('#') && anchor(line) == heading)
-                    }));
+                    || std::fs::read_to_string(&path)
+                        .is_ok_and(|text| text.lines().any(|line| line.starts_with('#') && anchor(line) == heading)));
             if !there {
                 wrong.push(format!("{page}: {target}"));
             }
