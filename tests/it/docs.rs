@@ -227,6 +227,37 @@ fn the_page_of_commands_has_the_exit_codes_that_help_tells() {
     assert_eq!(told, said);
 }
 
+#[tokio::test]
+async fn the_exit_codes_are_those_of_the_page() {
+    let (database, redis) = (database().await, stack().await.redis_url.clone());
+    let run = |words: &str, more: &[(&str, &str)]| {
+        let output = Command::new(PROGRAM.as_path())
+            .args(words.split(' '))
+            .env_clear()
+            .envs([("DATABASE_URL", database.url()), ("REDIS_URL", &redis)])
+            .envs(more.iter().copied())
+            .current_dir(std::env::temp_dir())
+            .output()
+            .unwrap();
+        output.status.code()
+    };
+
+    assert_eq!(run("migrate", &[]), Some(0));
+    assert_eq!(run("job", &[]), Some(2));
+    assert_eq!(run("job show x", &[]), Some(2));
+    assert_eq!(run("job show 1", &[]), Some(3));
+    assert_eq!(run("throttle show no-such-throttle", &[]), Some(3));
+    assert_eq!(run("why no-such-throttle", &[]), Some(3));
+    assert_eq!(run("why --job 1", &[]), Some(3));
+    assert_eq!(run("enqueue http", &[]), Some(4));
+    assert_eq!(run("enqueue no-such-kind", &[]), Some(4));
+    assert_eq!(run("throttle set a rps=ten", &[]), Some(4));
+    assert_eq!(run("throttle list", &[("REDIS_URL", "redis://127.0.0.1:1")]), Some(69));
+    assert_eq!(run("migrate", &[("DATABASE_URL", "postgres://nobody@127.0.0.1:1/none")]), Some(69));
+    assert_eq!(run("migrate", &[("FLYBALL_CONCURRENCY", "0")]), Some(78));
+    assert_eq!(run("serve", &[("FLYBALL_LISTEN", "0.0.0.0:0")]), Some(78));
+}
+
 #[test]
 fn commands_on_every_page_exist_with_the_options_that_are_used() {
     let commands: BTreeMap<Vec<String>, Help> = commands().into_iter().collect();
@@ -234,7 +265,12 @@ fn commands_on_every_page_exist_with_the_options_that_are_used() {
     for page in pages() {
         let text = read(&page);
         let shell = blocks(&text).into_iter().filter(|(language, _)| language == "console" || language == "sh");
-        for line in shell.flat_map(|(_, text)| text.replace("\\\n", " ").lines().map(str::to_owned).collect::<Vec<_>>()) {
+        // Between the commands of a console stands what they print.
+        let lines = shell.flat_map(|(language, text)| {
+            let lines = text.replace("\\\n", " ").lines().map(str::to_owned).collect::<Vec<_>>();
+            lines.into_iter().filter(move |line| language == "sh" || line.starts_with("$ "))
+        });
+        for line in lines {
             let line = line.trim_start_matches("$ ");
             // Variables may stand before a command, a comment after it.
             let words: Vec<&str> = line.split(" # ").next().unwrap().split_whitespace().collect();
@@ -515,7 +551,8 @@ async fn the_page_of_metrics_has_every_family_that_a_working_process_exposes() {
         let text = reqwest::get(&url).await.ok()?.text().await.ok()?;
         let families = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next().map(str::to_owned));
         let families: BTreeSet<String> = families.collect();
-        let complete = ["flyball_jobs_finished_total", "flyball_governor_signal_stale", "flyball_workers"];
+        // The last needs two looks at a throttle, a second apart.
+        let complete = ["flyball_jobs_finished_total", "flyball_governor_signal_stale", "flyball_throttle_limiting_share"];
         complete.iter().all(|name| families.contains(*name)).then_some(families)
     })
     .await;
@@ -554,6 +591,21 @@ fn the_guide_names_every_alert() {
     let told: BTreeSet<&str> = table.iter().map(|row| code(&row[0])).collect();
 
     assert_eq!(told, alerts);
+}
+
+#[test]
+fn the_page_of_the_protocol_has_every_verb() {
+    let lua = read("src/throttle/throttle.lua");
+    let verbs: BTreeSet<&str> = lua.lines().filter_map(|line| line.strip_prefix("if verb == '")?.split('\'').next()).collect();
+
+    let page = read("docs/reference/throttle-protocol.md");
+    let asking = section(&page, "## Asking");
+    let mut told: BTreeSet<&str> = ["acquire", "peek"].into_iter().filter(|verb| asking.contains(&format!("`{verb}`"))).collect();
+    let others = rows(section(&page, "## The other verbs"));
+    told.extend(others.iter().map(|row| code(&row[0])));
+
+    assert!(verbs.len() > 4, "{verbs:?}");
+    assert_eq!(told, verbs);
 }
 
 // === Handlers ===
