@@ -5,6 +5,8 @@ mod support;
 mod api;
 mod chaos;
 mod demo;
+mod docs;
+mod docs_handler;
 mod governor;
 mod jobs;
 mod outbound;
