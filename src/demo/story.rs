@@ -26,7 +26,7 @@ const SCRAPE_EVERY_MS: u64 = 2_000;
 /// Documents in one bulk request, at most: small, so that little is in flight when the documents become harder.
 const BATCH_DOCS: usize = 20;
 /// Bulk requests in flight, at most.
-const CONCURRENCY: usize = 8;
+const CONCURRENCY: usize = 6;
 /// Engine connections of the store.
 const STORE_CORES: u32 = 2;
 /// How long the first document may take.
