@@ -211,7 +211,7 @@ export class KnobForm {
   showConflict(names, base, body) {
     this.on.wanted();
     const now = valuesOf(this.detail);
-    const { by, at_ms: atMs, why } = this.detail.knobs;
+    const { by, at_ms: atMs, why } = this.detail.knobs ?? {};
     const rows = names.map((name) => h('li', null, h('b', null, name), ` is now ${knobValue(name, now[name])}; it was ${knobValue(name, base[name])}`,
       name in body ? ` when you began, you ask for ${knobValue(name, body[name])}` : ' when you began'));
     const mine = h('button', { type: 'button', onclick: () => this.send(body, valuesOf(this.detail)) }, 'Apply mine all the same');
