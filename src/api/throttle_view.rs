@@ -193,11 +193,14 @@ pub fn mode_word(knobs: &Knobs) -> &'static str {
 
 /// How the throttle stands, as a word.
 pub fn state_word(status: &Status) -> &'static str {
-    let rps_is_unusable = status.problems.iter().any(|problem| problem.field == "rps");
+    // Each of these makes the throttle run at safe_rps, or at rps if that is slower.
+    const CAREFUL: [&str; 6] = ["rps", "burst", "window", "safe_rps", "key_rps", "key_burst"];
+    let is_careful = status.problems.iter().any(|problem| CAREFUL.contains(&problem.field.as_str()));
     match status.effective_rps {
         _ if status.knobs.paused => "paused",
         0.0 => "stopped",
-        _ if status.lease_lapsed || rps_is_unusable => "safe_rps",
+        _ if status.has_missing_parent() => "stopped",
+        _ if status.lease_lapsed || is_careful => "safe_rps",
         rps if rps < 0.0 => "unlimited",
         _ => "flowing",
     }
@@ -207,6 +210,10 @@ pub fn state_word(status: &Status) -> &'static str {
 pub fn explain(status: &Status) -> String {
     let (name, knobs) = (&status.name, &status.knobs);
     let rate = super::waiting::rate(status.effective_rps);
+    if status.has_missing_parent() || status.raw.is_empty() {
+        let said: Vec<String> = status.problems.iter().map(|problem| format!("{}: {}", problem.field, problem.message)).collect();
+        return format!("{name} is stopped: {}", said.join("; "));
+    }
     if let Some(problem) = status.problems.first() {
         return format!("{name} runs at {rate} a second because a knob cannot be used: {}: {}", problem.field, problem.message);
     }

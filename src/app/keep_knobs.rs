@@ -51,6 +51,10 @@ pub(super) async fn tick(
     }
     for name in known {
         let Some(status) = store.status(&name).await? else { continue };
+        // A key that is no hash has no knobs to keep; those kept before stay.
+        if status.raw.is_empty() {
+            continue;
+        }
         let mut fields = status.raw;
         fields.retain(|field, _| !PASSING.contains(&field.as_str()));
         if saved.get(&name) != Some(&fields) {

@@ -118,6 +118,10 @@ impl KnobsFile {
                     spans.insert(key.get_ref().to_string(), key.span());
                     values.insert(key.get_ref().to_string(), json_of(value.get_ref()));
                 }
+                if values.get("parent").and_then(Value::as_str) == Some(name.as_str()) {
+                    let reason = format!("{:?} is the throttle itself: it must be the name of another one", name.as_str());
+                    problems.push(problem(spans.get("parent").cloned(), "knobs.parent".to_owned(), reason));
+                }
                 match Knobs::check(&values) {
                     Ok(texts) => fields = texts.into_iter().filter_map(|(field, text)| Some((field, text?))).collect(),
                     Err(found) => {

@@ -93,6 +93,7 @@ impl MemoryStore {
     }
 
     fn write(throttles: &mut Throttles, name: &Name, change: &Change, now: i64) -> Result<(Option<Status>, Status), Error> {
+        change.check_parent(name)?;
         let stands = throttles.get(name).cloned().unwrap_or_default();
         let exists = !stands.raw.is_empty();
         if !exists && !change.create {
@@ -287,7 +288,19 @@ impl Store for MemoryStore {
     fn status<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<Option<Status>, Error>> {
         let throttles = self.locked();
         let known = throttles.get(throttle).filter(|known| !known.raw.is_empty());
-        let read = |known: &Throttle| Status::read(throttle.clone(), known.raw.clone(), &known.meter, self.now());
+        let parents: BTreeMap<Name, Option<String>> = throttles
+            .iter()
+            .filter(|(_, throttle)| !throttle.raw.is_empty())
+            .flat_map(|(name, throttle)| {
+                let parent = throttle.raw.get("parent").cloned().unwrap_or_default();
+                let missing = Name::new(parent.as_str()).ok().filter(|name| throttles.get(name).is_none_or(|it| it.raw.is_empty()));
+                [Some((name.clone(), Some(parent))), missing.map(|name| (name, None))]
+            })
+            .flatten()
+            .collect();
+        let read = |known: &Throttle| {
+            Status::read(throttle.clone(), known.raw.clone(), &known.meter, self.now()).with_parents(&parents)
+        };
         ready(Ok(known.map(read))).boxed()
     }
 

@@ -17,9 +17,15 @@ pub async fn seed(store: &dyn Store, files: &[KnobsFile]) -> Result<Vec<Name>, E
             absent_only: true,
             ..Change::default()
         };
-        let (before, _) = store.set(&file.name, &change).await?;
-        if before.is_none() {
-            created.push(file.name.clone());
+        match store.set(&file.name, &change).await {
+            Ok((None, _)) => created.push(file.name.clone()),
+            Ok(_) => {}
+            // What somebody wrote live stays and is shown where people look; it must not keep the process from starting.
+            Err(Error::Invalid(problems)) => {
+                let reason = Error::Invalid(problems).to_string();
+                tracing::warn!(throttle.name = %file.name, reason, "the knobs of the file cannot be added to what stands in the store");
+            }
+            Err(error) => return Err(error),
         }
     }
     Ok(created)

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 
 use super::bucket::Meter;
-use super::{Knobs, Name};
+use super::{Knobs, Name, tree};
 
 /// Most lanes that one ask may carry, so that Redis is never blocked for more than half a millisecond.
 pub const MAX_LANES_PER_ASK: usize = 48;
@@ -116,6 +116,19 @@ pub struct Change {
     pub absent_only: bool,
 }
 
+impl Change {
+    /// Refuses to make a throttle its own parent.
+    pub(super) fn check_parent(&self, throttle: &Name) -> Result<(), Error> {
+        match self.fields.get("parent") {
+            Some(Some(parent)) if parent == throttle.as_str() => {
+                let message = format!("{parent:?} is the throttle itself: it must be the name of another one, or empty for none");
+                Err(Error::Invalid(vec![Problem { field: "parent".to_owned(), message }]))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 /// A throttle as an operator sees it.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Status {
@@ -155,6 +168,31 @@ impl Status {
             problems,
         }
     }
+
+    /// A throttle whose key in the store holds something that is no hash: nothing flows.
+    pub fn no_hash(name: Name, now_us: i64) -> Self {
+        let problem = Problem { field: "knobs".to_owned(), message: format!("{}; nothing flows", no_hash(&name)) };
+        let nothing = Self::read(name, BTreeMap::new(), &Meter::default(), now_us);
+        Self { problems: vec![problem], effective_rps: 0.0, ..nothing }
+    }
+
+    /// As it is, with what is wrong with its parents; see [`tree::wrong_parent`].
+    #[must_use]
+    pub fn with_parents(mut self, parents: &BTreeMap<Name, Option<String>>) -> Self {
+        let wrong = tree::wrong_parent(&self.name, parents);
+        self.problems.extend(wrong.map(|message| Problem { field: "parent".to_owned(), message }));
+        self
+    }
+
+    /// True if nothing flows because a parent does not exist.
+    pub fn has_missing_parent(&self) -> bool {
+        self.problems.iter().any(|problem| problem.field == "parent" && problem.message.starts_with(tree::MISSING))
+    }
+}
+
+/// What to say of a throttle whose key is no hash.
+pub(super) fn no_hash(name: &Name) -> String {
+    format!("the key throttle:{name}:knobs in Redis is no hash; delete it with redis-cli DEL, then set rps")
 }
 
 /// A knob that cannot be used as it stands.

@@ -98,7 +98,12 @@ local function wait_for(b, cost) return math.min(cost * b.interval, b.tau) - (no
 
 -- The throttle's bucket is a hash of `spent_to debt used limited_us limited_to`.
 local function bucket(key)
-  local h = redis.call('HMGET', key, 'spent_to', 'debt', 'used', 'limited_us', 'limited_to')
+  local h = redis.pcall('HMGET', key, 'spent_to', 'debt', 'used', 'limited_us', 'limited_to')
+  if h.err then
+    -- Only a person can have put something else there; the bucket counts as lost.
+    redis.call('DEL', key)
+    h = {}
+  end
   return {
     key = key, spent_to = tonumber(h[1] or ''), debt = tonumber(h[2] or '') or 0, used = tonumber(h[3] or '') or 0,
     limited_us = tonumber(h[4] or '') or 0, limited_to = tonumber(h[5] or '') or 0,

@@ -77,6 +77,30 @@ pub fn chain(leaf: &Name, parent_of: impl Fn(&Name) -> String) -> Vec<(Name, Str
     chain
 }
 
+/// How the message begins when a parent is missing.
+pub(super) const MISSING: &str = "there is no throttle ";
+
+/// What is wrong with the parents of `leaf`, where `parents` holds the text of `parent` of every level that was read, `None`
+/// for a throttle that does not exist.
+pub fn wrong_parent(leaf: &Name, parents: &BTreeMap<Name, Option<String>>) -> Option<String> {
+    let mut seen = vec![leaf];
+    loop {
+        let last = seen[seen.len() - 1];
+        let above = Name::new(parents.get(last)?.as_deref()?).ok()?;
+        if seen.contains(&&above) {
+            return Some(format!("{last} names {above} as its parent, which closes a circle; it is cut there"));
+        }
+        if seen.len() == MAX_LEVELS {
+            return Some(format!("{above} is more than {MAX_LEVELS} levels up; it and what is above it is not asked"));
+        }
+        let (above, parent) = parents.get_key_value(&above)?;
+        if parent.is_none() {
+            return Some(format!("{MISSING}{above}, which {last} names as its parent; nothing flows until there is one"));
+        }
+        seen.push(above);
+    }
+}
+
 /// A cost that the law can work with: above 0 and at most 1e9 tokens.
 pub fn sane_cost(cost: f64) -> f64 {
     if cost.is_nan() { 1.0 } else { cost.clamp(1e-9, 1e9) }

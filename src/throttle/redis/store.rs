@@ -16,9 +16,9 @@ use crate::throttle::bucket::Meter;
 use crate::throttle::loss::Memo;
 use crate::throttle::memory::Clock;
 use crate::throttle::rules::min_above_max;
-use crate::throttle::store::MAX_PAUSE_MS;
+use crate::throttle::store::{MAX_PAUSE_MS, no_hash};
 use crate::throttle::tree::{self, MAX_LEVELS, sane_cost};
-use crate::throttle::{Answer, Ask, Change, Error, Grant, MAX_LANES_PER_ASK, Name, Status, Store};
+use crate::throttle::{Answer, Ask, Change, Error, Grant, MAX_LANES_PER_ASK, Name, Problem, Status, Store};
 
 /// The law in Lua.
 const LAW: &str = include_str!("../throttle.lua");
@@ -131,18 +131,8 @@ impl RedisStore {
     }
 
     async fn resolve_chain(&self, leaf: &Name, bound: Duration) -> Result<Vec<(Name, String)>, Error> {
-        let mut parents = BTreeMap::new();
-        let mut next = Some(leaf.clone());
-        while let Some(name) = next.filter(|name| !parents.contains_key(name) && parents.len() < MAX_LEVELS) {
-            let key = self.key(&name, "knobs");
-            let read = |mut redis: ConnectionManager| async move {
-                redis::cmd("HGET").arg(key).arg("parent").query_async::<Option<Text>>(&mut redis).await
-            };
-            let parent = self.link.run(bound, read).await?.map_or_else(String::new, |text| text.0);
-            next = Name::new(parent.as_str()).ok();
-            parents.insert(name, parent);
-        }
-        let chain = tree::chain(leaf, |name| parents.get(name).cloned().unwrap_or_default());
+        let parents = self.read_parents(leaf, bound).await?;
+        let chain = tree::chain(leaf, |name| parents.get(name).cloned().flatten().unwrap_or_default());
         let mut chains = locked(&self.chains);
         if chains.len() >= MAX_CHAINS {
             chains.clear();
@@ -240,19 +230,56 @@ impl RedisStore {
     // --- operators ---
 
     async fn read_status(&self, throttle: &Name) -> Result<Option<Status>, Error> {
-        type Reply = (Vec<(Text, Text)>, Vec<Option<Text>>, (i64, i64));
+        type Reply = (RedisResult<Vec<(Text, Text)>>, RedisResult<Vec<Option<Text>>>, (i64, i64));
         let mut pipe = redis::pipe();
+        // People may have put anything under these keys; what is wrong with one throttle must not hide the others.
+        pipe.ignore_errors();
         pipe.cmd("HGETALL").arg(self.key(throttle, "knobs"));
         pipe.cmd("HMGET").arg(self.key(throttle, "bucket")).arg(&["used", "limited_us", "limited_to"]);
         pipe.cmd("TIME");
         let read = |mut redis: ConnectionManager| async move { pipe.query_async::<Reply>(&mut redis).await };
         let (fields, meter, (s, us)) = self.link.run(self.operator_bound, read).await?;
         let now_us = self.clock.as_ref().map_or(s * 1_000_000 + us, |clock| clock());
-        let raw = hash(fields);
-        Ok((!raw.is_empty()).then(|| Status::read(throttle.clone(), raw, &reply::meter(&meter), now_us)))
+        let raw = match fields {
+            Ok(fields) => hash(fields),
+            Err(error) if is_wrong_type(&error.to_string()) => return Ok(Some(Status::no_hash(throttle.clone(), now_us))),
+            Err(error) => return Err(Error::Lost(error.to_string())),
+        };
+        if raw.is_empty() {
+            return Ok(None);
+        }
+        let status = Status::read(throttle.clone(), raw, &reply::meter(&meter.unwrap_or_default()), now_us);
+        if status.knobs.parent.is_none() {
+            return Ok(Some(status));
+        }
+        Ok(Some(status.with_parents(&self.read_parents(throttle, self.operator_bound).await?)))
+    }
+
+    /// The text of `parent` of a throttle and of those above it, `None` for one that does not exist.
+    async fn read_parents(&self, leaf: &Name, bound: Duration) -> Result<BTreeMap<Name, Option<String>>, Error> {
+        let mut parents: BTreeMap<Name, Option<String>> = BTreeMap::new();
+        let mut next = Some(leaf.clone());
+        while let Some(name) = next.filter(|name| !parents.contains_key(name) && parents.len() <= MAX_LEVELS) {
+            let mut pipe = redis::pipe();
+            pipe.ignore_errors();
+            pipe.cmd("EXISTS").arg(self.key(&name, "knobs"));
+            pipe.cmd("HGET").arg(self.key(&name, "knobs")).arg("parent");
+            let read = |mut redis: ConnectionManager| async move {
+                pipe.query_async::<(bool, RedisResult<Option<Text>>)>(&mut redis).await
+            };
+            // A key that is no hash is no throttle.
+            let parent = match self.link.run(bound, read).await? {
+                (true, Ok(parent)) => Some(parent.map_or_else(String::new, |text| text.0)),
+                _ => None,
+            };
+            next = parent.as_deref().and_then(|parent| Name::new(parent).ok());
+            parents.insert(name, parent);
+        }
+        Ok(parents)
     }
 
     async fn write(&self, throttle: &Name, change: &Change) -> Result<(Option<Status>, Status), Error> {
+        change.check_parent(throttle)?;
         let mut call = self.call("set");
         call.key(self.key(throttle, "knobs")).key(self.key(throttle, "bucket")).key(self.names_key());
         let number = |n: Option<u64>| n.map_or_else(String::new, |n| n.to_string());
@@ -266,13 +293,21 @@ impl RedisStore {
             let mut parts = call.invoke_async::<Vec<Value>>(&mut redis).await?.into_iter();
             Written::read(&mut parts)
         };
-        match self.link.run(self.operator_bound, write).await? {
+        let written = self.link.run(self.operator_bound, write).await;
+        match written.map_err(|error| refusal_of_wrong_type(error, throttle))? {
             Written::Unknown => Err(Error::Unknown(throttle.clone())),
             Written::Conflict(what) => Err(Error::Conflict { name: throttle.clone(), what }),
             Written::MinAboveMax(min, max) => Err(Error::Invalid(vec![min_above_max(min, max)])),
             Written::Done { now_us, before, after, meter } => {
                 let status = |raw| Status::read(throttle.clone(), raw, &meter, now_us);
-                Ok(((!before.is_empty()).then(|| status(before)), status(after)))
+                let (before, mut after) = ((!before.is_empty()).then(|| status(before)), status(after));
+                // The change is made; that its parents cannot be read now must not look as if it were not.
+                if after.knobs.parent.is_some()
+                    && let Ok(parents) = self.read_parents(throttle, self.operator_bound).await
+                {
+                    after = after.with_parents(&parents);
+                }
+                Ok((before, after))
             }
         }
     }
@@ -286,7 +321,17 @@ impl RedisStore {
             }
             redis::cmd("SMEMBERS").arg(&names_key).query_async::<Vec<Text>>(&mut redis).await
         };
-        let texts = self.link.run(self.operator_bound, read).await?;
+        let texts = match self.link.run(self.operator_bound, read).await {
+            // The set is ours alone: one that is no set is made anew, by the next search.
+            Err(error) if is_wrong_type(&error.to_string()) => {
+                let key = self.names_key();
+                let forget = |mut redis: ConnectionManager| async move { redis::cmd("DEL").arg(key).exec_async(&mut redis).await };
+                self.link.run(self.operator_bound, forget).await?;
+                *locked(&self.adoption) = Adoption::default();
+                self.adopt().await?.into_iter().map(Text).collect()
+            }
+            read => read?,
+        };
         let names: BTreeSet<Name> = texts.into_iter().filter_map(|text| Name::new(text.0).ok()).collect();
         if names.is_empty() {
             return Ok(Vec::new());
@@ -355,6 +400,20 @@ impl Written {
             }
             other => Err(garbled(other)),
         }
+    }
+}
+
+/// True if Redis says that a key holds another type than it should.
+fn is_wrong_type(message: &str) -> bool {
+    message.contains("WRONGTYPE")
+}
+
+fn refusal_of_wrong_type(error: Error, throttle: &Name) -> Error {
+    match error {
+        Error::Lost(said) if is_wrong_type(&said) => {
+            Error::Invalid(vec![Problem { field: "knobs".to_owned(), message: no_hash(throttle) }])
+        }
+        other => other,
     }
 }
 

@@ -1,0 +1,388 @@
+//! The real binary as a person meets it: exit codes, messages, JSON, pipes, and what `flyball serve` exposes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::support::{Database, PROGRAM, database, eventually, redis_prefix, stack};
+
+const SOON: Duration = Duration::from_secs(60);
+
+/// What a command said.
+struct Said {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+impl Said {
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {:?} {}", self.out, self.err))
+    }
+}
+
+/// A terminal in a folder of its own, with services of its own.
+struct Shell {
+    folder: tempfile::TempDir,
+    variables: BTreeMap<&'static str, String>,
+    _database: Database,
+}
+
+async fn shell() -> Shell {
+    let (database, stack) = (database().await, stack().await);
+    let folder = tempfile::tempdir().unwrap();
+    let variables = BTreeMap::from([
+        ("DATABASE_URL", database.url().to_owned()),
+        ("REDIS_URL", stack.redis_url.clone()),
+        ("PROMETHEUS_URL", stack.prometheus_url.clone()),
+        ("FLYBALL_REDIS_PREFIX", redis_prefix()),
+        ("USER", "tester".to_owned()),
+    ]);
+    Shell { folder, variables, _database: database }
+}
+
+impl Shell {
+    fn with(mut self, variable: &'static str, value: &str) -> Self {
+        self.variables.insert(variable, value.to_owned());
+        self
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(PROGRAM.as_path());
+        let kept = ["PATH", "HOME", "TMPDIR", "LANG"].iter().filter_map(|name| Some((*name, std::env::var(name).ok()?)));
+        command.args(args).env_clear().envs(kept).envs(&self.variables).current_dir(self.folder.path()).stdin(Stdio::null());
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Said {
+        let Output { status, stdout, stderr } = self.command(args).output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        Said { code: status.code().unwrap_or(-1), out: text(stdout), err: text(stderr) }
+    }
+
+    /// Runs what must succeed.
+    fn ok(&self, args: &[&str]) -> Said {
+        let said = self.run(args);
+        assert_eq!(said.code, 0, "{args:?}: {}{}", said.out, said.err);
+        said
+    }
+
+    /// Runs what must be refused with this code and these words, in a line of its own and without a panic.
+    fn refused(&self, args: &[&str], code: i32, words: &str) {
+        let said = self.run(args);
+        assert!(said.code == code && said.err.contains(words), "{args:?}: {code} {words:?} was wanted, not {} {}", said.code, said.err);
+        assert!(!said.err.contains("panicked") && said.out.is_empty(), "{args:?}: {}{}", said.out, said.err);
+    }
+
+    fn write(&self, name: &str, text: impl AsRef<[u8]>) {
+        let path = self.folder.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+
+    async fn redis(&self, words: &[&str]) {
+        let client = redis::Client::open(self.variables["REDIS_URL"].as_str()).unwrap();
+        let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+        let key = format!("{}{}", self.variables["FLYBALL_REDIS_PREFIX"], words[1]);
+        redis::cmd(words[0]).arg(key).arg(&words[2..]).exec_async(&mut connection).await.unwrap();
+    }
+}
+
+/// `flyball serve`, ended with the test.
+struct Serve {
+    url: String,
+    child: Child,
+}
+
+impl Serve {
+    fn start(shell: &Shell) -> Self {
+        let mut child = shell.command(&["serve", "--listen", "127.0.0.1:0"]).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let mut said = String::new();
+        let url = lines
+            .by_ref()
+            .map_while(Result::ok)
+            .find_map(|line| {
+                said += &line;
+                Some(format!("http://{}", line.split_once("dashboard and API at http://")?.1.trim_end_matches('/')))
+            })
+            .unwrap_or_else(|| panic!("the server did not start: {said}"));
+        std::thread::spawn(move || lines.for_each(drop));
+        Self { url, child }
+    }
+
+    async fn text(&self, path: &str) -> String {
+        reqwest::get(format!("{}{path}", self.url)).await.unwrap().text().await.unwrap()
+    }
+
+    async fn json(&self, path: &str) -> Value {
+        serde_json::from_str(&self.text(path).await).unwrap()
+    }
+}
+
+impl Drop for Serve {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_is_enqueued_listed_shown_cancelled_and_retried() {
+    let shell = shell().await;
+    let args = r#"{"url":"http://example.com/"}"#;
+    assert!(shell.ok(&["enqueue", "http", "--args", args, "--throttle", "hooks"]).out.starts_with("enqueued job "));
+    let id = shell.ok(&["enqueue", "http", "--args", args, "--throttle", "hooks", "--json"]).json()["jobs"][0]["id"].to_string();
+
+    let list = shell.ok(&["job", "list"]).out;
+    assert!(list.lines().count() == 3 && list.contains("hooks") && list.contains(&id), "{list}");
+    assert_eq!(shell.ok(&["job", "list", "--json", "--state", "ready", "--limit", "1"]).json()["jobs"][0]["id"].to_string(), id);
+    assert!(shell.ok(&["job", "show", &id]).out.contains("state      ready"));
+    assert_eq!(shell.ok(&["job", "show", &id, "--json"]).json()["throttle"], "hooks");
+    assert!(shell.ok(&["why", "--job", &id]).out.contains("there is no throttle hooks yet"));
+    assert!(shell.ok(&["why", "--job", &id, "--json"]).json()["waiting"]["reason"].is_string());
+    assert_eq!(shell.ok(&["job", "cancel", &id, "--json"]).json(), json!({"id": id.parse::<i64>().unwrap(), "result": "cancelled"}));
+
+    shell.refused(&["job", "cancel", &id], 4, "is cancelled already");
+    shell.refused(&["job", "retry", &id], 4, "only dead, retryable and scheduled jobs");
+    shell.refused(&["job", "show", "7"], 3, "there is no job 7");
+    shell.refused(&["why", "--job", "7"], 3, "there is no job 7");
+    shell.refused(&["job", "show", "seven"], 2, "invalid value 'seven'");
+    shell.refused(&["job", "list", "--state", "redy"], 2, "allowed are scheduled, ready");
+    shell.refused(&["job", "list", "--limit", "0"], 2, "1..=1000");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_cannot_be_is_refused_and_nothing_is_enqueued() {
+    let shell = shell().await;
+    let url = r#"{"url":"http://example.com/"}"#;
+    let cases: &[(&[&str], &str)] = &[
+        (&["enqueue", "htp"], "kind: \"htp\" is not a kind that any worker has registered; known kinds: http, reindex"),
+        (&["enqueue", "http"], "args/url: is missing"),
+        (&["enqueue", "http", "--args", "{"], "args: is not JSON"),
+        (&["enqueue", "http", "--args", r#"{"url":"example.com"}"#], "args/url: has no scheme"),
+        (&["enqueue", "http", "--args", r#"{"url":"http://127.0.0.1/"}"#], "set FLYBALL_ALLOW_PRIVATE_URLS=true"),
+        (&["enqueue", "http", "--args", url, "--throttle", "a b"], "is not a throttle's name"),
+        (&["enqueue", "http", "--args", url, "--priority", "-1"], "priority: is -1; allowed are 0"),
+        (&["enqueue", "http", "--args", url, "--cost", "nan"], "cost: is NaN; allowed is more than 0"),
+        (&["enqueue", "http", "--args", url, "--max-attempts", "0"], "max_attempts: is 0; allowed are 1 to 1000"),
+    ];
+    for (args, words) in cases {
+        shell.refused(args, 4, words);
+    }
+    shell.write("jobs.ndjson", format!("{{\"kind\":\"http\",\"args\":{url}}}\n{{\"kind\":\"http\",\"colour\":1}}\n"));
+    shell.refused(&["enqueue", "--file", "jobs.ndjson"], 4, "line 2: unknown field `colour`");
+    shell.refused(&["enqueue", "--file", "none.ndjson"], 1, "cannot read none.ndjson");
+    shell.refused(&["enqueue"], 2, "required arguments");
+
+    assert_eq!(shell.ok(&["job", "list", "--json"]).json()["jobs"], json!([]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn knobs_are_turned_shown_and_refused_by_name() {
+    let shell = shell().await;
+    assert_eq!(shell.ok(&["throttle", "list", "--json"]).json(), json!({"throttles": []}));
+    let after = shell.ok(&["throttle", "set", "hooks", "rps=20", "mode=manual", "--why", "a test", "--json"]).json();
+    assert_eq!((&after["effective_rps"], &after["knobs"]["by"]), (&json!(20.0), &json!("tester")));
+    assert!(shell.ok(&["throttle", "show", "hooks"]).out.contains("in force   20"));
+    assert!(shell.ok(&["throttle", "list"]).out.contains("hooks"));
+    assert!(shell.ok(&["why", "hooks"]).out.contains("hooks runs at 20 rps"));
+    assert!(shell.ok(&["why", "hooks", "--json"]).json()["sentence"].is_string());
+    assert_eq!(shell.ok(&["throttle", "pause", "hooks", "--json"]).json()["effective_rps"], 0.0);
+    assert_eq!(shell.ok(&["throttle", "resume", "hooks", "--json"]).json()["effective_rps"], 20.0);
+    let paused = shell.ok(&["throttle", "pause", "hooks", "--key", "acme", "--seconds", "30", "--json"]).json();
+    assert!(paused["key"] == "acme" && paused["until"].is_string(), "{paused}");
+    assert_eq!(shell.ok(&["throttle", "resume", "hooks", "--key", "acme", "--json"]).json()["resumed"], true);
+    assert!(shell.ok(&["throttle", "resume", "hooks", "--key", "acme"]).out.contains("was not paused"));
+
+    let cases: &[(&[&str], i32, &str)] = &[
+        (&["throttle", "set", "hooks", "rps=-5"], 4, "rps: -5 is not allowed: it must be a number from 0.000001"),
+        (&["throttle", "set", "hooks", "rps=ten"], 4, "rps: \"ten\" is not allowed"),
+        (&["throttle", "set", "hooks", "rps=NaN"], 4, "rps: \"NaN\" is not allowed"),
+        (&["throttle", "set", "hooks", "rpz=5"], 4, "rpz: is not a knob"),
+        (&["throttle", "set", "hooks", "rps"], 4, "is not KNOB=VALUE"),
+        (&["throttle", "set", "hooks", "mode=banana"], 4, "mode: \"banana\" is not allowed: it must be auto, manual"),
+        (&["throttle", "set", "hooks", "parent=hooks"], 4, "parent: "),
+        (&["throttle", "set", "two words", "rps=1"], 4, "throttle name \"two words\" is not allowed"),
+        (&["throttle", "set", "hooks"], 2, "KNOB=VALUE"),
+        (&["throttle", "show", "none"], 3, "there is no throttle none; create it with"),
+        (&["throttle", "pause", "none"], 3, "there is no throttle none"),
+        (&["throttle", "pause", "none", "--key", "a", "--seconds", "5"], 3, "there is no throttle none"),
+        (&["throttle", "resume", "none", "--key", "a"], 3, "there is no throttle none"),
+        (&["throttle", "pause", "hooks", "--key", "a", "--seconds", "0"], 4, "--seconds is 0; allowed is more than 0"),
+        (&["throttle", "pause", "hooks", "--seconds", "5"], 2, "--key"),
+    ];
+    for (args, code, words) in cases {
+        shell.refused(args, *code, words);
+    }
+    assert_eq!(shell.run(&["why", "none"]).code, 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nonsense_in_redis_is_shown_and_hurts_no_other_throttle() {
+    let shell = shell().await;
+    shell.ok(&["throttle", "set", "good", "rps=20"]);
+    shell.redis(&["HSET", "throttle:bad:knobs", "rps", "ten"]).await;
+    shell.redis(&["SET", "throttle:worse:knobs", "hello"]).await;
+    shell.redis(&["HSET", "throttle:orphan:knobs", "rps", "5", "parent", "nowhere"]).await;
+    shell.redis(&["HSET", "throttle:ring:knobs", "rps", "5", "parent", "ring"]).await;
+    shell.redis(&["SET", "throttle:good:bucket", "hello"]).await;
+
+    let list = shell.ok(&["throttle", "list", "--json"]).json();
+    let named: BTreeMap<&str, &Value> =
+        list["throttles"].as_array().unwrap().iter().map(|one| (one["name"].as_str().unwrap(), one)).collect();
+
+    assert_eq!(named.keys().copied().collect::<Vec<_>>(), ["bad", "good", "orphan", "ring", "worse"]);
+    for (name, words) in [
+        ("bad", "\"ten\" cannot be used"),
+        ("worse", "is no hash"),
+        ("orphan", "there is no throttle nowhere"),
+        ("ring", "cut"),
+    ] {
+        let problems = named[name]["problems"].to_string();
+        assert!(problems.contains(words), "{name}: {problems}");
+        let shown = shell.ok(&["throttle", "show", name]).out;
+        assert!(shown.contains("note"), "{shown}");
+    }
+    assert_eq!(named["good"]["problems"], json!([]));
+    shell.refused(&["throttle", "set", "worse", "rps=5"], 4, "is no hash");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_wrong_outside_has_an_exit_code_of_its_own() {
+    let down = shell().await.with("DATABASE_URL", "postgres://127.0.0.1:1/x").with("REDIS_URL", "redis://127.0.0.1:1");
+    down.refused(&["job", "list"], 69, "cannot reach Postgres; set DATABASE_URL");
+    let said = down.run(&["throttle", "list"]);
+    assert!(said.code == 69 && said.err.contains("cannot reach Redis; set REDIS_URL"), "{} {}", said.code, said.err);
+
+    for (variable, value, words) in [
+        ("DATABASE_URL", "mysql://x", "DATABASE_URL (setting database_url) is not such a URL"),
+        ("DATABASE_URL", "postgres://[", "invalid IPv6 address"),
+        ("REDIS_URL", "http://x", "REDIS_URL (setting redis_url) is not such a URL"),
+        ("FLYBALL_CONCURRENCY", "many", "FLYBALL_CONCURRENCY (setting concurrency) is \"many\"; allowed is a whole number"),
+        ("FLYBALL_LOG", "banana==", "FLYBALL_LOG (setting log) is \"banana==\""),
+        ("FLYBALL_API_TOKEN", "short", "at least 16 characters"),
+        ("FLYBALL_CONFIG", "none.toml", "cannot read none.toml"),
+    ] {
+        shell().await.with(variable, value).refused(&["job", "list"], 78, words);
+    }
+    shell().await.with("REDIS_URL", "redis://127.0.0.1:x").refused(&["throttle", "list"], 78, "REDIS_URL: the URL cannot be used");
+
+    let shell = shell().await.with("FLYBALL_API_TOKEN", "");
+    shell.write("flyball.toml", "\nconcurency = 3\n");
+    shell.refused(&["job", "list"], 78, "flyball.toml:2: concurency is not a setting");
+    shell.write("flyball.toml", "");
+    shell.refused(&["serve", "--listen", "0.0.0.0:0"], 78, "without a token; set FLYBALL_API_TOKEN");
+    shell.refused(&["serve", "--listen", "banana"], 78, "is not an address");
+    for (text, words) in [
+        ("rps = [\n", "knobs/mine.toml:1: unclosed array"),
+        ("[knobs]\nrps = -5\n", "knobs/mine.toml:2: knobs.rps: -5 is not allowed"),
+        ("[knobs]\nrps = 1\nrpz = 1\n", "knobs/mine.toml:3: knobs.rpz: is not a knob"),
+        ("[knobs]\nrps = 1\nparent = \"mine\"\n", "knobs/mine.toml:3: knobs.parent: "),
+        ("[knobs]\nrps = 1\n[[signal]]\nname = \"a\"\nkind = \"lod\"\n", "knobs/mine.toml:5: signal.kind: \"lod\" is not allowed"),
+    ] {
+        shell.write("knobs/mine.toml", text);
+        shell.refused(&["serve", "--listen", "127.0.0.1:0"], 78, words);
+    }
+    assert_eq!(shell.ok(&["throttle", "list", "--json"]).json(), json!({"throttles": []}), "nothing was seeded");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_that_leaves_early_and_a_variable_of_garbage_cause_no_panic() {
+    use std::os::unix::ffi::OsStrExt;
+    let shell = shell().await;
+    shell.ok(&["throttle", "set", "hooks", "rps=20"]);
+    for args in [&["throttle", "list"][..], &["throttle", "show", "hooks"], &["job", "list", "--json"], &["why", "hooks"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let left = shell.command(args).stdout(writer).output().unwrap();
+        assert!(left.status.success() && left.stderr.is_empty(), "{args:?}: {}", String::from_utf8_lossy(&left.stderr));
+    }
+
+    let garbage = std::ffi::OsStr::from_bytes(b"\xff");
+    assert!(shell.command(&["job", "list"]).env("SOMETHING", garbage).output().unwrap().status.success());
+    let refused = shell.command(&["job", "list"]).env("FLYBALL_LISTEN", garbage).output().unwrap();
+    assert_eq!(refused.status.code(), Some(78));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("FLYBALL_LISTEN is not UTF-8"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_cannot_steer_the_terminal() {
+    let shell = shell().await;
+    shell.ok(&["enqueue", "http", "--args", r#"{"url":"http://example.com/"}"#, "--throttle", "hooks", "--key", "a\u{1b}[2Jb\nc"]);
+    let list = shell.ok(&["job", "list"]).out;
+    assert!(list.contains(r"a\u{1b}[2Jb\nc") && !list.contains('\u{1b}'), "{list}");
+}
+
+#[test]
+fn every_help_text_tells_what_the_command_is_for() {
+    let help = |args: &[&str]| {
+        let said = Command::new(PROGRAM.as_path()).args(args).arg("--help").output().unwrap();
+        assert!(said.status.success(), "{args:?}");
+        String::from_utf8(said.stdout).unwrap()
+    };
+    let whole = help(&[]);
+    assert!(whole.contains("Exit codes: 0 done; 1 failed; 2 the command line"), "{whole}");
+    for command in ["serve", "migrate", "enqueue", "job", "throttle", "why", "services", "demo"] {
+        assert!(whole.contains(&format!("  {command} ")), "{command} is not in {whole}");
+        let text = help(&[command]);
+        assert!(text.len() > 100 && text.contains("Usage: flyball"), "{text}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_are_as_documented_and_promtool_has_nothing_to_say() {
+    let shell = shell().await.with("FLYBALL_LOG", "info");
+    let signal = "[[signal]]\nname = \"load\"\nkind = \"load\"\nsource = \"prometheus\"\nquery = \"vector(0.5)\"\nsetpoint = 1.0\n";
+    shell.write("knobs/hooks.toml", format!("[knobs]\nrps = 100\nmode = \"auto\"\n\n{signal}\n[governor]\ntick_s = 1\n"));
+    let serve = Serve::start(&shell);
+    for key in 0..20 {
+        // Such a URL is refused when it runs: the attempt ends as dead.
+        let args = r#"{"url":"http://localhost/"}"#;
+        shell.ok(&["enqueue", "http", "--args", args, "--throttle", "hooks", "--key", &format!("customer-{key}")]);
+    }
+    eventually("the jobs have ended", SOON, || async {
+        let dead = serve.json("/api/v1/jobs?state=dead&limit=100").await;
+        (dead["jobs"].as_array()?.len() == 20).then_some(())
+    })
+    .await;
+    for path in ["/api/v1/nothing/1", "/api/v1/nothing/2", "/api/v1/jobs/12345", "/api/v1/throttles/made-up-1"] {
+        serve.text(path).await;
+    }
+    let text = eventually("the governor's reading is exposed", SOON, || async {
+        Some(serve.text("/metrics").await).filter(|text| text.contains("flyball_governor_signal_ratio{"))
+    })
+    .await;
+
+    let exposed: BTreeSet<&str> =
+        text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
+    let reference = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference/metrics.md")).unwrap();
+    let documented: BTreeSet<&str> = reference.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
+    assert_eq!(exposed, documented);
+    assert!(text.contains(r#"flyball_jobs_finished_total{kind="http",outcome="dead"} 20"#), "{text}");
+    for grown in ["customer-", "12345", "made-up", "nothing"] {
+        assert!(!text.contains(grown), "{grown} has become a label");
+    }
+    promtool(&text);
+}
+
+fn promtool(text: &str) {
+    let check = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let Ok(mut promtool) = check else {
+        eprintln!("promtool is not installed; the exposition was not checked with it");
+        return;
+    };
+    promtool.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    let said = promtool.wait_with_output().unwrap();
+    let words = format!("{}{}", String::from_utf8_lossy(&said.stdout), String::from_utf8_lossy(&said.stderr));
+    assert!(said.status.success() && words.trim().is_empty(), "{words}");
+}
