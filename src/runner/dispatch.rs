@@ -110,6 +110,8 @@ async fn serve(shared: &Arc<Shared>, board: &mut Board, permits: usize) -> Resul
     let claimed = match shared.queue.claim(worker_id, fence, &lanes).await {
         Ok(claimed) => claimed,
         Err(error) => {
+            // The claim may have been carried out although its answer got lost.
+            shared.doubts.note(worker_id, fence);
             for one in &granted {
                 refund(shared, one, one.grant.granted).await;
             }
@@ -119,7 +121,7 @@ async fn serve(shared: &Arc<Shared>, board: &mut Board, permits: usize) -> Resul
     shared.metrics.claimed.inc_by(claimed.len() as u64);
     account(shared, board, &granted, &claimed).await;
     for one in claimed {
-        let token = shared.running.begin(one.job.id);
+        let token = shared.running.begin((one.job.id, fence));
         shared.tasks.spawn(execute(shared.clone(), one.job, token));
     }
     shared.metrics.running.set(shared.running.len() as i64);

@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 
 use super::Metrics;
 use crate::jobs::postgres::{Ending, Finish};
-use crate::jobs::{Error, Queue};
+use crate::jobs::Queue;
 
 /// Most ends in one statement.
 const MAX_BATCH: usize = 500;
@@ -32,7 +32,8 @@ pub(super) async fn finish_all(queue: Queue, metrics: Metrics, mut ends: mpsc::R
     }
 }
 
-/// Writes a batch. One that Postgres refuses is halved until the row that it cannot take stands alone.
+/// Writes a batch. One with a row that Postgres cannot take is halved until that row stands alone; anything else that goes
+/// wrong is no fault of the jobs, and is tried again.
 async fn write(queue: &Queue, metrics: &Metrics, batch: &[Finish]) {
     let mut halves = vec![batch];
     let mut pause = Duration::from_millis(50);
@@ -45,8 +46,8 @@ async fn write(queue: &Queue, metrics: &Metrics, batch: &[Finish]) {
                     tracing::warn!(jobs = fenced, "late answers were refused: the leases had gone to other workers");
                 }
             }
-            Err(Error::Lost(error)) => {
-                tracing::warn!(%error, jobs = part.len(), "Postgres is away; the ends of these jobs are kept");
+            Err(error) if !error.blames_a_row() => {
+                tracing::warn!(%error, jobs = part.len(), "the ends of these jobs could not be written; they are kept");
                 halves.push(part);
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(Duration::from_secs(2));

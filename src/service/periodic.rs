@@ -18,7 +18,9 @@ pub struct Pace {
     pub wake: Option<Arc<Notify>>,
 }
 
-/// Runs `tick` until `cancel` fires. A failing tick is logged when it begins to fail and when it works again, not each time.
+/// Runs `tick` until `cancel` fires, which also breaks off a tick that waits for a store: what a tick does in one statement is
+/// done or not done, and the next tick sees which. A failing tick is logged when it begins to fail and when it works again,
+/// not each time.
 pub async fn periodic<E, F>(pace: Pace, cancel: CancellationToken, mut tick: impl FnMut() -> F)
 where
     E: Display,
@@ -26,7 +28,11 @@ where
 {
     let mut failing = false;
     loop {
-        match tick().await {
+        let ended = tokio::select! {
+            () = cancel.cancelled() => return,
+            ended = tick() => ended,
+        };
+        match ended {
             Ok(()) if failing => {
                 failing = false;
                 tracing::info!(service = pace.name, "works again");
