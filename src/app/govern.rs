@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::{Policies, clock};
@@ -20,12 +19,6 @@ const LEASE: Duration = Duration::from_secs(10);
 /// How often the lease is renewed.
 const RENEW_EVERY: Duration = Duration::from_secs(3);
 
-/// How long a statement of the governor waits for a connection: a Postgres that is away must not hold up the breaker.
-const PATIENCE: Duration = Duration::from_secs(2);
-
-/// Connections of the governor's own, so that a crowd of requests cannot take its lease away.
-const CONNECTIONS: u32 = 1;
-
 /// The pace of the breaker's fast path; the slow path ticks when it is due.
 const ROUND: Duration = Duration::from_secs(1);
 
@@ -38,7 +31,8 @@ pub(super) fn governor(
 ) -> anyhow::Result<Governor> {
     Ok(Governor::new(
         throttles.clone(),
-        Journal::new(queue.apart(CONNECTIONS, PATIENCE)),
+        // Apart from the others, and not patient: neither a crowd of requests nor a Postgres that is away holds the knob up.
+        Journal::new(queue.apart(1, Duration::from_secs(2))),
         &settings.prometheus_url,
         depth(queue.clone()),
         policies,
@@ -61,7 +55,7 @@ fn depth(queue: Queue) -> DepthSource {
 /// Governs whenever this process leads, until `cancel` fires; then lets the leadership go.
 pub(super) async fn run(governor: Governor, queue: Queue, cancel: CancellationToken) {
     let holder = format!("{}-{:016x}", std::process::id(), rand::random::<u64>());
-    let leader = Leader::new(queue.apart(1, PATIENCE), "governor", holder, LEASE);
+    let leader = Leader::new(queue.pool.clone(), "governor", holder, LEASE);
     let mut term: Option<u64> = None;
     let mut held_at: Option<Instant> = None;
     let mut round = tokio::time::interval(ROUND);
@@ -74,8 +68,8 @@ pub(super) async fn run(governor: Governor, queue: Queue, cancel: CancellationTo
         if held_at.is_none_or(|at| at.elapsed() >= RENEW_EVERY) {
             // The time is taken before asking, so that a slow answer never makes the lease look younger than it is.
             let asked = Instant::now();
-            match timeout(RENEW_EVERY, leader.hold()).await {
-                Ok(Ok(now)) => {
+            match leader.hold().await {
+                Ok(now) => {
                     if now != term {
                         tell(now, term);
                     }
@@ -85,24 +79,25 @@ pub(super) async fn run(governor: Governor, queue: Queue, cancel: CancellationTo
                     term = now;
                     held_at = now.map(|_| asked);
                 }
-                Ok(Err(error)) => tracing::debug!(%error, "the governor's lease could not be renewed"),
-                Err(_) => tracing::debug!("the governor's lease could not be renewed: no answer in time"),
+                Err(error) => tracing::debug!(%error, "the governor's lease could not be renewed"),
             }
         }
         let Some(leading) = term else { continue };
-        let left = held_at.map_or(Duration::ZERO, |at| LEASE.saturating_sub(at.elapsed()));
-        // A round must not outlive the lease that allows it, whatever it waits for.
-        let rounds = async { (governor.fast(leading).await, governor.tick(leading).await) };
-        let over = match timeout(left, rounds).await {
-            Ok((fast, slow)) if fast.fenced || slow.fenced => "another governor leads with a later term; resting",
-            Ok(_) => continue,
-            Err(_) => "the governor's lease has run out unrenewed; resting",
-        };
-        tracing::warn!("{over}");
-        governor.rest().await;
-        (term, held_at) = (None, None);
+        if held_at.is_none_or(|at| at.elapsed() >= LEASE) {
+            tracing::warn!("the governor's lease has run out unrenewed; resting");
+            governor.rest().await;
+            term = None;
+            continue;
+        }
+        let fast = governor.fast(leading).await;
+        let slow = governor.tick(leading).await;
+        if fast.fenced || slow.fenced {
+            tracing::warn!("another governor leads with a later term; resting");
+            governor.rest().await;
+            (term, held_at) = (None, None);
+        }
     }
-    let _ = timeout(Duration::from_secs(1), leader.release()).await;
+    let _ = tokio::time::timeout(Duration::from_secs(1), leader.release()).await;
 }
 
 fn tell(now: Option<u64>, before: Option<u64>) {

@@ -145,7 +145,7 @@ impl MemoryStore {
             }
             let stopped_after = Knobs::read(&raw).0.effective_rps(now) == 0.0;
             if stopped_after || (exists && earlier.effective_rps(now) == 0.0) {
-                throttle.bucket.drain(now as f64);
+                throttle.bucket.drain(now as f64, stopped_after);
             }
             throttle.raw = raw;
         }

@@ -16,7 +16,8 @@ const SOON: Duration = Duration::from_secs(30);
 
 async fn own(knobs: &str) -> (House, Running, TempDir) {
     let dir = tempfile::tempdir().unwrap();
-    let options = Options { program: Some(PROGRAM.clone()), fsync: false, ..Options::default() };
+    // Without fsync Postgres answers before it has written, and a crash takes back what it said.
+    let options = Options { program: Some(PROGRAM.clone()), fsync: true, ..Options::default() };
     let path = dir.path().to_owned();
     let servers = tokio::task::spawn_blocking(move || spawn(&path, &options).unwrap()).await.unwrap();
     let urls = &servers.urls;

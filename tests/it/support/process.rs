@@ -204,9 +204,15 @@ impl Process {
 
     /// Waits until it has logged a line with this text.
     pub async fn says(&self, text: &str, within: Duration) -> String {
+        self.says_any(&[text], within).await
+    }
+
+    /// Waits until it has logged a line with one of these texts.
+    pub async fn says_any(&self, texts: &[&str], within: Duration) -> String {
         let asked = async {
             loop {
-                let found = self.said.lock().expect("the lines").iter().find(|line| line.contains(text)).cloned();
+                let said = |line: &&String| texts.iter().any(|text| line.contains(text));
+                let found = self.said.lock().expect("the lines").iter().find(said).cloned();
                 if let Some(line) = found {
                     return line;
                 }
@@ -215,7 +221,7 @@ impl Process {
         };
         match tokio::time::timeout(within, asked).await {
             Ok(line) => line,
-            Err(_) => panic!("{text:?} was not logged within {within:?}; the log:\n{}", self.log()),
+            Err(_) => panic!("{texts:?} was not logged within {within:?}; the log:\n{}", self.log()),
         }
     }
 
