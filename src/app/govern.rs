@@ -32,7 +32,7 @@ pub(super) fn governor(
     Ok(Governor::new(
         throttles.clone(),
         // Apart from the others, and not patient: neither a crowd of requests nor a Postgres that is away holds the knob up.
-        Journal::new(queue.apart(1, Duration::from_secs(2))),
+        Journal::new(queue.apart(2, Duration::from_secs(2))),
         &settings.prometheus_url,
         depth(queue.clone()),
         policies,

@@ -32,9 +32,9 @@ pub struct Leader {
 impl Leader {
     /// A candidate under the name `holder`, which must be unique to this process start.
     ///
-    /// It has a connection of its own beside `pool`, so that a crowd of requests cannot take its lease away.
+    /// It has connections of its own beside `pool`, one and another if that one hangs, so that a crowd of requests cannot take its lease away.
     pub fn new(pool: PgPool, name: &'static str, holder: impl Into<String>, ttl: Duration) -> Self {
-        let options = pool.options().clone().min_connections(0).max_connections(1).acquire_timeout(ttl / 3);
+        let options = pool.options().clone().min_connections(0).max_connections(2).acquire_timeout(ttl / 3);
         let own = options.connect_lazy_with((*pool.connect_options()).clone());
         Self { pool: own, name, holder: holder.into(), ttl }
     }

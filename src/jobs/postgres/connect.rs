@@ -27,6 +27,9 @@ pub static MIGRATOR: LazyLock<Migrator> = LazyLock::new(|| {
 const SESSION: &str = "set jit = off; set plan_cache_mode = force_generic_plan; set enable_seqscan = off; \
      set idle_in_transaction_session_timeout = '60s'; set application_name = 'flyball'";
 
+/// One that hangs must not hang the next heartbeat.
+const LIFELINES: u32 = 2;
+
 /// How long the heartbeat waits for its connection.
 const LIFELINE_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -35,7 +38,7 @@ const LIFELINE_PATIENCE: Duration = Duration::from_secs(5);
 pub struct Queue {
     /// The connections.
     pub pool: PgPool,
-    /// One connection for the heartbeat alone: a crowd of requests must not let a worker be taken for dead.
+    /// Connections for the heartbeat alone: a crowd of requests must not let a worker be taken for dead.
     pub(super) lifeline: PgPool,
     pub(super) depth: Arc<DepthCache>,
 }
@@ -43,7 +46,7 @@ pub struct Queue {
 impl Queue {
     /// Makes a queue on an existing pool.
     pub fn new(pool: PgPool) -> Self {
-        Self { lifeline: apart(&pool, 1, LIFELINE_PATIENCE), pool, depth: Arc::default() }
+        Self { lifeline: apart(&pool, LIFELINES, LIFELINE_PATIENCE), pool, depth: Arc::default() }
     }
 
     /// Connects to `url`, waiting up to `patience` for the server; at most `connections` at a time.
