@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use prometheus_client::registry::Registry;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -23,6 +24,7 @@ use crate::jobs::{Kinds, Queue};
 use crate::outbound::{self, HttpHandler};
 use crate::reindex::{self, Database, ReindexHandler};
 use crate::runner::{self, Worker};
+use crate::service::Vital;
 use crate::throttle::postgres::Record;
 use crate::throttle::{Knobs, KnobsFile, Name, RedisStore, Store, seed};
 
@@ -61,6 +63,7 @@ pub struct App {
     pub address: Option<SocketAddr>,
     worker: Option<Worker>,
     cancel: CancellationToken,
+    vital: Vital,
     tasks: Vec<JoinHandle<()>>,
 }
 
@@ -84,8 +87,9 @@ impl App {
         let mut registry = Registry::default();
         let metrics = runner::Metrics::register(&mut registry);
         let cancel = CancellationToken::new();
-        let mut tasks =
-            vec![tokio::spawn(keep_knobs::run(throttles.clone(), Record::new(queue.pool.clone()), cancel.child_token()))];
+        let vital = Vital::default();
+        let keep = keep_knobs::run(throttles.clone(), Record::new(queue.pool.clone()), cancel.child_token());
+        let mut tasks = vec![vital.spawn("keep knobs", cancel.child_token(), keep)];
         let worker = match roles.runner {
             true => {
                 let config = worker_config(settings);
@@ -96,7 +100,8 @@ impl App {
         let decisions = Arc::new(Journalled::new(&queue, &policies));
         if roles.governor {
             let governor = govern::governor(settings, &queue, &throttles, policies)?;
-            tasks.push(tokio::spawn(govern::run(governor, queue.clone(), cancel.child_token())));
+            let govern = govern::run(governor, queue.clone(), cancel.child_token());
+            tasks.push(vital.spawn("govern", cancel.child_token(), govern));
         }
         let mut address = None;
         if let Some(listener) = listener {
@@ -112,13 +117,27 @@ impl App {
                 registry: Arc::new(registry),
                 cancel: cancel.child_token(),
             };
-            tasks.push(tokio::spawn(async move {
+            tasks.push(vital.spawn("api", cancel.child_token(), async move {
                 if let Err(error) = api::serve(deps, listener).await {
                     tracing::error!(%error, "the HTTP API ended");
                 }
             }));
         }
-        Ok(Self { queue, throttles, address, worker, cancel, tasks })
+        Ok(Self { queue, throttles, address, worker, cancel, vital, tasks })
+    }
+
+    /// Waits until a loop that this process cannot do without has died of a defect, and names it.
+    pub async fn lost(&self) -> &'static str {
+        let of_the_worker = async {
+            match &self.worker {
+                Some(worker) => worker.lost().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            name = self.vital.lost() => name,
+            name = of_the_worker => name,
+        }
     }
 
     /// Stops in order: the worker drains while the API still answers, then everything else ends.
@@ -131,36 +150,62 @@ impl App {
             // A task that hangs must not keep the process; the runtime drops it.
             let _ = tokio::time::timeout(Duration::from_secs(5), task).await;
         }
-        self.queue.pool.close().await;
+        // Closing waits for every connection that is in use, and somebody may hang on to one.
+        let _ = tokio::time::timeout(Duration::from_secs(2), self.queue.pool.close()).await;
     }
 }
 
-/// Runs a process until SIGTERM or Ctrl-C, then stops it in order. A second signal ends it at once.
+/// Runs a process until SIGTERM or Ctrl-C, then stops it in order. A second signal ends it at once. If a part of the process
+/// dies, the rest is stopped in order too and that is an error, so that whoever keeps the process running starts it again.
 pub async fn serve(settings: Settings, roles: Roles, more: Kinds) -> anyhow::Result<()> {
     start_logging(&settings)?;
-    let app = App::start(&settings, roles, more).await?;
+    let mut signals = Signals::new()?;
+    let app = tokio::select! {
+        started = App::start(&settings, roles, more) => started?,
+        signal = signals.next() => {
+            tracing::info!("{signal} before everything was started; ending");
+            return Ok(());
+        }
+    };
     if let Some(address) = app.address {
         tracing::info!("dashboard and API at http://{address}/");
     }
-    let signal = stop_signal().await?;
-    tracing::info!("{signal}: stopping; once more to stop at once");
-    tokio::spawn(async {
-        if stop_signal().await.is_ok() {
-            std::process::exit(130);
+    let lost = tokio::select! {
+        signal = signals.next() => {
+            tracing::info!("{signal}: stopping; once more to stop at once");
+            None
         }
+        name = app.lost() => Some(name),
+    };
+    tokio::spawn(async move {
+        signals.next().await;
+        std::process::exit(130);
     });
     app.stop().await;
-    Ok(())
+    match lost {
+        None => Ok(()),
+        Some(name) => anyhow::bail!("the loop {name:?} died, which is a defect of this program; the log above tells more"),
+    }
 }
 
-/// Waits for SIGINT or SIGTERM and answers its name.
-pub async fn stop_signal() -> std::io::Result<&'static str> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-    Ok(tokio::select! {
-        _ = interrupt.recv() => "SIGINT",
-        _ = terminate.recv() => "SIGTERM",
-    })
+/// SIGINT and SIGTERM, heard from the moment this is made.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+    }
+
+    /// Waits for the next; its name.
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.interrupt.recv() => "SIGINT",
+            _ = self.terminate.recv() => "SIGTERM",
+        }
+    }
 }
 
 /// The kinds that come with Flyball. Without a queue they can check arguments, and run no reindex from the queue's own database.

@@ -31,7 +31,8 @@ pub(super) fn governor(
 ) -> anyhow::Result<Governor> {
     Ok(Governor::new(
         throttles.clone(),
-        Journal::new(queue.pool.clone()),
+        // Apart from the others, and not patient: neither a crowd of requests nor a Postgres that is away holds the knob up.
+        Journal::new(queue.apart(2, Duration::from_secs(2))),
         &settings.prometheus_url,
         depth(queue.clone()),
         policies,

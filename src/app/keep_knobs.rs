@@ -14,7 +14,7 @@ use crate::throttle::{Change, Name, Store};
 const EVERY: Duration = Duration::from_secs(2);
 
 /// Fields that change with every write and say nothing worth restoring.
-const PASSING: &[&str] = &["valid_until", "seq", "term", "at"];
+const PASSING: &[&str] = &["seq", "term", "at"];
 
 pub(super) async fn run(store: Arc<dyn Store>, record: Record, cancel: CancellationToken) {
     let saved = Arc::new(tokio::sync::Mutex::new(BTreeMap::new()));

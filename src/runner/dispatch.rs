@@ -30,6 +30,9 @@ const NAP: Duration = Duration::from_millis(50);
 /// How long to leave Postgres alone after it failed.
 const AFTER_FAILURE: Duration = Duration::from_millis(250);
 
+/// Longest wait for an answer to a claim or a look; at most half the worker's time to live.
+const PATIENCE: Duration = Duration::from_secs(15);
+
 /// A grant for one lane, with what it was granted by.
 struct Granted {
     throttle: Name,
@@ -83,7 +86,7 @@ pub(super) async fn dispatch(shared: Arc<Shared>, cancel: CancellationToken) {
 /// Looks which lanes have work; when to look next.
 async fn look(shared: &Shared, board: &mut Board) -> Result<Instant, Error> {
     let begun = Instant::now();
-    board.refresh(shared.queue.ready_lanes().await?);
+    board.refresh(bounded(shared, shared.queue.ready_lanes()).await?);
     let took = begun.elapsed();
     Ok(Instant::now() + LOOK_EVERY.max(took * LOOK_DUTY))
 }
@@ -107,9 +110,11 @@ async fn serve(shared: &Arc<Shared>, board: &mut Board, permits: usize) -> Resul
         granted.iter().map(|one| LaneClaim { lane_id: one.lane, jobs: one.grant.granted as i32 }).collect();
     let worker_id = shared.worker_id.load(Ordering::Acquire);
     let fence = rand::random::<i64>() & i64::MAX;
-    let claimed = match shared.queue.claim(worker_id, fence, &lanes).await {
+    let claimed = match bounded(shared, shared.queue.claim(worker_id, fence, &lanes)).await {
         Ok(claimed) => claimed,
         Err(error) => {
+            // The claim may have been carried out although its answer got lost.
+            shared.doubts.note(worker_id, fence);
             for one in &granted {
                 refund(shared, one, one.grant.granted).await;
             }
@@ -119,7 +124,7 @@ async fn serve(shared: &Arc<Shared>, board: &mut Board, permits: usize) -> Resul
     shared.metrics.claimed.inc_by(claimed.len() as u64);
     account(shared, board, &granted, &claimed).await;
     for one in claimed {
-        let token = shared.running.begin(one.job.id);
+        let token = shared.running.begin((one.job.id, fence));
         shared.tasks.spawn(execute(shared.clone(), one.job, token));
     }
     shared.metrics.running.set(shared.running.len() as i64);
@@ -181,12 +186,12 @@ async fn rest(shared: &Shared, board: &mut Board, next_look: Instant, cancel: &C
     let until = board.next_due(now).map_or(look_at, |due| due.min(look_at));
     if until > now + NAP {
         // Both statements may fail while Postgres is away; the loop will find out with its next look.
-        let _ = shared.queue.fall_asleep().await;
-        match shared.queue.ready_lanes().await {
+        let _ = bounded(shared, shared.queue.fall_asleep()).await;
+        match bounded(shared, shared.queue.ready_lanes()).await {
             Ok(lanes) => {
                 board.refresh(lanes);
                 if board.next_due(now).is_some_and(|due| due <= now + NAP) {
-                    let _ = shared.queue.wake_up().await;
+                    let _ = bounded(shared, shared.queue.wake_up()).await;
                     return look_at;
                 }
             }
@@ -197,10 +202,17 @@ async fn rest(shared: &Shared, board: &mut Board, next_look: Instant, cancel: &C
         () = cancel.cancelled() => look_at,
         () = tokio::time::sleep_until(until.into()) => look_at,
         () = shared.bell.notified() => {
-            let _ = shared.queue.wake_up().await;
+            let _ = bounded(shared, shared.queue.wake_up()).await;
             Instant::now()
         }
     }
+}
+
+/// A connection can hang without a word, and the dispatcher must not hang with it.
+async fn bounded<T>(shared: &Shared, asked: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    let patience = PATIENCE.min(shared.config.ttl / 2);
+    let answer = tokio::time::timeout(patience, asked).await;
+    answer.unwrap_or_else(|_| Err(Error::Lost(format!("no answer within {} s", patience.as_secs_f64()))))
 }
 
 fn jittered(every: Duration) -> Duration {

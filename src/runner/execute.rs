@@ -18,19 +18,18 @@ const DEFAULT_PAUSE: Duration = Duration::from_secs(5);
 /// How long a job waits whose kind this worker does not run.
 const STRANGER_WAIT: Duration = Duration::from_secs(5);
 
-/// How long a handler that was told to stop may go on before it is dropped.
+/// How long a handler that was told to stop may go on before it is dropped. Where the lease was lost, the next worker may
+/// begin when this one's time to live is over, so the wait is a tenth of that at most.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
 
 pub(super) async fn execute(shared: Arc<Shared>, job: Job, cancelled: tokio_util::sync::CancellationToken) {
     let begun = Instant::now();
     let (id, fence, kind) = (job.id, job.fence, job.kind.clone());
-    let outcome = run(&shared, job.clone(), cancelled).await;
-    let stop = shared.running.end(id);
+    // Nothing that a handler does may keep its permit and its lease for ever, so every panic ends here.
+    let ran = std::panic::AssertUnwindSafe(run(&shared, job.clone(), cancelled)).catch_unwind().await;
+    let outcome = ran.unwrap_or_else(|_| Outcome::Retry { after: None, error: "the handler panicked".to_owned() });
+    let stop = shared.running.end((id, fence));
     shared.metrics.running.set(shared.running.len() as i64);
-    if stop == Some(Stop::Fenced) {
-        // Another worker may hold the job by now; whatever we would say is refused, so say nothing.
-        return;
-    }
     let ending = judge(&shared, &job, outcome, stop).await;
     shared.metrics.duration.get_or_create(&OfKind { kind: kind.clone() }).observe(begun.elapsed().as_secs_f64());
     shared.metrics.finished.get_or_create(&Ended { kind, outcome: word(&ending) }).inc();
@@ -49,7 +48,8 @@ async fn run(shared: &Shared, job: Job, cancelled: tokio_util::sync::Cancellatio
     let context =
         Context { cancelled: cancelled.clone(), throttles: shared.throttles.clone(), checkpoints: shared.checkpoints.clone() };
     let limit = handler.timeout();
-    let work = std::panic::AssertUnwindSafe(handler.run(job, context)).catch_unwind();
+    let run = (job.id, job.fence);
+    let work = handler.run(job, context);
     let timed_out = async {
         match limit {
             Some(limit) => tokio::time::sleep(limit).await,
@@ -58,10 +58,12 @@ async fn run(shared: &Shared, job: Job, cancelled: tokio_util::sync::Cancellatio
     };
     let ignored = async {
         cancelled.cancelled().await;
-        tokio::time::sleep(STOP_PATIENCE).await;
+        let fenced = shared.running.why(run) == Some(Stop::Fenced);
+        let patience = if fenced { STOP_PATIENCE.min(shared.config.ttl / 10) } else { STOP_PATIENCE };
+        tokio::time::sleep(patience).await;
     };
     tokio::select! {
-        ended = work => ended.unwrap_or_else(|_| Outcome::Retry { after: None, error: "the handler panicked".to_owned() }),
+        ended = work => ended,
         () = timed_out => Outcome::Retry {
             after: None,
             error: format!("timed out after {} s", limit.unwrap_or_default().as_secs_f64()),
@@ -76,7 +78,9 @@ async fn judge(shared: &Shared, job: &Job, outcome: Outcome, stop: Option<Stop>)
         (Outcome::Dead { error }, _) => Ending::Dead { error },
         // Told to stop by a person, the job ends here, however its handler put it.
         (_, Some(Stop::Cancelled)) | (Outcome::Cancelled, _) => Ending::Cancelled,
-        (Outcome::HandedBack, _) | (_, Some(Stop::Draining)) => Ending::HandedBack,
+        // Where the lease was lost the fence refuses this word. Where it was not (Postgres came back just in time), the job
+        // must not stay leased to a worker that no longer runs it.
+        (Outcome::HandedBack, _) | (_, Some(Stop::Draining | Stop::Fenced)) => Ending::HandedBack,
         (Outcome::Snooze { delay }, _) => Ending::Snoozed { delay, why: stranger(shared, job) },
         (Outcome::Throttled { delay, error }, _) => {
             pause(shared, job, delay.unwrap_or(DEFAULT_PAUSE), &error).await;

@@ -11,6 +11,9 @@ use crate::jobs::{Error, Queue};
 /// Most ends in one statement.
 const MAX_BATCH: usize = 500;
 
+/// Longest wait for an answer.
+const PATIENCE: Duration = Duration::from_secs(15);
+
 /// How long the first end of a batch waits for company.
 const LINGER: Duration = Duration::from_millis(5);
 
@@ -32,12 +35,19 @@ pub(super) async fn finish_all(queue: Queue, metrics: Metrics, mut ends: mpsc::R
     }
 }
 
-/// Writes a batch. One that Postgres refuses is halved until the row that it cannot take stands alone.
+/// Says it again after a while rather than waiting for a connection that hangs: the fence makes the second word harmless.
+async fn bounded<T>(said: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    let answer = tokio::time::timeout(PATIENCE, said).await;
+    answer.unwrap_or_else(|_| Err(Error::Lost(format!("no answer within {} s", PATIENCE.as_secs()))))
+}
+
+/// Writes a batch. One with a row that Postgres cannot take is halved until that row stands alone; anything else that goes
+/// wrong is no fault of the jobs, and is tried again.
 async fn write(queue: &Queue, metrics: &Metrics, batch: &[Finish]) {
     let mut halves = vec![batch];
     let mut pause = Duration::from_millis(50);
     while let Some(part) = halves.pop() {
-        match queue.finish(part).await {
+        match bounded(queue.finish(part)).await {
             Ok(kept) => {
                 let fenced = part.len() - kept.len();
                 if fenced > 0 {
@@ -45,8 +55,8 @@ async fn write(queue: &Queue, metrics: &Metrics, batch: &[Finish]) {
                     tracing::warn!(jobs = fenced, "late answers were refused: the leases had gone to other workers");
                 }
             }
-            Err(Error::Lost(error)) => {
-                tracing::warn!(%error, jobs = part.len(), "Postgres is away; the ends of these jobs are kept");
+            Err(error) if !error.blames_a_row() => {
+                tracing::warn!(%error, jobs = part.len(), "the ends of these jobs could not be written; they are kept");
                 halves.push(part);
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(Duration::from_secs(2));
@@ -60,7 +70,7 @@ async fn write(queue: &Queue, metrics: &Metrics, batch: &[Finish]) {
             Err(error) => {
                 tracing::error!(job.id = part[0].job_id, %error, "the end of this job was refused; burying the job instead");
                 let dead = Ending::Dead { error: format!("its end could not be stored: {error}") };
-                if let Err(error) = queue.finish(&[Finish { ending: dead, ..part[0].clone() }]).await {
+                if let Err(error) = bounded(queue.finish(&[Finish { ending: dead, ..part[0].clone() }])).await {
                     tracing::error!(job.id = part[0].job_id, %error, "the job stays leased until its worker stops");
                 }
             }

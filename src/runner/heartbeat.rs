@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::running::Stop;
@@ -13,40 +14,54 @@ use crate::jobs::Error;
 /// Heartbeats also carry cancellations, so they come at least this often.
 const MAX_BEAT: Duration = Duration::from_secs(1);
 
+/// The share of its time to live after which a worker without a heartbeat stops its jobs.
+const FENCE_AT: f64 = 0.85;
+
 pub(super) async fn beat(shared: Arc<Shared>, cancel: CancellationToken) {
+    tokio::select! {
+        () = cancel.cancelled() => {}
+        () = beat_on(&shared) => {}
+    }
+}
+
+async fn beat_on(shared: &Shared) {
     let ttl = shared.config.ttl;
     let every = (ttl / 6).min(MAX_BEAT);
     let mut last = Instant::now();
+    let mut fenced = false;
     loop {
-        tokio::select! {
-            () = cancel.cancelled() => return,
-            () = tokio::time::sleep(every) => {}
-        }
+        tokio::time::sleep(every).await;
         // The time is taken before asking: an answer that was long under way proves life only at its beginning.
         let asked = Instant::now();
-        match pulse(&shared).await {
-            Ok(true) => last = asked,
+        // An answer that does not come must not hold up the fence.
+        let patience =
+            if fenced { ttl / 3 } else { ttl.mul_f64(FENCE_AT).saturating_sub(last.elapsed()).clamp(every / 5, ttl / 3) };
+        match pulse(shared, patience).await {
+            Ok(true) => (last, fenced) = (asked, false),
             Ok(false) => {
-                fence(&shared, "this worker was taken for dead");
-                if let Err(error) = shared.register().await {
-                    tracing::warn!(%error, "the worker could not register again yet");
-                } else {
-                    last = Instant::now();
+                fence(shared, "this worker was taken for dead");
+                match timeout(ttl / 3, shared.register()).await {
+                    Ok(Ok(())) => {
+                        (last, fenced) = (Instant::now(), false);
+                        shared.bell.notify_one();
+                    }
+                    Ok(Err(error)) => tracing::warn!(%error, "the worker could not register again yet"),
+                    Err(_) => tracing::warn!("the worker could not register again yet: no answer in time"),
                 }
             }
             Err(error) => {
                 tracing::debug!(%error, "no heartbeat");
-                if last.elapsed() > ttl.mul_f64(0.85) && shared.running.len() > 0 {
-                    fence(&shared, "no heartbeat got through for most of the worker's time to live");
+                if last.elapsed() >= ttl.mul_f64(FENCE_AT) && !fenced {
+                    fenced = true;
+                    fence(shared, "no heartbeat got through for most of the worker's time to live");
                 }
             }
         }
     }
 }
 
-async fn pulse(shared: &Shared) -> Result<bool, Error> {
-    let patience = shared.config.ttl / 3;
-    let answer = tokio::time::timeout(patience, shared.queue.pulse(shared.worker_id.load(Ordering::Acquire))).await;
+async fn pulse(shared: &Shared, patience: Duration) -> Result<bool, Error> {
+    let answer = timeout(patience, shared.queue.pulse(shared.worker_id.load(Ordering::Acquire))).await;
     let pulse = answer.map_err(|_| Error::Lost("no answer in time".to_owned()))??;
     for job in pulse.cancel {
         shared.running.stop(job, Stop::Cancelled);

@@ -4,6 +4,7 @@
 
 mod board;
 mod dispatch;
+mod doubts;
 mod execute;
 mod finisher;
 mod heartbeat;

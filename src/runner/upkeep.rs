@@ -37,6 +37,11 @@ pub(super) async fn rescue(shared: Arc<Shared>, cancel: CancellationToken) {
     periodic(pace, cancel, || {
         let shared = shared.clone();
         async move {
+            let found = shared.doubts.settle(&shared.queue).await?;
+            if found > 0 {
+                tracing::warn!(jobs = found, "gave back jobs of claims whose answer had got lost");
+                shared.bell.notify_one();
+            }
             let rescued = shared.queue.rescue().await?;
             if rescued.workers > 0 || !rescued.ready.is_empty() || !rescued.dead.is_empty() {
                 tracing::warn!(

@@ -9,10 +9,12 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::doubts::Doubts;
 use super::running::{Running, Stop};
 use super::{Metrics, dispatch, finisher, heartbeat, upkeep};
 use crate::jobs::postgres::{Finish, NewWorker, PgCheckpoints};
 use crate::jobs::{Checkpoints, Error, Kinds, Queue};
+use crate::service::Vital;
 use crate::throttle;
 
 /// How many ends may wait to be written before handlers wait for them.
@@ -54,6 +56,7 @@ pub(super) struct Shared {
     pub(super) kinds: Kinds,
     pub(super) metrics: Metrics,
     pub(super) running: Running,
+    pub(super) doubts: Doubts,
     pub(super) worker_id: AtomicI32,
     pub(super) bell: Arc<Notify>,
     pub(super) ends: mpsc::Sender<Finish>,
@@ -80,6 +83,8 @@ pub struct Worker {
     shared: Arc<Shared>,
     dispatching: CancellationToken,
     living: CancellationToken,
+    vital: Vital,
+    dispatcher: JoinHandle<()>,
     loops: Vec<JoinHandle<()>>,
     finisher: JoinHandle<()>,
 }
@@ -103,6 +108,7 @@ impl Worker {
             kinds,
             metrics: metrics.clone(),
             running: Running::default(),
+            doubts: Doubts::default(),
             worker_id: AtomicI32::new(0),
             bell: Arc::new(Notify::new()),
             ends,
@@ -111,17 +117,19 @@ impl Worker {
         shared.register().await?;
         let dispatching = CancellationToken::new();
         let living = CancellationToken::new();
+        let vital = Vital::default();
+        let asked = || dispatching.clone();
+        let dispatcher = vital.spawn("dispatch", asked(), dispatch::dispatch(shared.clone(), asked()));
         let loops = vec![
-            tokio::spawn(dispatch::dispatch(shared.clone(), dispatching.clone())),
-            tokio::spawn(listen(queue.clone(), shared.bell.clone(), dispatching.clone())),
-            tokio::spawn(upkeep::promote(shared.clone(), dispatching.clone())),
-            tokio::spawn(upkeep::rescue(shared.clone(), dispatching.clone())),
-            tokio::spawn(upkeep::maintain(shared.clone(), dispatching.clone())),
-            tokio::spawn(heartbeat::beat(shared.clone(), living.clone())),
+            vital.spawn("listen", asked(), listen(queue.clone(), shared.bell.clone(), asked())),
+            vital.spawn("promote", asked(), upkeep::promote(shared.clone(), asked())),
+            vital.spawn("rescue", asked(), upkeep::rescue(shared.clone(), asked())),
+            vital.spawn("maintain", asked(), upkeep::maintain(shared.clone(), asked())),
+            vital.spawn("heartbeat", living.clone(), heartbeat::beat(shared.clone(), living.clone())),
         ];
-        let finisher = tokio::spawn(finisher::finish_all(queue, metrics, receiver));
+        let finisher = vital.spawn("finish", living.clone(), finisher::finish_all(queue, metrics, receiver));
         tracing::info!(worker.id = shared.worker_id.load(Ordering::Relaxed), "worker started");
-        Ok(Self { shared, dispatching, living, loops, finisher })
+        Ok(Self { shared, dispatching, living, vital, dispatcher, loops, finisher })
     }
 
     /// The worker's number in `flyball.worker`.
@@ -129,24 +137,30 @@ impl Worker {
         self.shared.worker_id.load(Ordering::Acquire)
     }
 
+    /// Waits until one of the worker's loops has died of a defect, and names it. Such a worker should be stopped.
+    pub async fn lost(&self) -> &'static str {
+        self.vital.lost().await
+    }
+
     /// Stops in order: claims nothing more, lets running jobs finish within the grace time, asks the rest to stop, writes
     /// every end, and gives back what is left, without using an attempt. Answers how many jobs were given back.
-    pub async fn stop(self) -> u64 {
+    pub async fn stop(mut self) -> u64 {
         self.dispatching.cancel();
         let id = self.id();
-        let mut loops = self.loops.into_iter();
-        // The dispatcher goes first: a claim that is under way must end before the running jobs are counted.
-        if let Some(dispatcher) = loops.next() {
-            let _ = dispatcher.await;
+        let grace_over = tokio::time::Instant::now() + self.shared.config.grace;
+        // The dispatcher goes first: a claim that is under way must end before the running jobs are counted. One that waits
+        // for a Postgres that is away is broken off; should it have claimed after all, signing off gives that back.
+        if tokio::time::timeout_at(grace_over, &mut self.dispatcher).await.is_err() {
+            self.dispatcher.abort();
         }
         self.shared.tasks.close();
-        if tokio::time::timeout(self.shared.config.grace, self.shared.tasks.wait()).await.is_err() {
+        if tokio::time::timeout_at(grace_over, self.shared.tasks.wait()).await.is_err() {
             tracing::warn!(jobs = self.shared.running.len(), "the grace time is over; asking running jobs to stop");
             self.shared.running.stop_all(Stop::Draining);
             let _ = tokio::time::timeout(Duration::from_secs(12), self.shared.tasks.wait()).await;
         }
         self.living.cancel();
-        for one in loops {
+        for one in self.loops {
             let _ = one.await;
         }
         let queue = self.shared.queue.clone();

@@ -5,6 +5,8 @@
 
 mod periodic;
 mod postgres;
+mod vital;
 
 pub use periodic::{Pace, periodic};
 pub use postgres::{Leader, STATEMENTS};
+pub use vital::Vital;

@@ -7,6 +7,9 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+/// A tick that takes longer than this, or than ten rounds, hangs on something: a connection that is gone without a word, say.
+const LONGEST_TICK: Duration = Duration::from_secs(30);
+
 /// How often a loop comes round.
 #[derive(Clone)]
 pub struct Pace {
@@ -18,25 +21,36 @@ pub struct Pace {
     pub wake: Option<Arc<Notify>>,
 }
 
-/// Runs `tick` until `cancel` fires. A failing tick is logged when it begins to fail and when it works again, not each time.
+/// Runs `tick` until `cancel` fires, which also breaks off a tick that waits for a store: what a tick does in one statement is
+/// done or not done, and the next tick sees which. A failing tick is logged when it begins to fail and when it works again,
+/// not each time.
 pub async fn periodic<E, F>(pace: Pace, cancel: CancellationToken, mut tick: impl FnMut() -> F)
 where
     E: Display,
     F: Future<Output = Result<(), E>>,
 {
     let mut failing = false;
+    let longest = LONGEST_TICK.max(pace.every * 10);
     loop {
-        match tick().await {
-            Ok(()) if failing => {
+        let ended = tokio::select! {
+            () = cancel.cancelled() => return,
+            ended = tokio::time::timeout(longest, tick()) => ended,
+        };
+        match ended {
+            Ok(Ok(())) if failing => {
                 failing = false;
                 tracing::info!(service = pace.name, "works again");
             }
-            Ok(()) => {}
-            Err(error) if !failing => {
+            Ok(Ok(())) => {}
+            Err(_) => {
+                failing = true;
+                tracing::warn!(service = pace.name, longest_s = longest.as_secs(), "broken off because it took too long");
+            }
+            Ok(Err(error)) if !failing => {
                 failing = true;
                 tracing::warn!(service = pace.name, %error, "failed; it will be tried again");
             }
-            Err(error) => tracing::debug!(service = pace.name, %error, "still failing"),
+            Ok(Err(error)) => tracing::debug!(service = pace.name, %error, "still failing"),
         }
         let pause = pace.every.mul_f64(0.95 + rand::random::<f64>() * 0.1);
         let woken = async {

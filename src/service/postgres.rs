@@ -31,18 +31,19 @@ pub struct Leader {
 
 impl Leader {
     /// A candidate under the name `holder`, which must be unique to this process start.
+    ///
+    /// It has connections of its own beside `pool`, one and another if that one hangs, so that a crowd of requests cannot take its lease away.
     pub fn new(pool: PgPool, name: &'static str, holder: impl Into<String>, ttl: Duration) -> Self {
-        Self { pool, name, holder: holder.into(), ttl }
+        let options = pool.options().clone().min_connections(0).max_connections(2).acquire_timeout(ttl / 3);
+        let own = options.connect_lazy_with((*pool.connect_options()).clone());
+        Self { pool: own, name, holder: holder.into(), ttl }
     }
 
-    /// Takes or renews the lease; the term if this process leads now.
+    /// Takes or renews the lease; the term if this process leads now. Answers within half the lease.
     pub async fn hold(&self) -> Result<Option<u64>, sqlx::Error> {
-        let term: Option<i64> = sqlx::query_scalar(HOLD)
-            .bind(self.name)
-            .bind(&self.holder)
-            .bind(self.ttl.as_secs_f64())
-            .fetch_optional(&self.pool)
-            .await?;
+        let ask = sqlx::query_scalar(HOLD).bind(self.name).bind(&self.holder).bind(self.ttl.as_secs_f64());
+        let asked = tokio::time::timeout(self.ttl / 2, ask.fetch_optional(&self.pool));
+        let term: Option<i64> = asked.await.unwrap_or(Err(sqlx::Error::PoolTimedOut))?;
         Ok(term.map(|term| term as u64))
     }
 

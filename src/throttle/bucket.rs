@@ -69,6 +69,8 @@ pub struct Bucket {
     pub spent_to: Option<f64>,
     /// Tokens by which the last charge went below empty. It tells an honest debt from a clock that stepped back.
     pub debt: f64,
+    /// The throttle was stopped when it was last asked. However long ago that was, nothing has been refilled since.
+    pub stopped: bool,
 }
 
 /// How a bucket that is missing begins.
@@ -99,13 +101,16 @@ impl Bucket {
         let tau = rate.tau_us();
         let begin = if start == Start::Full { now - tau } else { now - interval };
         let highest = now + tau + (10.0 * cost + self.debt) * interval;
-        let spent_to = self.spent_to.unwrap_or(begin).min(highest).max(now - tau);
+        let spent_to = if self.stopped { self.spent_to.unwrap_or(now).max(now) } else { self.spent_to.unwrap_or(begin) };
+        let spent_to = spent_to.min(highest).max(now - tau);
         Open { interval, tau, spent_to, debt: self.debt }
     }
 
-    /// Empties the bucket, as a stopped throttle does, so that it starts again from nothing.
-    pub fn drain(&mut self, now: f64) {
+    /// Empties the bucket, as a stopped throttle does, so that it starts again from nothing; at `now`, or where it is still
+    /// `stopped` then, whenever it starts.
+    pub fn drain(&mut self, now: f64, stopped: bool) {
         self.spent_to = Some(self.spent_to.unwrap_or(now).max(now));
+        self.stopped = stopped;
     }
 
     /// Gives time back; the bucket never gets fuller than full because it is clamped when it is opened.
@@ -155,7 +160,7 @@ impl Open {
 
     /// What is to be remembered.
     pub fn close(self) -> Bucket {
-        Bucket { spent_to: Some(self.spent_to), debt: self.debt }
+        Bucket { spent_to: Some(self.spent_to), debt: self.debt, stopped: false }
     }
 }
 

@@ -33,13 +33,24 @@ fn a_cut_of_the_rate_frees_nothing() {
 fn after_a_stop_the_bucket_starts_empty_at_any_rate() {
     for resumed in [0.01, 1.0, 20.0, 1e6] {
         let mut bucket = Bucket::default();
-        bucket.drain(NOW);
+        bucket.drain(NOW, false);
 
         let open = bucket.open(rate(resumed), Start::OneToken, NOW, 1.0);
 
         assert_eq!(open.units(1.0, NOW), 0.0, "{resumed}");
         assert!((open.wait_us(1.0, NOW) - 1e6 / resumed).abs() < 1.0);
     }
+}
+
+#[test]
+fn what_passes_between_the_last_ask_of_a_stop_and_its_end_is_no_refill() {
+    let (mut bucket, later) = (Bucket::default(), NOW + 400_000.0);
+    bucket.drain(NOW, true);
+
+    let open = bucket.open(rate(100.0), Start::OneToken, later, 1.0);
+
+    assert_eq!(open.units(1.0, later), 0.0);
+    assert!(!open.close().stopped);
 }
 
 #[test]

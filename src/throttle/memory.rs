@@ -146,7 +146,7 @@ impl MemoryStore {
             }
             let stopped_after = Knobs::read(&raw).0.effective_rps(now) == 0.0;
             if stopped_after || (exists && earlier.effective_rps(now) == 0.0) {
-                throttle.bucket.drain(now as f64);
+                throttle.bucket.drain(now as f64, stopped_after);
             }
             throttle.raw = raw;
         }
@@ -293,14 +293,14 @@ impl Store for MemoryStore {
             .filter(|(_, throttle)| !throttle.raw.is_empty())
             .flat_map(|(name, throttle)| {
                 let parent = throttle.raw.get("parent").cloned().unwrap_or_default();
-                let missing = Name::new(parent.as_str()).ok().filter(|name| throttles.get(name).is_none_or(|it| it.raw.is_empty()));
+                let missing =
+                    Name::new(parent.as_str()).ok().filter(|name| throttles.get(name).is_none_or(|it| it.raw.is_empty()));
                 [Some((name.clone(), Some(parent))), missing.map(|name| (name, None))]
             })
             .flatten()
             .collect();
-        let read = |known: &Throttle| {
-            Status::read(throttle.clone(), known.raw.clone(), &known.meter, self.now()).with_parents(&parents)
-        };
+        let read =
+            |known: &Throttle| Status::read(throttle.clone(), known.raw.clone(), &known.meter, self.now()).with_parents(&parents);
         ready(Ok(known.map(read))).boxed()
     }
 

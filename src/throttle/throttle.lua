@@ -96,16 +96,16 @@ end
 
 local function wait_for(b, cost) return math.min(cost * b.interval, b.tau) - (now - b.spent_to) end
 
--- The throttle's bucket is a hash of `spent_to debt used limited_us limited_to`.
+-- The throttle's bucket is a hash of `spent_to debt stopped used limited_us limited_to`.
 local function bucket(key)
-  local h = redis.pcall('HMGET', key, 'spent_to', 'debt', 'used', 'limited_us', 'limited_to')
+  local h = redis.pcall('HMGET', key, 'spent_to', 'debt', 'used', 'limited_us', 'limited_to', 'stopped')
   if h.err then
     -- Only a person can have put something else there; the bucket counts as lost.
     redis.call('DEL', key)
     h = {}
   end
   return {
-    key = key, spent_to = tonumber(h[1] or ''), debt = tonumber(h[2] or '') or 0, used = tonumber(h[3] or '') or 0,
+    key = key, stopped = h[6] == '1', spent_to = tonumber(h[1] or ''), debt = tonumber(h[2] or '') or 0, used = tonumber(h[3] or '') or 0,
     limited_us = tonumber(h[4] or '') or 0, limited_to = tonumber(h[5] or '') or 0,
   }
 end
@@ -115,13 +115,28 @@ local function keep_bucket(b)
   local ttl = WEEK
   if b.spent_to then
     fields[7], fields[8], fields[9], fields[10] = 'spent_to', text(b.spent_to), 'debt', text(b.debt)
+    fields[11], fields[12] = 'stopped', b.stopped and '1' or '0'
     ttl = math.min(WEEK + 2 * math.max(math.ceil((b.spent_to - now) / 1e6), 0), 1e12)
   end
   redis.call('HSET', b.key, unpack(fields))
   redis.call('EXPIRE', b.key, string.format('%.0f', ttl))
 end
 
-local function drain(b) b.spent_to = math.max(b.spent_to or now, now) end
+local function drain(b, stopped)
+  b.spent_to = math.max(b.spent_to or now, now)
+  b.stopped = stopped
+end
+
+-- What passed since a stopped throttle was last asked is no refill.
+local function open_stored(b, rps, depth, cost)
+  local spent_to = b.spent_to
+  if b.stopped then spent_to = math.max(spent_to or now, now) end
+  return open(spent_to, b.debt, rps, depth, false, cost)
+end
+
+local function close_stored(b, o)
+  b.spent_to, b.debt, b.stopped = o.spent_to, o.debt, false
+end
 
 local function refused(b, wait)
   b.limited_us = b.limited_us + (wait - math.max(b.limited_to - now, 0))
@@ -191,7 +206,7 @@ local function acquire(write)
       for i = 1, levels do
         if chain[i].rps == 0 then
           local b = bucket(KEYS[2 * i])
-          drain(b)
+          drain(b, true)
           if i == stopped then refused(b, STOPPED_WAIT) end
           keep_bucket(b)
         end
@@ -205,7 +220,7 @@ local function acquire(write)
   local stored, opened = {}, {}
   for i = 1, levels do
     stored[i] = bucket(KEYS[2 * i])
-    opened[i] = chain[i].rps > 0 and open(stored[i].spent_to, stored[i].debt, chain[i].rps, chain[i].depth, false, dearest)
+    opened[i] = chain[i].rps > 0 and open_stored(stored[i], chain[i].rps, chain[i].depth, dearest)
   end
   local lane_keys = {}
   for i = 2 * levels + 1, #KEYS do lane_keys[#lane_keys + 1] = KEYS[i] end
@@ -269,7 +284,7 @@ local function acquire(write)
   for i = 1, levels do
     local b = stored[i]
     local has_more = not opened[i] or units(opened[i], dearest) >= 1
-    if opened[i] then b.spent_to, b.debt = opened[i].spent_to, opened[i].debt end
+    if opened[i] then close_stored(b, opened[i]) end
     if waits[i] then
       refused(b, waits[i])
     elseif has_more then
@@ -326,9 +341,9 @@ local function settle()
     if not k then return { 'unknown', tostring(i) } end
     local b = bucket(KEYS[2 * i])
     if k.rps > 0 then
-      local o = open(b.spent_to, b.debt, k.rps, k.depth, false, 1)
+      local o = open_stored(b, k.rps, k.depth, 1)
       charge(o, tokens * o.interval)
-      b.spent_to, b.debt = o.spent_to, o.debt
+      close_stored(b, o)
     end
     b.used = b.used + tokens
     keep_bucket(b)
@@ -417,7 +432,7 @@ local function set()
     local later = knobs(key)
     if (earlier and earlier.rps == 0) or later.rps == 0 then
       local b = bucket(KEYS[2])
-      drain(b)
+      drain(b, later.rps == 0)
       keep_bucket(b)
     end
   end

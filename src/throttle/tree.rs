@@ -118,7 +118,7 @@ pub fn serve(
         let nothing = Served::nothing(STOPPED_WAIT_US, Where::Stopped(stopped));
         let served = wishes.iter().map(|wish| nothing.clone().to(wish)).collect();
         for level in levels.iter_mut().filter(|level| level.rate.rps == 0.0) {
-            level.bucket.drain(now);
+            level.bucket.drain(now, true);
         }
         levels[stopped].meter.refused(now, STOPPED_WAIT_US);
         return served;

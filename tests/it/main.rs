@@ -22,3 +22,7 @@ mod throttle;
 mod throttle_redis;
 mod throttle_same_law;
 mod tidy;
+
+mod process;
+mod process_governor;
+mod process_stores;

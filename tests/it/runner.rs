@@ -5,11 +5,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use flyball::jobs::{Context, Filter, Job, Kinds, NewJob, Outcome, Queue, State};
+use flyball::jobs::{Context, Filter, Handler, Issue, Job, Kinds, NewJob, Outcome, Queue, State};
 use flyball::runner::{Config, Metrics, Worker};
 use flyball::throttle::redis::RedisStore;
-use flyball::throttle::{Change, Name, Store};
-use serde_json::json;
+use flyball::throttle::{Answer, Ask, Change, Error, Grant, Name, Status, Store};
+use futures_util::future::BoxFuture;
+use serde_json::{Value, json};
+use tokio::sync::Notify;
 
 use crate::support::{Database, database, eventually, redis_prefix, stack};
 
@@ -343,4 +345,178 @@ async fn two_workers_share_the_work_and_no_job_runs_twice() {
     wanted.sort_unstable();
     assert_eq!(seen, wanted);
     tokio::join!(one.stop(), two.stop());
+}
+
+// === Defects that must stay away ===
+
+struct Careless;
+
+impl Handler for Careless {
+    fn check(&self, args: &Value) -> Vec<Issue> {
+        assert!(args.get("check").is_none(), "the check panics");
+        Vec::new()
+    }
+
+    fn run(&self, _: Job, _: Context) -> BoxFuture<'_, Outcome> {
+        panic!("before there is a future")
+    }
+}
+
+#[tokio::test]
+async fn a_handler_that_panics_outside_its_future_keeps_neither_permit_nor_lease() {
+    let mut house = House::new().await;
+    let (_, run) = counter(Outcome::Done);
+    house.kind("noop", run);
+    house.kinds.register("careless", Careless);
+    house.enqueue("careless", "fast", "", 0).await;
+    let job = |args| NewJob { throttle: "fast".into(), max_attempts: 1, ..NewJob::new("careless", args) };
+    let bad = house.queue.enqueue(&[job(json!({})), job(json!({"check": 1}))]).await.unwrap();
+    let worker = house.worker(Config { concurrency: 1, ..quick() }).await;
+
+    for one in &bad {
+        house.until(one.id, State::Dead).await;
+    }
+    let good = house.enqueue("noop", "fast", "", 1).await[0];
+    house.until(good, State::Completed).await;
+    worker.stop().await;
+}
+
+#[tokio::test]
+async fn jobs_that_were_stopped_for_want_of_a_heartbeat_run_again_although_the_worker_lived_on() {
+    let mut house = House::new().await;
+    let (starts, stopped) = (Arc::new(AtomicUsize::new(0)), Arc::new(Notify::new()));
+    let (counted, told) = (starts.clone(), stopped.clone());
+    house.kind("patient", move |job: Job, context: Context| {
+        let (nth, told) = (counted.fetch_add(1, Ordering::SeqCst), told.clone());
+        async move {
+            if nth > 0 {
+                return Outcome::Done;
+            }
+            let outcome = patient(job, context).await;
+            told.notify_one();
+            outcome
+        }
+    });
+    let id = house.enqueue("patient", "fast", "", 1).await[0];
+    let worker = house.worker(Config { ttl: Duration::from_secs(4), ..quick() }).await;
+    let identity = worker.id();
+    house.until(id, State::Running).await;
+
+    // Heartbeats wait for the lock until the worker gives up on itself, and get through just before its time is over.
+    let mut lock = house.queue.pool.begin().await.unwrap();
+    sqlx::query("select from flyball.worker where id = $1 for update").bind(identity).execute(&mut *lock).await.unwrap();
+    stopped.notified().await;
+    lock.rollback().await.unwrap();
+
+    house.until(id, State::Completed).await;
+    let detail = house.queue.get(id).await.unwrap().unwrap();
+    assert_eq!((worker.id(), detail.summary.attempt), (identity, 1), "it was never taken for dead");
+    worker.stop().await;
+}
+
+#[tokio::test]
+async fn what_a_claim_took_whose_answer_got_lost_is_given_back() {
+    let mut house = House::new().await;
+    let (runs, run) = counter(Outcome::Done);
+    house.kind("noop", run);
+    let mut lock = house.queue.pool.begin().await.unwrap();
+    sqlx::query("lock table flyball.lease in exclusive mode").execute(&mut *lock).await.unwrap();
+    let id = house.enqueue("noop", "fast", "", 1).await[0];
+    let worker = house.worker(Config { ttl: Duration::from_secs(3), ..quick() }).await;
+
+    // The claim waits for the lock; the worker gives it up and tries again, but Postgres carries it out later all the same.
+    eventually("a second claim waits", SOON, || async {
+        let sql = "select count(*) from pg_stat_activity
+            where datname = current_database() and wait_event_type = 'Lock' and query like '%insert into flyball.lease%'";
+        let waiting: i64 = sqlx::query_scalar(sql).fetch_one(&house.queue.pool).await.unwrap();
+        (waiting >= 2).then_some(())
+    })
+    .await;
+    lock.rollback().await.unwrap();
+
+    house.until(id, State::Completed).await;
+    let detail = house.queue.get(id).await.unwrap().unwrap();
+    assert_eq!((runs.load(Ordering::SeqCst), detail.summary.attempt), (1, 1));
+    worker.stop().await;
+}
+
+#[tokio::test]
+async fn a_job_that_somebody_cancelled_while_it_failed_is_not_tried_again() {
+    let mut house = House::new().await;
+    let gate = Arc::new(Notify::new());
+    let opened = gate.clone();
+    house.kind("bad", move |_: Job, _: Context| {
+        let opened = opened.clone();
+        async move {
+            opened.notified().await;
+            Outcome::Retry { after: Some(Duration::ZERO), error: "boom".into() }
+        }
+    });
+    let id = house.enqueue("bad", "fast", "", 1).await[0];
+    // A long time to live: the heartbeat brings the word too late.
+    let worker = house.worker(Config { ttl: Duration::from_secs(3600), ..quick() }).await;
+    house.until(id, State::Running).await;
+
+    house.queue.cancel(id).await.unwrap();
+    gate.notify_one();
+
+    house.until(id, State::Cancelled).await;
+    worker.stop().await;
+}
+
+/// A store that breaks whoever asks it.
+struct Broken;
+
+impl Store for Broken {
+    fn set_workers(&self, _: u32) {}
+
+    fn acquire<'a>(&'a self, _: &'a Ask) -> BoxFuture<'a, Answer> {
+        panic!("a defect")
+    }
+
+    fn peek<'a>(&'a self, _: &'a Ask) -> BoxFuture<'a, Answer> {
+        unimplemented!()
+    }
+
+    fn refund<'a>(&'a self, _: &'a Name, _: &'a str, _: &'a Grant, _: u32, _: f64) -> BoxFuture<'a, Result<(), Error>> {
+        unimplemented!()
+    }
+
+    fn settle<'a>(&'a self, _: &'a Name, _: &'a str, _: f64) -> BoxFuture<'a, Result<(), Error>> {
+        unimplemented!()
+    }
+
+    fn pause_key<'a>(&'a self, _: &'a Name, _: &'a str, _: Duration, _: &'a str) -> BoxFuture<'a, Result<i64, Error>> {
+        unimplemented!()
+    }
+
+    fn resume_key<'a>(&'a self, _: &'a Name, _: &'a str) -> BoxFuture<'a, Result<bool, Error>> {
+        unimplemented!()
+    }
+
+    fn status<'a>(&'a self, _: &'a Name) -> BoxFuture<'a, Result<Option<Status>, Error>> {
+        unimplemented!()
+    }
+
+    fn names(&self) -> BoxFuture<'_, Result<Vec<Name>, Error>> {
+        unimplemented!()
+    }
+
+    fn set<'a>(&'a self, _: &'a Name, _: &'a Change) -> BoxFuture<'a, Result<(Option<Status>, Status), Error>> {
+        unimplemented!()
+    }
+}
+
+#[tokio::test]
+async fn a_worker_whose_loop_dies_of_a_defect_says_so_and_can_be_stopped() {
+    let house = House::new().await;
+    house.enqueue("noop", "fast", "", 1).await;
+    let metrics = Metrics::register(&mut prometheus_client::registry::Registry::default());
+    let worker = Worker::start(quick(), house.queue.clone(), Arc::new(Broken), house.kinds.clone(), metrics).await.unwrap();
+
+    let lost = tokio::time::timeout(SOON, worker.lost()).await.unwrap();
+
+    assert_eq!(lost, "dispatch");
+    worker.stop().await;
+    assert_eq!(house.queue.live_workers().await.unwrap(), 0);
 }

@@ -25,10 +25,14 @@ pub struct Claimed {
 }
 
 // `for update skip locked` keeps two dispatchers of one lane from taking the same row; both CTEs are materialized because
-// an inlined one could be evaluated twice and then lock more rows than were granted. `ready_lane` serves the probe.
+// an inlined one could be evaluated twice and then lock more rows than were granted. `ready_lane` serves the probe. A worker
+// that was taken for dead without knowing it yet (it slept, or its connection did) gets nothing.
 pub(super) const CLAIM: &str = "
 with asked as materialized (
     select * from unnest($1::bigint[], $2::int[]) as a(lane_id, jobs)
+    where exists (
+        select 1 from flyball.worker w where w.id = $4 and w.stopped_at is null and w.heartbeat_at + w.ttl > clock_timestamp()
+    )
 ),
 picked as materialized (
     select r.tid

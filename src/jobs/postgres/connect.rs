@@ -27,18 +27,26 @@ pub static MIGRATOR: LazyLock<Migrator> = LazyLock::new(|| {
 const SESSION: &str = "set jit = off; set plan_cache_mode = force_generic_plan; set enable_seqscan = off; \
      set idle_in_transaction_session_timeout = '60s'; set application_name = 'flyball'";
 
+/// One that hangs must not hang the next heartbeat.
+const LIFELINES: u32 = 2;
+
+/// How long the heartbeat waits for its connection.
+const LIFELINE_PATIENCE: Duration = Duration::from_secs(5);
+
 /// The queue: a pool of connections and the statements that run on it.
 #[derive(Clone)]
 pub struct Queue {
     /// The connections.
     pub pool: PgPool,
+    /// Connections for the heartbeat alone: a crowd of requests must not let a worker be taken for dead.
+    pub(super) lifeline: PgPool,
     pub(super) depth: Arc<DepthCache>,
 }
 
 impl Queue {
     /// Makes a queue on an existing pool.
     pub fn new(pool: PgPool) -> Self {
-        Self { pool, depth: Arc::default() }
+        Self { lifeline: apart(&pool, LIFELINES, LIFELINE_PATIENCE), pool, depth: Arc::default() }
     }
 
     /// Connects to `url`, waiting up to `patience` for the server; at most `connections` at a time.
@@ -61,6 +69,11 @@ impl Queue {
         Ok(Self::new(pool))
     }
 
+    /// A pool to the same database beside the main one, for those who must not wait behind others.
+    pub fn apart(&self, connections: u32, patience: Duration) -> PgPool {
+        apart(&self.pool, connections, patience)
+    }
+
     /// Brings the schema up to date. Answers how many migrations were run now.
     pub async fn migrate(&self) -> Result<usize, MigrateError> {
         let before = self.applied().await;
@@ -78,4 +91,9 @@ impl Queue {
     pub async fn ping(&self) -> bool {
         sqlx::query("select 1").execute(&self.pool).await.is_ok()
     }
+}
+
+fn apart(pool: &PgPool, connections: u32, patience: Duration) -> PgPool {
+    let options = pool.options().clone().min_connections(0).max_connections(connections).acquire_timeout(patience);
+    options.connect_lazy_with((*pool.connect_options()).clone())
 }

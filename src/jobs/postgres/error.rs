@@ -5,15 +5,19 @@ use crate::jobs::Error;
 impl From<sqlx::Error> for Error {
     fn from(error: sqlx::Error) -> Self {
         match &error {
-            sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed | sqlx::Error::WorkerCrashed => {
-                Error::Lost(error.to_string())
-            }
+            // A server that goes down in the middle of a greeting or an answer is a broken protocol to the driver.
+            sqlx::Error::Io(_)
+            | sqlx::Error::Tls(_)
+            | sqlx::Error::Protocol(_)
+            | sqlx::Error::PoolTimedOut
+            | sqlx::Error::PoolClosed
+            | sqlx::Error::WorkerCrashed => Error::Lost(error.to_string()),
             sqlx::Error::Database(from_server) => {
                 let code = from_server.code().unwrap_or_default().into_owned();
                 match code.as_str() {
-                    // Shutting down, crashed, starting up, out of connections, or any break of the connection.
-                    "57P01" | "57P02" | "57P03" | "53300" => Error::Lost(from_server.message().to_owned()),
-                    other if other.starts_with("08") => Error::Lost(from_server.message().to_owned()),
+                    // Shutting down, crashed, starting up; a standby; out of connections, memory or disk; a broken connection.
+                    "57P01" | "57P02" | "57P03" | "57P05" | "25006" => Error::Lost(from_server.message().to_owned()),
+                    other if other.starts_with("08") || other.starts_with("53") => Error::Lost(from_server.message().to_owned()),
                     "22023" => refused(from_server.as_ref()).unwrap_or(Error::Store(error)),
                     "22P05" | "22021" => Error::Refused {
                         index: None,
@@ -24,6 +28,22 @@ impl From<sqlx::Error> for Error {
                 }
             }
             _ => Error::Store(error),
+        }
+    }
+}
+
+impl Error {
+    /// Whether a row that was sent is what Postgres cannot take. Everything else may go well the next time: a deadlock, a
+    /// cancelled statement, a server that is away.
+    pub(crate) fn blames_a_row(&self) -> bool {
+        match self {
+            Self::Lost(_) => false,
+            Self::Refused { .. } | Self::Store(sqlx::Error::Encode(_)) => true,
+            Self::Store(error) => {
+                let code = error.as_database_error().and_then(|error| error.code()).unwrap_or_default();
+                // Data, cardinality, constraints, limits of the program.
+                ["21", "22", "23", "54"].iter().any(|class| code.starts_with(class))
+            }
         }
     }
 }

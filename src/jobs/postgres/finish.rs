@@ -51,17 +51,24 @@ pub struct Finish {
     pub ending: Ending,
 }
 
-// A row whose fence does not match is simply not returned: a stale worker's word changes nothing.
+// A row whose fence does not match is simply not returned: a stale worker's word changes nothing. An attempt that would be
+// followed by another ends the job if somebody asked for that meanwhile.
 pub(super) const FINISH: &str = "
 with said as (
     select * from unnest($1::bigint[], $2::bigint[], $3::text[]::flyball.outcome[], $4::float8[], $5::text[])
         as s(job_id, fence, outcome, delay_s, error)
 ),
-ended as (
+taken as (
     delete from flyball.lease l
     using said s
     where l.job_id = s.job_id and l.fence = s.fence
-    returning l.*, s.outcome, s.delay_s, s.error
+    returning l.*, s.outcome as said, s.delay_s, s.error
+),
+ended as (
+    select t.*, case
+            when t.said not in ('completed', 'dead') and exists (select 1 from flyball.cancel c where c.job_id = t.job_id)
+            then 'cancelled' else t.said end as outcome
+    from taken t
 ),
 stopped as (
     delete from flyball.cancel c using ended e where c.job_id = e.job_id

@@ -64,5 +64,6 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("pulse", workers::PULSE),
     ("live", workers::LIVE),
     ("hand back", workers::HAND_BACK),
+    ("disown", workers::DISOWN),
     ("stop", workers::STOP),
 ];

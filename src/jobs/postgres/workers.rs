@@ -58,6 +58,14 @@ insert into flyball.ready (lane_id, priority, job_id, attempt, cost)
 select lane_id, priority, job_id, attempt - 1, cost from mine
 on conflict do nothing";
 
+pub(super) const DISOWN: &str = "
+with mine as (
+    delete from flyball.lease where worker_id = $1 and fence = $2 returning *
+)
+insert into flyball.ready (lane_id, priority, job_id, attempt, cost)
+select lane_id, priority, job_id, attempt - 1, cost from mine
+on conflict do nothing";
+
 pub(super) const STOP: &str = "update flyball.worker set stopped_at = clock_timestamp() where id = $1 and stopped_at is null";
 
 impl Queue {
@@ -76,13 +84,18 @@ impl Queue {
 
     /// Beats, and asks which of the worker's jobs shall stop. One row, whatever the number of running jobs.
     pub async fn pulse(&self, worker_id: i32) -> Result<Pulse, Error> {
-        let row = sqlx::query(PULSE).bind(worker_id).fetch_one(&self.pool).await?;
+        let row = sqlx::query(PULSE).bind(worker_id).fetch_one(&self.lifeline).await?;
         Ok(Pulse { alive: row.get("alive"), cancel: row.get("cancel") })
     }
 
     /// How many workers live.
     pub async fn live_workers(&self) -> Result<i64, Error> {
         Ok(sqlx::query_scalar(LIVE).fetch_one(&self.pool).await?)
+    }
+
+    /// Gives back what a claim took whose answer got lost: nobody runs those jobs. Answers how many there were.
+    pub async fn disown(&self, worker_id: i32, fence: i64) -> Result<u64, Error> {
+        Ok(sqlx::query(DISOWN).bind(worker_id).bind(fence).execute(&self.pool).await?.rows_affected())
     }
 
     /// Gives every job that the worker still holds back to its lane, without using an attempt, and marks the worker stopped.

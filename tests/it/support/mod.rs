@@ -5,6 +5,8 @@
 //! must be allowed to create databases.
 #![allow(dead_code, reason = "each test file uses the part it needs")]
 
+pub mod process;
+
 use std::fmt::Write as _;
 use std::future::Future;
 use std::path::PathBuf;

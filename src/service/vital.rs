@@ -1,0 +1,69 @@
+//! Loops that a process cannot do without: one that ends unasked, by a panic for instance, is told to whoever composed them.
+
+use std::panic::AssertUnwindSafe;
+
+use futures_util::FutureExt;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+/// Watches loops. A half-dead process looks healthy and does nothing, so it should rather end and be started again.
+#[derive(Clone, Debug)]
+pub struct Vital {
+    lost: watch::Sender<Option<&'static str>>,
+}
+
+impl Default for Vital {
+    fn default() -> Self {
+        Self { lost: watch::Sender::new(None) }
+    }
+}
+
+impl Vital {
+    /// Runs `work`, which may end only after `asked` fired.
+    pub fn spawn(
+        &self,
+        name: &'static str,
+        asked: CancellationToken,
+        work: impl Future<Output = ()> + Send + 'static,
+    ) -> JoinHandle<()> {
+        let lost = self.lost.clone();
+        tokio::spawn(async move {
+            let panicked = AssertUnwindSafe(work).catch_unwind().await.is_err();
+            if panicked || !asked.is_cancelled() {
+                tracing::error!(service = name, panicked, "a loop ended that nobody asked to end");
+                lost.send_if_modified(|first| first.is_none() && first.replace(name).is_none());
+            }
+        })
+    }
+
+    /// Waits until a loop has ended unasked; its name.
+    pub async fn lost(&self) -> &'static str {
+        let mut lost = self.lost.subscribe();
+        match lost.wait_for(Option::is_some).await.map(|name| *name) {
+            Ok(Some(name)) => name,
+            // The sender lives in `self`.
+            _ => std::future::pending().await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_loop_that_panics_or_just_ends_is_told_and_one_that_was_asked_to_end_is_not() {
+        let (vital, asked) = (Vital::default(), CancellationToken::new());
+        asked.cancel();
+        vital.spawn("obedient", asked, async {}).await.unwrap();
+        assert!(tokio::time::timeout(Duration::from_millis(20), vital.lost()).await.is_err());
+
+        vital.spawn("clumsy", CancellationToken::new(), async { panic!("a test's panic") });
+        assert_eq!(vital.lost().await, "clumsy");
+        vital.spawn("lazy", CancellationToken::new(), async {}).await.unwrap();
+        assert_eq!(vital.lost().await, "clumsy", "the first is the cause");
+    }
+}

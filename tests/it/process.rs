@@ -1,0 +1,410 @@
+//! Whole worker processes: killed, paused, told to stop, many at once.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use flyball::jobs::NewJob;
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use sqlx::{Connection, PgConnection};
+
+use crate::support::eventually;
+use crate::support::process::{Gate, House, Process, TTL};
+
+const SOON: Duration = Duration::from_secs(30);
+
+/// Where every job stands: `(accepted, places, distinct)`. A job stands in one place, so all three are the same.
+const WHERE: &str = "
+with places as (
+    select job_id from flyball.ready
+    union all select job_id from flyball.scheduled
+    union all select job_id from flyball.lease
+    union all select job_id from flyball.dead
+    union all select job_id from flyball.attempt where outcome in ('completed', 'cancelled')
+)
+select (select count(*) from flyball.job), (select count(*) from places), (select count(distinct job_id) from places)";
+
+// === Death and sleep ===
+
+#[tokio::test]
+async fn the_jobs_of_a_killed_worker_run_elsewhere_within_its_time_to_live_plus_five_seconds() {
+    let house = House::new("rps = -1").await;
+    house.target.gate(Gate::ClosedToTheFirst);
+    let mut doomed = house.serve();
+    let jobs = house.enqueue("job", 8).await;
+    house.target.called(8, SOON).await;
+    let other = house.serve();
+    other.works().await;
+
+    doomed.kill();
+    let killed = Instant::now();
+
+    house.target.called(16, TTL + Duration::from_secs(5)).await;
+    println!("all 8 jobs ran elsewhere {:?} after the kill", killed.elapsed());
+    house.until_completed(&jobs, SOON).await;
+    assert!(house.target.counts().values().all(|calls| *calls == 2));
+    assert_eq!((house.ended(&jobs, "lost").await, house.ended(&jobs, "completed").await), (8, 8));
+}
+
+#[tokio::test]
+async fn the_late_answers_of_a_worker_that_slept_past_its_time_to_live_change_nothing() {
+    let house = House::new("rps = -1").await;
+    house.target.gate(Gate::ClosedToTheFirst);
+    let sleeper = house.serve();
+    let jobs = house.enqueue("job", 4).await;
+    house.target.called(4, SOON).await;
+    sleeper.signal(Signal::STOP);
+    let other = house.serve();
+    house.until_completed(&jobs, SOON).await;
+    // More work than the other can take, so that the sleeper would claim in its first moment if it were let.
+    house.target.gate(Gate::Closed);
+    let more = house.enqueue("more", 20).await;
+    house.target.called(8 + 8, SOON).await;
+
+    house.target.gate(Gate::Open);
+    sleeper.signal(Signal::CONT);
+
+    let refused = sleeper.says("late answers were refused", SOON).await;
+    println!("{refused}");
+    house.until_completed(&more, SOON).await;
+    assert_eq!((house.ended(&jobs, "lost").await, house.ended(&jobs, "completed").await), (4, 4));
+    assert_eq!(house.ended(&more, "completed").await, 20);
+    let more_than_once: Vec<_> =
+        house.target.counts().into_iter().filter(|(path, n)| path.starts_with("more") && *n > 1).collect();
+    assert!(more_than_once.is_empty(), "{more_than_once:?}");
+    eventually("the sleeper has a fresh identity", SOON, || async {
+        let sql = "select count(*) from flyball.worker where pid = $1 and stopped_at is null";
+        let alive: i64 = sqlx::query_scalar(sql).bind(sleeper.pid()).fetch_one(house.pool()).await.unwrap();
+        (alive == 1).then_some(())
+    })
+    .await;
+    drop(other);
+}
+
+#[tokio::test]
+async fn no_job_is_lost_or_made_up_when_workers_are_killed_ten_times() {
+    let house = House::new("rps = -1").await;
+    house.target.delay(Duration::from_millis(100));
+    let mut accepted = house.enqueue("job", 500).await;
+    // These fail, and those of one attempt die of it or of a kill.
+    accepted.extend(house.enqueue_as(20, |n| NewJob { max_attempts: 1, ..house.call(&format!("bad-{n}")) }).await);
+    accepted.extend(
+        house.enqueue_as(200, |n| NewJob { max_attempts: 1, key: (n % 5).to_string(), ..house.call(&format!("once-{n}")) }).await,
+    );
+    let later = house
+        .enqueue_as(10, |n| NewJob { run_at: Some("2030-01-01T00:00:00Z".parse().unwrap()), ..house.call(&format!("later-{n}")) })
+        .await;
+    accepted.extend(&later);
+    let mut processes = vec![house.serve(), house.serve()];
+
+    for round in 0..10 {
+        let victim = round % 2;
+        let pid = processes[victim].pid();
+        eventually("the victim holds jobs", SOON, || async {
+            let sql = "select count(*) from flyball.lease l join flyball.worker w on w.id = l.worker_id where w.pid = $1";
+            let held: i64 = sqlx::query_scalar(sql).bind(pid).fetch_one(house.pool()).await.unwrap();
+            (held > 0).then_some(())
+        })
+        .await;
+        processes[victim] = house.serve();
+        assert_everything_is_somewhere(&house, accepted.len()).await;
+        house.queue.cancel(later[round]).await.unwrap();
+        accepted.extend(house.enqueue(&format!("round-{round}"), 30).await);
+    }
+
+    eventually("nothing waits or runs any more", Duration::from_secs(60), || async {
+        let waiting = house.count("select (select count(*) from flyball.ready) + (select count(*) from flyball.lease) + (select count(*) from flyball.scheduled)").await;
+        (waiting == 0).then_some(())
+    })
+    .await;
+    assert_everything_is_somewhere(&house, accepted.len()).await;
+    let (completed, cancelled) = (house.ended(&accepted, "completed").await, house.ended(&accepted, "cancelled").await);
+    let (dead, lost) = (house.count("select count(*) from flyball.dead").await, house.ended(&accepted, "lost").await);
+    println!(
+        "{} accepted = {completed} completed + {dead} dead + {cancelled} cancelled; {lost} attempts were lost",
+        accepted.len()
+    );
+    assert_eq!(accepted.len() as i64, completed + dead + cancelled);
+    assert_eq!(cancelled, 10);
+    assert!(dead >= 20 && lost > 0);
+}
+
+async fn assert_everything_is_somewhere(house: &House, accepted: usize) {
+    let found: (i64, i64, i64) = sqlx::query_as(WHERE).fetch_one(house.pool()).await.unwrap();
+    let accepted = accepted as i64;
+    assert_eq!(found, (accepted, accepted, accepted), "(accepted, places, distinct)");
+}
+
+// === Stopping ===
+
+#[tokio::test]
+async fn sigterm_lets_running_jobs_finish_and_claims_nothing_new() {
+    let house = House::new("rps = -1").await;
+    house.target.gate(Gate::Closed);
+    let mut process = house.serve();
+    let jobs = house.enqueue("job", 20).await;
+    house.target.called(8, SOON).await;
+
+    process.signal(Signal::TERM);
+    process.says("SIGTERM: stopping", SOON).await;
+    let late = house.enqueue("late", 5).await;
+    house.target.gate(Gate::Open);
+
+    let status = process.ends(Duration::from_secs(10)).await;
+    assert_eq!(status.code(), Some(0), "{}", process.log());
+    assert_eq!(house.ended(&jobs, "completed").await, 8);
+    assert_eq!(house.ended(&late, "completed").await, 0);
+    assert_eq!(house.target.calls().len(), 8);
+    assert_eq!(house.count("select count(*) from flyball.lease").await, 0);
+    assert_eq!(house.count("select count(*) from flyball.ready").await, 17);
+    assert_eq!(house.count("select count(*) from flyball.worker where stopped_at is null").await, 0);
+}
+
+#[tokio::test]
+async fn jobs_that_do_not_finish_in_the_grace_time_are_given_back_without_using_an_attempt() {
+    let house = House::new("rps = -1").await;
+    house.target.gate(Gate::Closed);
+    let mut process = house.serve_with(&[], &[("FLYBALL_GRACE_S", "0.3")]);
+    let jobs = house.enqueue("job", 3).await;
+    house.target.called(3, SOON).await;
+
+    process.signal(Signal::INT);
+
+    assert_eq!(process.ends(Duration::from_secs(15)).await.code(), Some(0));
+    let untouched: i64 = sqlx::query_scalar("select count(*) from flyball.ready where job_id = any($1) and attempt = 0")
+        .bind(&jobs)
+        .fetch_one(house.pool())
+        .await
+        .unwrap();
+    assert_eq!(untouched, 3);
+    assert_eq!(house.count("select count(*) from flyball.attempt").await, 0);
+}
+
+#[tokio::test]
+async fn a_second_signal_ends_it_at_once() {
+    let house = House::new("rps = -1").await;
+    house.target.gate(Gate::Closed);
+    let mut process = house.serve();
+    house.enqueue("job", 2).await;
+    house.target.called(2, SOON).await;
+    process.signal(Signal::TERM);
+    process.says("once more to stop at once", SOON).await;
+
+    process.signal(Signal::TERM);
+
+    let told = Instant::now();
+    assert_eq!(process.ends(Duration::from_secs(2)).await.code(), Some(130));
+    println!("ended {:?} after the second signal", told.elapsed());
+}
+
+#[tokio::test]
+async fn a_signal_while_it_waits_for_postgres_ends_it() {
+    let house = House::new("rps = -1").await;
+    let mut process = house.serve_with(&[], &[("DATABASE_URL", "postgres://nobody@127.0.0.1:1/nothing")]);
+    // Nothing is said while it waits; the signal is caught as soon as the program has begun.
+    eventually("it has begun", SOON, || async { caught(process.pid(), Signal::TERM).then_some(()) }).await;
+
+    process.signal(Signal::TERM);
+
+    assert_eq!(process.ends(Duration::from_secs(3)).await.code(), Some(0), "{}", process.log());
+}
+
+/// Whether the process has a handler for the signal.
+fn caught(pid: i32, signal: Signal) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).map(str::trim).unwrap_or("0");
+    u64::from_str_radix(mask, 16).unwrap_or(0) >> (signal.as_raw() - 1) & 1 == 1
+}
+
+// === Many ===
+
+#[tokio::test]
+async fn two_processes_share_the_work_and_never_run_one_job_twice() {
+    let house = House::new("rps = -1").await;
+    house.target.delay(Duration::from_millis(10));
+    let _processes = [house.serve(), house.serve()];
+    let jobs = house.enqueue_as(600, |n| NewJob { key: (n % 3).to_string(), ..house.call(&format!("job-{n}")) }).await;
+
+    house.until_completed(&jobs, SOON).await;
+
+    let counts = house.target.counts();
+    assert_eq!((counts.len(), counts.values().filter(|calls| **calls > 1).count()), (600, 0));
+    let workers = house.count("select count(distinct worker_id) from flyball.attempt").await;
+    let least = house.count("select min(n) from (select count(*) as n from flyball.attempt group by worker_id) shares").await;
+    println!("{workers} workers, the smaller share is {least} of 600");
+    assert_eq!(workers, 2);
+}
+
+#[tokio::test]
+async fn three_processes_start_at_once_on_an_empty_database() {
+    let house = House::new("rps = -1").await;
+    sqlx::raw_sql("drop schema flyball cascade").execute(house.pool()).await.unwrap();
+
+    let processes = [house.serve(), house.serve(), house.serve()];
+
+    for process in &processes {
+        process.works().await;
+    }
+    let jobs = house.enqueue("job", 30).await;
+    house.until_completed(&jobs, SOON).await;
+}
+
+#[tokio::test]
+async fn migrations_run_while_a_worker_works() {
+    let house = House::new("rps = 100\nwindow = 0.1").await;
+    let _process = house.serve();
+    let jobs = house.enqueue("job", 300).await;
+    house.target.called(20, SOON).await;
+
+    for _ in 0..3 {
+        let output = house.command().arg("migrate").output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    }
+
+    assert!(house.target.calls().len() < 300, "it worked while the migrations ran");
+    house.until_completed(&jobs, SOON).await;
+    assert!(house.target.counts().values().all(|calls| *calls == 1));
+}
+
+#[tokio::test]
+async fn a_runner_and_an_api_are_processes_of_their_own() {
+    let house = House::new("rps = -1").await;
+    let _runner = house.serve_with(&["--roles", "runner"], &[]);
+    let api = house.serve_with(&["--roles", "api"], &[]);
+    let url = api.url().await;
+    let client = reqwest::Client::new();
+
+    let body = json!({"kind": "http", "args": {"url": format!("{}/job", house.target.url)}});
+    let answer = client.post(format!("{url}/api/v1/jobs")).json(&body).send().await.unwrap();
+    assert_eq!(answer.status(), 201);
+    let id = answer.json::<Value>().await.unwrap()["id"].as_i64().unwrap();
+
+    eventually("the job is completed", SOON, || async {
+        let job: Value = client.get(format!("{url}/api/v1/jobs/{id}")).send().await.unwrap().json().await.unwrap();
+        (job["state"] == "completed").then_some(())
+    })
+    .await;
+    let workers: Value = client.get(format!("{url}/api/v1/workers")).send().await.unwrap().json().await.unwrap();
+    assert_eq!(workers["workers"].as_array().unwrap().len(), 1, "the API is no worker: {workers}");
+}
+
+// === Producers and knobs ===
+
+#[tokio::test]
+async fn a_job_of_a_long_transaction_is_claimed_within_three_seconds_of_its_commit() {
+    let house = House::new("rps = 20\nwindow = 0.1").await;
+    let _process = house.serve();
+    let mut producer = PgConnection::connect(&house.database_url).await.unwrap();
+    let mut transaction = producer.begin().await.unwrap();
+    let url = format!("{}/long", house.target.url);
+    sqlx::query("select flyball.enqueue('http', jsonb_build_object('url', $1::text), key => 'long')")
+        .bind(&url)
+        .execute(&mut *transaction)
+        .await
+        .unwrap();
+    // Later jobs of the same throttle pass it by meanwhile; then nothing happens for a while, so that everybody sleeps.
+    let others = house.enqueue("other", 60).await;
+    house.until_completed(&others, SOON).await;
+    eventually("the dispatcher sleeps", SOON, || async {
+        (house.count("select count(*) from flyball.doorbell where asleep").await == 1).then_some(())
+    })
+    .await;
+
+    transaction.commit().await.unwrap();
+
+    let committed = Instant::now();
+    house.target.called(61, Duration::from_secs(3)).await;
+    println!("claimed {:?} after the commit", committed.elapsed());
+}
+
+#[tokio::test]
+async fn an_edit_with_redis_cli_acts_within_a_second() {
+    let house = House::new("rps = 2\nburst = 1\nwindow = 0.1").await;
+    let _process = house.serve();
+    house.enqueue("job", 400).await;
+    house.target.called(2, SOON).await;
+
+    house.redis("HSET {}throttle:default:knobs rps 40").await;
+    let turned = Instant::now();
+    let before = house.target.calls().len();
+
+    // A second to hear of it, then forty a second.
+    house.target.called(before + 40, Duration::from_secs(4)).await;
+    let acts_at = turned + Duration::from_secs(1);
+    let took = turned.elapsed();
+    let after = house.target.between(acts_at, turned + took) as f64 / (took - Duration::from_secs(1)).as_secs_f64();
+    println!("40 more calls {took:?} after the edit; {after:.1} a second from a second after it");
+    assert!(took < Duration::from_millis(2100), "forty calls took {took:?}");
+}
+
+#[tokio::test]
+async fn a_rate_of_zero_stops_and_resuming_gives_no_burst() {
+    let house = House::new("rps = 40\nburst = 1\nwindow = 1").await;
+    let _process = house.serve_with(&[], &[("FLYBALL_CONCURRENCY", "64")]);
+    house.enqueue("job", 1000).await;
+    house.target.called(20, SOON).await;
+
+    house.redis("HSET {}throttle:default:knobs rps 0").await;
+    let stopped = Instant::now();
+    // Long enough for a bucket to fill, if it did.
+    let looked = stopped + Duration::from_millis(2500);
+    tokio::time::sleep_until(looked.into()).await;
+    let after_stop = house.target.between(stopped + Duration::from_millis(200), looked);
+    house.redis("HSET {}throttle:default:knobs rps 40").await;
+    let resumed = Instant::now();
+    house.target.called(house.target.calls().len() + 40, SOON).await;
+
+    let first = house.target.calls().iter().find(|(_, at)| *at >= resumed).unwrap().1;
+    let half = house.target.between(first, first + Duration::from_millis(500));
+    println!("{after_stop} calls while stopped; the first {:?} after the edit, {half} in its first half second", first - resumed);
+    assert_eq!(after_stop, 0);
+    assert!(first - resumed < Duration::from_secs(1));
+    assert!(half <= 22, "{half} calls in half a second at 40 a second");
+}
+
+// === Reindex ===
+
+#[tokio::test]
+async fn a_reindex_that_is_killed_ten_times_ends_complete_although_it_has_three_attempts() {
+    const ROWS: i64 = 20_000;
+    let house = House::new("rps = 1500\nburst = 1\nwindow = 0.1").await;
+    sqlx::raw_sql(
+        "create table source (id int primary key, title text);
+         insert into source select n, 'number ' || n from generate_series(1, 20000) n",
+    )
+    .execute(house.pool())
+    .await
+    .unwrap();
+    let args = json!({"source": {"type": "postgres", "table": "source", "key": "id"},
+        "sink": {"type": "postgres", "table": "sink"}, "batch_docs": 100, "concurrency": 2});
+    let job = house.queue.enqueue(&[NewJob { max_attempts: 3, ..NewJob::new("reindex", args) }]).await.unwrap()[0].id;
+    let mut processes: Vec<Process> = vec![house.serve(), house.serve()];
+    let mut done = 0;
+    let mut cursors = BTreeSet::new();
+
+    for round in 0..10 {
+        let (holder, now) = eventually("the reindex came forward", SOON, || async {
+            let sql = "select w.pid, c.done from flyball.lease l join flyball.worker w on w.id = l.worker_id
+                join flyball.checkpoint c on c.job_id = l.job_id and c.updated_at > l.claimed_at
+                where l.job_id = $1 and w.stopped_at is null and c.done > $2";
+            sqlx::query_as::<_, (i32, i64)>(sql).bind(job).bind(done).fetch_optional(house.pool()).await.unwrap()
+        })
+        .await;
+        done = now;
+        assert!(done < ROWS, "it was done after {round} kills; slow it down");
+        cursors.insert(done);
+        let victim = processes.iter_mut().find(|process| process.pid() == holder).unwrap();
+        victim.kill();
+        *victim = house.serve();
+        // The time to live is another test's subject.
+        let sql = "update flyball.worker set heartbeat_at = now() - interval '1 hour' where pid = $1";
+        sqlx::query(sql).bind(holder).execute(house.pool()).await.unwrap();
+    }
+
+    house.until_completed(&[job], Duration::from_secs(60)).await;
+    let missing =
+        house.count("select count(*) from source s where not exists (select 1 from sink k where k.id = s.id::text)").await;
+    let stored = house.count("select count(*) from sink").await;
+    println!("killed at {cursors:?}; {stored} documents stored, {missing} missing");
+    assert_eq!((stored, missing, house.ended(&[job], "lost").await), (ROWS, 0, 10));
+}

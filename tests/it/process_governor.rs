@@ -1,0 +1,133 @@
+//! Governors as whole processes: who leads, and what an old leader can still do.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use flyball::governor::Journal;
+use flyball::governor::postgres::Error as JournalError;
+use flyball::throttle::{Ask, Change, Error, LaneAsk, Name, RedisStore, Store};
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::support::eventually;
+use crate::support::process::{House, Process};
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// Two times the lease of a leader.
+const TWO_LEASES: Duration = Duration::from_secs(20);
+
+const POLICY: &str = "
+[knobs]
+rps = 50.0
+mode = \"auto\"
+min = 1.0
+max = 2000.0
+safe_rps = 5.0
+
+[[signal]]
+name = \"backlog\"
+source = \"depth\"
+query = \"governed\"
+setpoint = 1000.0
+
+[governor]
+tick_s = 1.0
+";
+
+async fn house() -> House {
+    let house = House::new("rps = -1").await;
+    house.knobs_file("governed", POLICY);
+    house
+}
+
+fn governor(house: &House) -> Process {
+    house.serve_with(&["--roles", "governor"], &[])
+}
+
+fn throttle() -> Name {
+    Name::new("governed").unwrap()
+}
+
+/// Waits until a leader of this term has turned the knob.
+async fn turned_by(house: &House, term: u64) {
+    eventually(&format!("term {term} turns the knob"), SOON, || async {
+        let raw = house.status("governed").await?.raw;
+        (raw.get("term") == Some(&term.to_string())).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn another_governor_leads_within_two_leases_without_a_bump_and_the_old_one_is_refused() {
+    let house = house().await;
+    let first = governor(&house);
+    first.says("leads the governor term=1", SOON).await;
+    turned_by(&house, 1).await;
+    let mut second = governor(&house);
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let watcher = tokio::spawn(watch(RedisStore::connect(&house.redis_url, &house.prefix).unwrap(), seen.clone()));
+
+    // Asleep, it neither renews its lease nor knows that it is over.
+    first.signal(Signal::STOP);
+    let asleep = Instant::now();
+    second.says("leads the governor term=2", TWO_LEASES).await;
+    println!("the second led {:?} after the first fell asleep", asleep.elapsed());
+    turned_by(&house, 2).await;
+    first.signal(Signal::CONT);
+    // Its lease has run out, or somebody has a later term: whichever it learns first.
+    first.says_any(&["no longer leads the governor", "resting"], SOON).await;
+
+    let store = RedisStore::connect(&house.redis_url, &house.prefix).unwrap();
+    let fields = BTreeMap::from([("rps".to_owned(), Some("777".to_owned()))]);
+    let late = Change { fields, term: Some(1), by: "governor".to_owned(), ..Change::default() };
+    let refused = store.set(&throttle(), &late).await.unwrap_err();
+    println!("{refused}");
+    assert!(matches!(refused, Error::Conflict { .. }));
+    let refused = Journal::new(house.pool().clone()).save("governed", 1, &json!({})).await.unwrap_err();
+    println!("{refused}");
+    assert!(matches!(refused, JournalError::Fenced { .. }));
+
+    second.kill();
+    let killed = Instant::now();
+    first.says("leads the governor term=3", TWO_LEASES).await;
+    println!("the first led again {:?} after the second was killed", killed.elapsed());
+    turned_by(&house, 3).await;
+    watcher.abort();
+    let seen = seen.lock().unwrap().clone();
+    assert!(seen.windows(2).all(|pair| pair[0].0 <= pair[1].0), "terms only grow: {seen:?}");
+    let (least, most) = seen.iter().fold((f64::MAX, 0f64), |(least, most), (_, rps)| (least.min(*rps), most.max(*rps)));
+    println!("in {} looks the rate in force was {least} to {most}", seen.len());
+    assert!(least >= 45.0 && most <= 55.0, "the knob jumped: {least} to {most}");
+}
+
+/// Term and rate in force, every 50 ms.
+async fn watch(store: RedisStore, seen: Arc<Mutex<Vec<(u64, f64)>>>) {
+    loop {
+        if let Ok(Some(status)) = store.status(&throttle()).await {
+            let term = status.raw.get("term").and_then(|term| term.parse().ok()).unwrap_or(0);
+            seen.lock().unwrap().push((term, status.effective_rps));
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test]
+async fn when_all_governors_are_dead_the_throttle_itself_falls_back_to_safe_rps() {
+    let house = house().await;
+    let mut only = governor(&house);
+    turned_by(&house, 1).await;
+    let before = house.status("governed").await.unwrap();
+    assert_eq!((before.effective_rps, before.lease_lapsed), (50.0, false));
+
+    only.kill();
+    let killed = Instant::now();
+
+    let store = RedisStore::connect(&house.redis_url, &house.prefix).unwrap();
+    let ask = Ask { throttle: throttle(), lanes: vec![LaneAsk { key: String::new(), want: 1, cost: 1.0 }] };
+    eventually("acquire goes by safe_rps", SOON, || async { (store.peek(&ask).await.effective_rps == 5.0).then_some(()) }).await;
+    let after = house.status("governed").await.unwrap();
+    println!("safe_rps {:?} after the kill; the knob still says {}", killed.elapsed(), after.knobs.rps);
+    assert_eq!((after.knobs.rps, after.effective_rps, after.lease_lapsed), (50.0, 5.0, true));
+}

@@ -1,0 +1,149 @@
+//! Whole processes while a store is away. Each test has servers of its own, since it takes them down.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use flyball::stack::{Options, Part, Running, spawn};
+use reqwest::{Client, StatusCode};
+use rustix::process::{Signal, kill_process};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::support::process::{Gate, House, postmaster};
+use crate::support::{PROGRAM, eventually};
+
+const SOON: Duration = Duration::from_secs(30);
+
+async fn own(knobs: &str) -> (House, Running, TempDir) {
+    let dir = tempfile::tempdir().unwrap();
+    // Without fsync Postgres answers before it has written, and a crash takes back what it said.
+    let options = Options { program: Some(PROGRAM.clone()), fsync: true, ..Options::default() };
+    let path = dir.path().to_owned();
+    let servers = tokio::task::spawn_blocking(move || spawn(&path, &options).unwrap()).await.unwrap();
+    let urls = &servers.urls;
+    let house = House::on(&urls.database_url, &urls.redis_url, &urls.prometheus_url, "", knobs, None).await;
+    (house, servers, dir)
+}
+
+/// What the API answers: status, body, seconds of Retry-After.
+async fn answer(request: reqwest::RequestBuilder) -> Option<(StatusCode, Value, Option<u64>)> {
+    let answer = request.send().await.ok()?;
+    let retry = answer.headers().get("retry-after").and_then(|value| value.to_str().ok()?.parse().ok());
+    Some((answer.status(), answer.json().await.unwrap_or_default(), retry))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn when_postgres_crashes_ends_are_kept_and_enqueue_answers_503_and_nothing_is_lost() {
+    let (house, _servers, _dir) = own("rps = -1").await;
+    house.target.gate(Gate::Closed);
+    let process = house.serve_with(&[], &[("FLYBALL_WORKER_TTL_S", "30")]);
+    let url = process.url().await;
+    let jobs = house.enqueue("job", 60).await;
+    house.target.called(8, SOON).await;
+    let data: String = sqlx::query_scalar("show data_directory").fetch_one(house.pool()).await.unwrap();
+    let (client, body) = (Client::new(), json!({"kind": "http", "args": {"url": format!("{}/new", house.target.url)}}));
+
+    // Immediate shutdown: no checkpoint, no farewell to the clients.
+    kill_process(postmaster(&PathBuf::from(data)), Signal::QUIT).unwrap();
+    let (refusal, retry) = eventually("enqueue is refused for now", SOON, || async {
+        let (status, refusal, retry) = answer(client.post(format!("{url}/api/v1/jobs")).json(&body)).await?;
+        (status == 503).then_some((refusal, retry))
+    })
+    .await;
+    house.target.gate(Gate::Open);
+    println!("503 {}, Retry-After {retry:?}: {}", refusal["code"], refusal["detail"]);
+    assert!(retry.is_some_and(|seconds| seconds > 0));
+    let healthy = client.get(format!("{url}/healthz")).send().await.unwrap().status();
+    assert_eq!(healthy, 200, "the process lives");
+
+    let begun = Instant::now();
+    eventually("enqueue works again", SOON, || async {
+        let (status, ..) = answer(client.post(format!("{url}/api/v1/jobs")).json(&body)).await?;
+        (status == 201).then_some(())
+    })
+    .await;
+    println!("enqueue worked again {:?} later", begun.elapsed());
+    house.until_completed(&jobs, SOON).await;
+    assert_eq!((house.ended(&jobs, "completed").await, house.ended(&jobs, "lost").await), (60, 0));
+    let mut counts = house.target.counts();
+    counts.remove("new");
+    assert_eq!((counts.len(), counts.values().filter(|calls| **calls > 1).count()), (60, 0), "each ran once");
+    eventually("nothing is left", SOON, || async {
+        let left = house.count("select (select count(*) from flyball.ready) + (select count(*) from flyball.lease)").await;
+        (left == 0).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sigterm_is_obeyed_while_postgres_is_away() {
+    let (house, mut servers, _dir) = own("rps = -1").await;
+    let mut process = house.serve_with(&[], &[("FLYBALL_GRACE_S", "2")]);
+    house.target.gate(Gate::Closed);
+    house.enqueue("job", 3).await;
+    house.target.called(3, SOON).await;
+    servers.stop(Part::Postgres).unwrap();
+    process.says("dispatching is interrupted", SOON).await;
+    house.target.gate(Gate::Open);
+
+    process.signal(Signal::TERM);
+
+    let told = Instant::now();
+    let status = process.ends(SOON).await;
+    println!("ended with {status} {:?} after SIGTERM", told.elapsed());
+    assert_eq!(status.code(), Some(0));
+    assert!(told.elapsed() < Duration::from_secs(2 + 5 + 5 + 3), "{}", process.log());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn when_redis_is_emptied_or_stopped_the_knobs_come_back_and_a_closed_throttle_stops_meanwhile() {
+    let (house, mut servers, _dir) = own("rps = 20\nburst = 1\nwindow = 1\nsafe_rps = 2").await;
+    let process = house.serve();
+    let url = process.url().await;
+    let client = Client::new();
+    house.enqueue("job", 2000).await;
+    house.target.called(10, SOON).await;
+    house.redis("HSET throttle:default:knobs rps 30").await;
+    eventually("the edit is on record", SOON, || async {
+        let sql = "select count(*) from flyball.knobs where throttle = 'default' and fields ->> 'rps' = '30'";
+        (house.count(sql).await == 1).then_some(())
+    })
+    .await;
+
+    house.redis("FLUSHALL").await;
+    let emptied = Instant::now();
+    let back = eventually("the knobs come back by themselves", Duration::from_secs(6), || async {
+        house.status("default").await.filter(|status| status.knobs.rps == 30.0)
+    })
+    .await;
+    println!("knobs were back {:?} after FLUSHALL, {}", emptied.elapsed(), back.knobs.why);
+    house.target.called(house.target.calls().len() + 60, SOON).await;
+    let flowing = emptied.elapsed().as_secs_f64();
+    let passed = house.target.between(emptied, Instant::now()) as f64;
+    assert!(passed <= 30.0 * flowing + 2.0, "{passed} calls in {flowing} s is a burst");
+
+    tokio::task::block_in_place(|| servers.stop(Part::Redis)).unwrap();
+    let stopped = Instant::now();
+    let (status, told, _) = eventually("it is not ready", SOON, || async {
+        let (status, told, retry) = answer(client.get(format!("{url}/readyz"))).await?;
+        (status == 503).then_some((status, told, retry))
+    })
+    .await;
+    println!("/readyz {status}: {}", told["detail"]);
+    assert!(told["detail"].as_str().unwrap().contains("Redis"));
+    let (status, told, _) = answer(client.get(format!("{url}/api/v1/throttles"))).await.unwrap();
+    println!("/api/v1/throttles {status}: {}", told["detail"]);
+    assert_eq!((status.as_u16(), told["code"].as_str()), (503, Some("throttles_lost")));
+    let body = json!({"kind": "http", "args": {"url": format!("{}/new", house.target.url)}});
+    let (status, ..) = answer(client.post(format!("{url}/api/v1/jobs")).json(&body)).await.unwrap();
+    assert_eq!(status, 201, "jobs are accepted without Redis");
+    tokio::time::sleep_until((stopped + Duration::from_secs(2)).into()).await;
+    let while_away = house.target.between(stopped + Duration::from_millis(200), Instant::now());
+
+    tokio::task::block_in_place(|| servers.start(Part::Redis)).unwrap();
+    let started = Instant::now();
+    house.target.called(house.target.calls().len() + 20, SOON).await;
+    let back = house.status("default").await.unwrap().knobs.rps;
+    println!("{while_away} calls while away; 20 calls {:?} after it came back, at {back} a second", started.elapsed());
+    assert_eq!((while_away, back), (0, 30.0));
+}

@@ -1,0 +1,348 @@
+//! Real `flyball serve` processes, and a server on loopback that their `http` jobs call.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use axum::extract::{Path as UrlPath, State};
+use axum::http::StatusCode;
+use flyball::jobs::{NewJob, Queue};
+use flyball::throttle::{Name, RedisStore, Status, Store};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+use sqlx::PgPool;
+use tempfile::TempDir;
+use tokio::sync::watch;
+
+use super::{Database, PROGRAM, database, eventually, redis_prefix, stack};
+
+/// The time to live of the workers under test; the least that is allowed.
+pub const TTL: Duration = Duration::from_secs(3);
+
+/// What the processes of one test share: a database, a prefix in Redis, knobs, and a server to call.
+pub struct House {
+    pub database_url: String,
+    pub redis_url: String,
+    pub prefix: String,
+    pub queue: Queue,
+    pub target: Target,
+    prometheus_url: String,
+    knobs: TempDir,
+    _database: Option<Database>,
+}
+
+impl House {
+    /// On the servers of this test run. The throttle `default` has these knobs.
+    pub async fn new(knobs: &str) -> Self {
+        let (database, stack) = (database().await, stack().await);
+        let url = database.url().to_owned();
+        Self::on(&url, &stack.redis_url, &stack.prometheus_url, &redis_prefix(), knobs, Some(database)).await
+    }
+
+    /// On servers of the test's own.
+    pub async fn on(
+        database_url: &str,
+        redis_url: &str,
+        prometheus_url: &str,
+        prefix: &str,
+        knobs: &str,
+        database: Option<Database>,
+    ) -> Self {
+        let queue = Queue::connect(database_url, 4, Duration::from_secs(20)).await.expect("the database");
+        queue.migrate().await.expect("the schema");
+        let house = Self {
+            database_url: database_url.to_owned(),
+            redis_url: redis_url.to_owned(),
+            prefix: prefix.to_owned(),
+            queue,
+            target: Target::start().await,
+            prometheus_url: prometheus_url.to_owned(),
+            knobs: tempfile::tempdir().expect("a directory"),
+            _database: database,
+        };
+        house.knobs_file("default", &format!("[knobs]\nmode = \"manual\"\n{knobs}\n"));
+        house
+    }
+
+    pub fn knobs_file(&self, throttle: &str, text: &str) {
+        std::fs::write(self.knobs.path().join(format!("{throttle}.toml")), text).expect("the knobs file");
+    }
+
+    pub fn pool(&self) -> &PgPool {
+        &self.queue.pool
+    }
+
+    /// A process with all roles and no settings but the test's.
+    pub fn serve(&self) -> Process {
+        self.serve_with(&[], &[])
+    }
+
+    /// A process with more arguments and settings.
+    pub fn serve_with(&self, arguments: &[&str], settings: &[(&str, &str)]) -> Process {
+        let mut command = self.command();
+        command.arg("serve").args(arguments).envs(settings.iter().copied());
+        Process::start(command)
+    }
+
+    /// The program in the test's environment.
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(&*PROGRAM);
+        for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("FLYBALL_")) {
+            command.env_remove(name);
+        }
+        let ttl = TTL.as_secs().to_string();
+        let set: BTreeMap<&str, &str> = BTreeMap::from([
+            ("DATABASE_URL", self.database_url.as_str()),
+            ("REDIS_URL", &self.redis_url),
+            ("PROMETHEUS_URL", &self.prometheus_url),
+            ("FLYBALL_REDIS_PREFIX", &self.prefix),
+            ("FLYBALL_LISTEN", "127.0.0.1:0"),
+            ("FLYBALL_WORKER_TTL_S", &ttl),
+            ("FLYBALL_ALLOW_PRIVATE_URLS", "true"),
+            ("FLYBALL_DATABASE_CONNECTIONS", "5"),
+            ("FLYBALL_CONCURRENCY", "8"),
+        ]);
+        command.envs(set).env("FLYBALL_KNOBS_DIR", self.knobs.path()).current_dir(self.knobs.path());
+        command
+    }
+
+    /// Enqueues jobs that call the server at `/{name}-0`, `/{name}-1` …
+    pub async fn enqueue(&self, name: &str, count: usize) -> Vec<i64> {
+        self.enqueue_as(count, |n| self.call(&format!("{name}-{n}"))).await
+    }
+
+    /// A job that calls the server at this path.
+    pub fn call(&self, path: &str) -> NewJob {
+        NewJob { max_attempts: 20, ..NewJob::new("http", json!({"url": format!("{}/{path}", self.target.url)})) }
+    }
+
+    pub async fn enqueue_as(&self, count: usize, job: impl Fn(usize) -> NewJob) -> Vec<i64> {
+        let jobs: Vec<NewJob> = (0..count).map(job).collect();
+        self.queue.enqueue(&jobs).await.expect("enqueueing").iter().map(|one| one.id).collect()
+    }
+
+    /// Attempts of these jobs that ended in this way.
+    pub async fn ended(&self, jobs: &[i64], outcome: &str) -> i64 {
+        sqlx::query_scalar("select count(*) from flyball.attempt where job_id = any($1) and outcome = $2::flyball.outcome")
+            .bind(jobs)
+            .bind(outcome)
+            .fetch_one(self.pool())
+            .await
+            .expect("counting attempts")
+    }
+
+    pub async fn count(&self, sql: &'static str) -> i64 {
+        sqlx::query_scalar(sql).fetch_one(self.pool()).await.expect(sql)
+    }
+
+    /// Waits until all of these jobs are completed.
+    pub async fn until_completed(&self, jobs: &[i64], within: Duration) {
+        eventually(&format!("{} jobs are completed", jobs.len()), within, || async {
+            // Postgres may be away.
+            let sql = "select count(distinct job_id) from flyball.attempt where job_id = any($1) and outcome = 'completed'";
+            let done: i64 = sqlx::query_scalar(sql).bind(jobs).fetch_one(self.pool()).await.ok()?;
+            (done as usize == jobs.len()).then_some(())
+        })
+        .await;
+    }
+
+    /// What stands in Redis of a throttle.
+    pub async fn status(&self, throttle: &str) -> Option<Status> {
+        let store = RedisStore::connect(&self.redis_url, &self.prefix).expect("the store");
+        store.status(&Name::new(throttle).expect("a name")).await.ok().flatten()
+    }
+
+    /// What somebody types into redis-cli; `{}` stands for the test's prefix.
+    pub async fn redis(&self, command: &str) {
+        let words: Vec<String> = command.split(' ').map(|word| word.replace("{}", &self.prefix)).collect();
+        let client = redis::Client::open(self.redis_url.as_str()).expect("the URL");
+        let mut connection = client.get_multiplexed_async_connection().await.expect("Redis");
+        redis::cmd(&words[0]).arg(&words[1..]).exec_async(&mut connection).await.expect(command);
+    }
+}
+
+/// A running process; killed when dropped.
+pub struct Process {
+    child: Child,
+    said: Arc<Mutex<Vec<String>>>,
+}
+
+impl Process {
+    pub fn start(mut command: Command) -> Self {
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the program");
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let (lines, kept) = (BufReader::new(child.stderr.take().expect("its standard error")), said.clone());
+        std::thread::spawn(move || {
+            for line in lines.lines().map_while(Result::ok) {
+                kept.lock().expect("the lines").push(line);
+            }
+        });
+        Self { child, said }
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_raw(self.pid()).expect("a process id"), signal).expect("the signal");
+    }
+
+    /// As `kill -9` does, and waits until it is gone.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Everything that it has logged.
+    pub fn log(&self) -> String {
+        self.said.lock().expect("the lines").join("\n")
+    }
+
+    /// Waits until it has logged a line with this text.
+    pub async fn says(&self, text: &str, within: Duration) -> String {
+        self.says_any(&[text], within).await
+    }
+
+    /// Waits until it has logged a line with one of these texts.
+    pub async fn says_any(&self, texts: &[&str], within: Duration) -> String {
+        let asked = async {
+            loop {
+                let said = |line: &&String| texts.iter().any(|text| line.contains(text));
+                let found = self.said.lock().expect("the lines").iter().find(said).cloned();
+                if let Some(line) = found {
+                    return line;
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        match tokio::time::timeout(within, asked).await {
+            Ok(line) => line,
+            Err(_) => panic!("{texts:?} was not logged within {within:?}; the log:\n{}", self.log()),
+        }
+    }
+
+    /// The base address of its API.
+    pub async fn url(&self) -> String {
+        let line = self.says("dashboard and API at ", Duration::from_secs(30)).await;
+        line.split("API at ").nth(1).expect("an address").trim().trim_end_matches('/').to_owned()
+    }
+
+    /// Waits until it runs jobs.
+    pub async fn works(&self) {
+        self.says("worker started", Duration::from_secs(30)).await;
+    }
+
+    /// Waits until it has ended by itself.
+    pub async fn ends(&mut self, within: Duration) -> ExitStatus {
+        let deadline = Instant::now() + within;
+        loop {
+            if let Some(status) = self.child.try_wait().expect("looking at the process") {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "it did not end within {within:?}; the log:\n{}", self.log());
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+        if std::thread::panicking() {
+            eprintln!("--- process {} said:\n{}", self.pid(), self.log());
+        }
+    }
+}
+
+/// A server that remembers who called and may let callers wait at a gate.
+pub struct Target {
+    pub url: String,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    calls: Mutex<Vec<(String, Instant)>>,
+    delay: Mutex<Duration>,
+    gate: watch::Sender<Gate>,
+}
+
+/// Who must wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    /// Nobody.
+    Open,
+    /// Everybody.
+    Closed,
+    /// Whoever calls a path for the first time.
+    ClosedToTheFirst,
+}
+
+impl Target {
+    async fn start() -> Self {
+        let shared = Arc::new(Shared { calls: Mutex::default(), delay: Mutex::default(), gate: watch::Sender::new(Gate::Open) });
+        let app = axum::Router::new().route("/{path}", axum::routing::any(answer)).with_state(shared.clone());
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a socket");
+        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        tokio::spawn(async move { axum::serve(listener, app).await });
+        Self { url, shared }
+    }
+
+    pub fn gate(&self, gate: Gate) {
+        self.shared.gate.send_replace(gate);
+    }
+
+    /// Every answer takes so long.
+    pub fn delay(&self, delay: Duration) {
+        *self.shared.delay.lock().expect("the delay") = delay;
+    }
+
+    /// Paths and times of all calls, in order.
+    pub fn calls(&self) -> Vec<(String, Instant)> {
+        self.shared.calls.lock().expect("the calls").clone()
+    }
+
+    /// How often each path was called.
+    pub fn counts(&self) -> BTreeMap<String, usize> {
+        let mut counts = BTreeMap::new();
+        for (path, _) in self.calls() {
+            *counts.entry(path).or_default() += 1;
+        }
+        counts
+    }
+
+    /// Calls that came within the span.
+    pub fn between(&self, from: Instant, until: Instant) -> usize {
+        self.calls().iter().filter(|(_, at)| (from..until).contains(at)).count()
+    }
+
+    /// Waits until so many calls have come in all.
+    pub async fn called(&self, times: usize, within: Duration) {
+        eventually(&format!("{times} calls"), within, || async { (self.calls().len() >= times).then_some(()) }).await;
+    }
+}
+
+async fn answer(State(shared): State<Arc<Shared>>, UrlPath(path): UrlPath<String>) -> StatusCode {
+    let first = {
+        let mut calls = shared.calls.lock().expect("the calls");
+        calls.push((path.clone(), Instant::now()));
+        calls.iter().filter(|(other, _)| *other == path).count() == 1
+    };
+    let passes = |gate: &Gate| *gate == Gate::Open || (*gate == Gate::ClosedToTheFirst && !first);
+    let _ = shared.gate.subscribe().wait_for(passes).await;
+    let delay = *shared.delay.lock().expect("the delay");
+    if !delay.is_zero() {
+        tokio::time::sleep(delay).await;
+    }
+    if path.starts_with("bad") { StatusCode::INTERNAL_SERVER_ERROR } else { StatusCode::OK }
+}
+
+/// The process id of the Postgres whose data are in this directory.
+pub fn postmaster(data: &Path) -> Pid {
+    let text = std::fs::read_to_string(data.join("postmaster.pid")).expect("the pid file");
+    let pid = text.lines().next().and_then(|line| line.trim().parse().ok()).expect("a process id");
+    Pid::from_raw(pid).expect("a process id")
+}
