@@ -31,6 +31,8 @@ const CONCURRENCY: usize = 6;
 const STORE_CORES: u32 = 2;
 /// How long the first document may take.
 const FIRST_WITHIN: Duration = Duration::from_secs(60);
+/// How long a reindex of an earlier demo may take to be cancelled: a dead worker's time to live is part of it.
+const CANCELLED_WITHIN: Duration = Duration::from_secs(90);
 /// How often the story looks at its job and says how it stands.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 const SAY_EVERY_S: f64 = 10.0;
@@ -176,6 +178,7 @@ impl Pass {
     /// Goes on with the pass of an earlier demo that was interrupted, or begins a new one. A headless run measures, so it
     /// always begins anew.
     async fn begin(options: &Options, app: &AppHandle, store: &Store, store_url: &str, first_rps: f64) -> anyhow::Result<Self> {
+        postgres::set_hard(&app.queue.pool, false).await?;
         let unfinished = unfinished(&app.queue).await?;
         let detail = match unfinished.last() {
             Some(id) if !options.headless => app.queue.get(*id).await?,
@@ -192,10 +195,14 @@ impl Pass {
         for id in unfinished {
             app.queue.cancel(id).await?;
         }
+        // One that a killed worker ran must first be found lost.
+        let asked = Instant::now();
         while !self::unfinished(&app.queue).await?.is_empty() {
+            if asked.elapsed() > CANCELLED_WITHIN {
+                bail!("an earlier reindex did not stop within {CANCELLED_WITHIN:?}; --fresh begins anew");
+            }
             sleep(Duration::from_millis(200)).await;
         }
-        postgres::set_hard(&app.queue.pool, false).await?;
         set_knobs(options, app, first_rps).await?;
         let mut pass = Self { job: None, number: 0, index: String::new() };
         pass.next(app, store, store_url).await?;
