@@ -33,6 +33,8 @@ const STORE_CORES: u32 = 2;
 const FIRST_WITHIN: Duration = Duration::from_secs(60);
 /// How long a reindex of an earlier demo may take to be cancelled: a dead worker's time to live is part of it.
 const CANCELLED_WITHIN: Duration = Duration::from_secs(90);
+/// How long documents flow before the governor gets the knob.
+const FLOWING_FOR: Duration = Duration::from_secs(3);
 /// How often the story looks at its job and says how it stands.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 const SAY_EVERY_S: f64 = 10.0;
@@ -82,6 +84,9 @@ async fn tell(options: &Options, words: &Path, urls: &stack::Urls, store_url: &s
     let watch = Watch::start(store.clone(), app.throttles.clone(), Name::new(THROTTLE)?);
     let began_s = first_document(&watch).await?;
     let began_at = jiff::Timestamp::now();
+    if options.governor == GovernorSwitch::On {
+        let_govern(app).await?;
+    }
     let harder_s = began_s + options.harder_after_s();
     let end_s = if options.headless { began_s + options.seconds } else { f64::INFINITY };
     let ended =
@@ -270,16 +275,21 @@ async fn unfinished(queue: &Queue) -> anyhow::Result<Vec<i64>> {
     Ok(ids)
 }
 
-/// Puts the knobs to where the story begins; what a person turned in an earlier demo is not what this one shall show.
+/// Puts the knob to where the story begins, by hand; what a person turned in an earlier demo is not what this one shall show.
 async fn set_knobs(options: &Options, app: &AppHandle, first_rps: f64) -> anyhow::Result<()> {
-    let rps = options.rps.unwrap_or(first_rps);
-    let mode = if options.governor == GovernorSwitch::On { "auto" } else { "manual" };
+    let rps = options.rps.unwrap_or(first_rps).to_string();
+    turn(app, &[("rps", Some(&rps)), ("mode", Some("manual")), ("paused", Some("0")), ("valid_until", None)]).await
+}
+
+/// Gives the knob to the governor once documents flow: a rate at which nothing flows yet teaches it nothing.
+async fn let_govern(app: &AppHandle) -> anyhow::Result<()> {
+    sleep(FLOWING_FOR).await;
+    turn(app, &[("mode", Some("auto"))]).await
+}
+
+async fn turn(app: &AppHandle, knobs: &[(&str, Option<&str>)]) -> anyhow::Result<()> {
     let change = Change {
-        fields: [("rps", Some(rps.to_string())), ("mode", Some(mode.to_owned())), ("paused", Some("0".to_owned()))]
-            .into_iter()
-            .map(|(field, text)| (field.to_owned(), text))
-            .chain((mode == "manual").then(|| ("valid_until".to_owned(), None)))
-            .collect(),
+        fields: knobs.iter().map(|(knob, text)| ((*knob).to_owned(), text.map(str::to_owned))).collect(),
         by: "demo".to_owned(),
         why: "the story begins".to_owned(),
         create: true,
