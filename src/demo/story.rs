@@ -31,6 +31,10 @@ const CONCURRENCY: usize = 6;
 const STORE_CORES: u32 = 2;
 /// How long the first document may take.
 const FIRST_WITHIN: Duration = Duration::from_secs(60);
+/// How long a reindex of an earlier demo may take to be cancelled: a dead worker's time to live is part of it.
+const CANCELLED_WITHIN: Duration = Duration::from_secs(90);
+/// How long documents flow before the governor gets the knob.
+const FLOWING_FOR: Duration = Duration::from_secs(3);
 /// How often the story looks at its job and says how it stands.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 const SAY_EVERY_S: f64 = 10.0;
@@ -81,6 +85,9 @@ async fn tell(options: &Options, words: &Path, urls: &stack::Urls, store_url: &s
     let began_s = first_document(&watch).await?;
     #[expect(clippy::disallowed_methods, reason = "the report says when it was made")]
     let began_at = jiff::Timestamp::now();
+    if options.governor == GovernorSwitch::On {
+        let_govern(app).await?;
+    }
     let harder_s = began_s + options.harder_after_s();
     let end_s = if options.headless { began_s + options.seconds } else { f64::INFINITY };
     let ended =
@@ -177,6 +184,7 @@ impl Pass {
     /// Goes on with the pass of an earlier demo that was interrupted, or begins a new one. A headless run measures, so it
     /// always begins anew.
     async fn begin(options: &Options, app: &AppHandle, store: &Store, store_url: &str, first_rps: f64) -> anyhow::Result<Self> {
+        postgres::set_hard(&app.queue.pool, false).await?;
         let unfinished = unfinished(&app.queue).await?;
         let detail = match unfinished.last() {
             Some(id) if !options.headless => app.queue.get(*id).await?,
@@ -193,10 +201,14 @@ impl Pass {
         for id in unfinished {
             app.queue.cancel(id).await?;
         }
+        // One that a killed worker ran must first be found lost.
+        let asked = Instant::now();
         while !self::unfinished(&app.queue).await?.is_empty() {
+            if asked.elapsed() > CANCELLED_WITHIN {
+                bail!("an earlier reindex did not stop within {CANCELLED_WITHIN:?}; --fresh begins anew");
+            }
             sleep(Duration::from_millis(200)).await;
         }
-        postgres::set_hard(&app.queue.pool, false).await?;
         set_knobs(options, app, first_rps).await?;
         let mut pass = Self { job: None, number: 0, index: String::new() };
         pass.next(app, store, store_url).await?;
@@ -264,16 +276,21 @@ async fn unfinished(queue: &Queue) -> anyhow::Result<Vec<i64>> {
     Ok(ids)
 }
 
-/// Puts the knobs to where the story begins; what a person turned in an earlier demo is not what this one shall show.
+/// Puts the knob to where the story begins, by hand; what a person turned in an earlier demo is not what this one shall show.
 async fn set_knobs(options: &Options, app: &AppHandle, first_rps: f64) -> anyhow::Result<()> {
-    let rps = options.rps.unwrap_or(first_rps);
-    let mode = if options.governor == GovernorSwitch::On { "auto" } else { "manual" };
+    let rps = options.rps.unwrap_or(first_rps).to_string();
+    turn(app, &[("rps", Some(&rps)), ("mode", Some("manual")), ("paused", Some("0")), ("valid_until", None)]).await
+}
+
+/// Gives the knob to the governor once documents flow: a rate at which nothing flows yet teaches it nothing.
+async fn let_govern(app: &AppHandle) -> anyhow::Result<()> {
+    sleep(FLOWING_FOR).await;
+    turn(app, &[("mode", Some("auto"))]).await
+}
+
+async fn turn(app: &AppHandle, knobs: &[(&str, Option<&str>)]) -> anyhow::Result<()> {
     let change = Change {
-        fields: [("rps", Some(rps.to_string())), ("mode", Some(mode.to_owned())), ("paused", Some("0".to_owned()))]
-            .into_iter()
-            .map(|(field, text)| (field.to_owned(), text))
-            .chain((mode == "manual").then(|| ("valid_until".to_owned(), None)))
-            .collect(),
+        fields: knobs.iter().map(|(knob, text)| ((*knob).to_owned(), text.map(str::to_owned))).collect(),
         by: "demo".to_owned(),
         why: "the story begins".to_owned(),
         create: true,
