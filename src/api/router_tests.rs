@@ -118,6 +118,10 @@ impl Store for Shelf {
         Box::pin(async { self.answers().map(|()| self.find(name)) })
     }
 
+    fn delete<'a>(&'a self, _: &'a Name) -> BoxFuture<'a, Result<bool, throttle::Error>> {
+        unreachable!("no test deletes a throttle here")
+    }
+
     fn names(&self) -> BoxFuture<'_, Result<Vec<Name>, throttle::Error>> {
         Box::pin(async { self.answers().map(|()| self.throttles.lock().unwrap().keys().cloned().collect()) })
     }

@@ -7,6 +7,13 @@ use crate::config::Settings;
 use crate::demo::{self, AppHandle, AppSettings, Options, PlotOptions};
 use crate::jobs::Kinds;
 
+/// Show Flyball: a real reindex of real documents under a governor, on a dashboard
+///
+/// Starts a private Postgres, Redis and Prometheus, a search store, the API, workers and the governor; loads 117,659
+/// documents; indexes them through the throttle `reindex`; makes them ten times harder to index after a while. Runs until
+/// Ctrl-C, or with --headless for some seconds.
+///
+/// Exit codes: 0 ended in order; 69 something must be installed (one line says what would help); 1 anything else.
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(super) struct Args {

@@ -49,9 +49,7 @@ enum Command {
     Throttle(throttle::Command),
     /// Say in one sentence why a throttle runs at the rate it does, or why a job waits
     Why(why::Args),
-    /// Start a private Postgres, Redis and Prometheus and print where they are
     Services(services::ServicesArgs),
-    /// Tell the story with real parts: a governed reindex of real documents into a real search store
     Demo(demo::Args),
     /// The search store of the demo
     #[command(hide = true)]

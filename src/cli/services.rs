@@ -10,7 +10,7 @@ use crate::stack::supervise::{self, Settings};
 /// EX_UNAVAILABLE of sysexits.h: something that must be installed is not.
 const EXIT_NOT_FOUND: u8 = 69;
 
-/// Run a private Postgres, Redis and Prometheus, for the demo and for tests.
+/// Run a private Postgres, Redis and Prometheus, for the demo and for tests
 ///
 /// Prints one line of JSON with their URLs when all are ready, and stops them when its standard input closes or when
 /// it gets SIGINT or SIGTERM. Data are kept in DIR between runs; logs are in DIR/log.

@@ -11,6 +11,7 @@ use super::exit::Failure;
 use super::output::say;
 use super::{connect, output};
 use crate::config::Settings;
+use crate::throttle::postgres::Record;
 use crate::throttle::{Change, Error, Knobs, Name, Status, Store};
 
 #[derive(clap::Subcommand)]
@@ -36,6 +37,13 @@ pub(super) enum Command {
         /// Knobs as NAME=VALUE; an empty value takes an optional knob away
         #[arg(required = true, value_name = "KNOB=VALUE")]
         knobs: Vec<String>,
+        #[command(flatten)]
+        signed: Signed,
+    },
+    /// Take a throttle away; its jobs wait until it is made again
+    Delete {
+        /// Its name
+        name: String,
         #[command(flatten)]
         signed: Signed,
     },
@@ -90,6 +98,7 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
             let fields = Knobs::check(&parse(&knobs)?).map_err(Error::Invalid)?;
             change(&store, &settings, &name, fields, signed, true, "throttle.set").await?;
         }
+        Command::Delete { name, signed } => delete(&store, &settings, &Name::new(name)?, &signed).await?,
         Command::Pause { name, key: Some(key), seconds, signed } => {
             let seconds = seconds.unwrap_or_default();
             if !(seconds > 0.0 && seconds <= 86_400.0) {
@@ -193,6 +202,22 @@ fn parse(knobs: &[String]) -> anyhow::Result<BTreeMap<String, Value>> {
         fields.insert(name.to_owned(), value);
     }
     Ok(fields)
+}
+
+/// Forgets the record first, or the keeper of knobs would restore what is taken away.
+async fn delete(store: &Arc<dyn Store>, settings: &Settings, name: &Name, signed: &Signed) -> anyhow::Result<()> {
+    let Some(before) = store.status(name).await? else { bail!(Error::Unknown(name.clone())) };
+    let queue = connect::queue(settings).await?;
+    Record::new(queue.pool.clone()).forget(name).await?;
+    store.delete(name).await?;
+    let mut entry = crate::api::Entry::now(signed.by.clone(), "throttle.delete", name.to_string(), signed.why.clone());
+    entry.before = Some(serde_json::to_value(&before.raw)?);
+    crate::api::postgres::write_audit(&queue.pool, &entry).await?;
+    if signed.json {
+        return output::json(&serde_json::json!({ "name": name, "result": "deleted" }));
+    }
+    println!("{name} is deleted; a file in the knobs folder would make it again at the next start");
+    Ok(())
 }
 
 async fn change(

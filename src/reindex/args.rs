@@ -98,6 +98,9 @@ pub enum OnBadDocument {
     Skip,
 }
 
+/// What the names of environment variables begin with that jobs may name.
+const VARIABLES: &str = "REINDEX_";
+
 impl Args {
     /// Reads arguments, or lists everything that is wrong with them.
     pub fn parse(args: &Value) -> Result<Self, Vec<Issue>> {
@@ -280,8 +283,12 @@ impl<'a> Fields<'a> {
     fn variable(&mut self, name: &'static str) -> Option<String> {
         let text = self.text(name)?;
         let allowed = |c: char| c.is_ascii_alphanumeric() || c == '_';
-        if !text.chars().all(allowed) || text.starts_with(|c: char| c.is_ascii_digit()) {
-            return self.issue(name, "must be the name of an environment variable, e.g. SOURCE_DATABASE_URL");
+        // Its text is sent to where the job says, so a job may name only what was put there for jobs.
+        if !text.chars().all(allowed) || !text.starts_with(VARIABLES) {
+            return self.issue(
+                name,
+                "must name an environment variable of the workers that begins with REINDEX_, e.g. REINDEX_SOURCE_URL",
+            );
         }
         Some(text)
     }

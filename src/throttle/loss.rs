@@ -58,6 +58,8 @@ impl Memo {
         };
         match seen.on_store_loss {
             OnStoreLoss::Closed => closed(ask),
+            // What a person stopped stays stopped, whoever cannot be asked.
+            OnStoreLoss::Open if seen.slowest_rps == 0.0 => closed(ask),
             OnStoreLoss::Open => open(ask),
             OnStoreLoss::Local => {
                 let stand = stand.get_or_insert_with(|| Stand {
@@ -167,7 +169,8 @@ mod tests {
     }
 
     #[test]
-    fn local_never_starts_a_stopped_throttle() {
+    fn a_stopped_throttle_stays_stopped() {
         assert_eq!(granted_in(&mut memo(OnStoreLoss::Local, 0.0), 0, 1000, 1), 0);
+        assert_eq!(granted_in(&mut memo(OnStoreLoss::Open, 0.0), 0, 1000, 1), 0);
     }
 }

@@ -279,6 +279,11 @@ impl Store for MemoryStore {
         ready(Ok(pause.0)).boxed()
     }
 
+    fn delete<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<bool, Error>> {
+        let was = self.locked().remove(throttle).is_some_and(|throttle| !throttle.raw.is_empty());
+        ready(Ok(was)).boxed()
+    }
+
     fn resume_key<'a>(&'a self, throttle: &'a Name, key: &'a str) -> BoxFuture<'a, Result<bool, Error>> {
         let now = self.now();
         let pause = self.locked().get_mut(throttle).and_then(|throttle| throttle.pauses.remove(key));

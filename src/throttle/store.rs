@@ -268,6 +268,9 @@ pub trait Store: Send + Sync + 'static {
     /// Writes knobs under the conditions of `change`; answers the state before and after.
     fn set<'a>(&'a self, throttle: &'a Name, change: &'a Change) -> BoxFuture<'a, Result<(Option<Status>, Status), Error>>;
 
+    /// Takes a throttle away with its bucket; its jobs are parked from then on. True if there was one.
+    fn delete<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<bool, Error>>;
+
     /// Tells how many workers live, for `on_store_loss = local`, where each takes its share of the last known rate.
     fn set_workers(&self, workers: u32) {
         let _ = workers;

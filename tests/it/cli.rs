@@ -206,8 +206,12 @@ async fn knobs_are_turned_shown_and_refused_by_name() {
     assert!(paused["key"] == "acme" && paused["until"].is_string(), "{paused}");
     assert_eq!(shell.ok(&["throttle", "resume", "hooks", "--key", "acme", "--json"]).json()["resumed"], true);
     assert!(shell.ok(&["throttle", "resume", "hooks", "--key", "acme"]).out.contains("was not paused"));
+    shell.ok(&["throttle", "set", "old", "rps=1"]);
+    assert!(shell.ok(&["throttle", "delete", "old"]).out.contains("old is deleted"));
+    assert_eq!(shell.ok(&["throttle", "list", "--json"]).json()["throttles"].as_array().unwrap().len(), 1);
 
     let cases: &[(&[&str], i32, &str)] = &[
+        (&["throttle", "delete", "old"], 3, "there is no throttle old"),
         (&["throttle", "set", "hooks", "rps=-5"], 4, "rps: -5 is not allowed: it must be a number from 0.000001"),
         (&["throttle", "set", "hooks", "rps=ten"], 4, "rps: \"ten\" is not allowed"),
         (&["throttle", "set", "hooks", "rps=NaN"], 4, "rps: \"NaN\" is not allowed"),

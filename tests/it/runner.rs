@@ -498,6 +498,10 @@ impl Store for Broken {
         unimplemented!()
     }
 
+    fn delete<'a>(&'a self, _: &'a Name) -> BoxFuture<'a, Result<bool, Error>> {
+        unreachable!("no test deletes a throttle here")
+    }
+
     fn names(&self) -> BoxFuture<'_, Result<Vec<Name>, Error>> {
         unimplemented!()
     }

@@ -45,7 +45,7 @@ impl ElasticSink {
         if status == StatusCode::PAYLOAD_TOO_LARGE {
             return Err(Trouble::TooLarge { bytes });
         }
-        // Where the answer bears no date of its own, a date to wait for says nothing: this process's clock does not count.
+        // Where the answer bears no date of its own, a date to wait for counts as the shortest wait: this process's clock is not asked.
         let retry_after = retry_after(&outbound::headers(response.headers()), i64::MAX);
         let text = read(response).await?;
         if !status.is_success() {

@@ -531,4 +531,13 @@ impl Store for RedisStore {
     fn set<'a>(&'a self, throttle: &'a Name, change: &'a Change) -> BoxFuture<'a, Result<(Option<Status>, Status), Error>> {
         self.write(throttle, change).boxed()
     }
+
+    fn delete<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<bool, Error>> {
+        let mut pipe = redis::pipe();
+        pipe.cmd("DEL").arg(self.key(throttle, "knobs"));
+        pipe.cmd("DEL").arg(self.key(throttle, "bucket")).ignore();
+        pipe.cmd("SREM").arg(self.names_key()).arg(throttle.as_str()).ignore();
+        let take = |mut redis: ConnectionManager| async move { pipe.query_async::<(bool,)>(&mut redis).await };
+        async move { Ok(self.link.run(self.operator_bound, take).await?.0) }.boxed()
+    }
 }
