@@ -34,7 +34,8 @@ async fn beat_on(shared: &Shared) {
         // The time is taken before asking: an answer that was long under way proves life only at its beginning.
         let asked = Instant::now();
         // An answer that does not come must not hold up the fence.
-        let patience = if fenced { ttl / 3 } else { ttl.mul_f64(FENCE_AT).saturating_sub(last.elapsed()).clamp(every / 5, ttl / 3) };
+        let patience =
+            if fenced { ttl / 3 } else { ttl.mul_f64(FENCE_AT).saturating_sub(last.elapsed()).clamp(every / 5, ttl / 3) };
         match pulse(shared, patience).await {
             Ok(true) => (last, fenced) = (asked, false),
             Ok(false) => {

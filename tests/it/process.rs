@@ -69,7 +69,8 @@ async fn the_late_answers_of_a_worker_that_slept_past_its_time_to_live_change_no
     house.until_completed(&more, SOON).await;
     assert_eq!((house.ended(&jobs, "lost").await, house.ended(&jobs, "completed").await), (4, 4));
     assert_eq!(house.ended(&more, "completed").await, 20);
-    let more_than_once: Vec<_> = house.target.counts().into_iter().filter(|(path, n)| path.starts_with("more") && *n > 1).collect();
+    let more_than_once: Vec<_> =
+        house.target.counts().into_iter().filter(|(path, n)| path.starts_with("more") && *n > 1).collect();
     assert!(more_than_once.is_empty(), "{more_than_once:?}");
     eventually("the sleeper has a fresh identity", SOON, || async {
         let sql = "select count(*) from flyball.worker where pid = $1 and stopped_at is null";
@@ -87,12 +88,16 @@ async fn no_job_is_lost_or_made_up_when_workers_are_killed_ten_times() {
     let mut accepted = house.enqueue("job", 500).await;
     // These fail, and those of one attempt die of it or of a kill.
     accepted.extend(house.enqueue_as(20, |n| NewJob { max_attempts: 1, ..house.call(&format!("bad-{n}")) }).await);
-    accepted.extend(house.enqueue_as(200, |n| NewJob { max_attempts: 1, key: (n % 5).to_string(), ..house.call(&format!("once-{n}")) }).await);
-    let later = house.enqueue_as(10, |n| NewJob { run_at: Some("2030-01-01T00:00:00Z".parse().unwrap()), ..house.call(&format!("later-{n}")) }).await;
+    accepted.extend(
+        house.enqueue_as(200, |n| NewJob { max_attempts: 1, key: (n % 5).to_string(), ..house.call(&format!("once-{n}")) }).await,
+    );
+    let later = house
+        .enqueue_as(10, |n| NewJob { run_at: Some("2030-01-01T00:00:00Z".parse().unwrap()), ..house.call(&format!("later-{n}")) })
+        .await;
     accepted.extend(&later);
-    let mut processes = vec![house.serve(), house.serve()];
+    let mut processes = [house.serve(), house.serve()];
 
-    for round in 0..10 {
+    for (round, later) in later.into_iter().enumerate() {
         let victim = round % 2;
         let pid = processes[victim].pid();
         eventually("the victim holds jobs", SOON, || async {
@@ -103,7 +108,7 @@ async fn no_job_is_lost_or_made_up_when_workers_are_killed_ten_times() {
         .await;
         processes[victim] = house.serve();
         assert_everything_is_somewhere(&house, accepted.len()).await;
-        house.queue.cancel(later[round]).await.unwrap();
+        house.queue.cancel(later).await.unwrap();
         accepted.extend(house.enqueue(&format!("round-{round}"), 30).await);
     }
 
@@ -115,7 +120,10 @@ async fn no_job_is_lost_or_made_up_when_workers_are_killed_ten_times() {
     assert_everything_is_somewhere(&house, accepted.len()).await;
     let (completed, cancelled) = (house.ended(&accepted, "completed").await, house.ended(&accepted, "cancelled").await);
     let (dead, lost) = (house.count("select count(*) from flyball.dead").await, house.ended(&accepted, "lost").await);
-    println!("{} accepted = {completed} completed + {dead} dead + {cancelled} cancelled; {lost} attempts were lost", accepted.len());
+    println!(
+        "{} accepted = {completed} completed + {dead} dead + {cancelled} cancelled; {lost} attempts were lost",
+        accepted.len()
+    );
     assert_eq!(accepted.len() as i64, completed + dead + cancelled);
     assert_eq!(cancelled, 10);
     assert!(dead >= 20 && lost > 0);
@@ -394,7 +402,8 @@ async fn a_reindex_that_is_killed_ten_times_ends_complete_although_it_has_three_
     }
 
     house.until_completed(&[job], Duration::from_secs(60)).await;
-    let missing = house.count("select count(*) from source s where not exists (select 1 from sink k where k.id = s.id::text)").await;
+    let missing =
+        house.count("select count(*) from source s where not exists (select 1 from sink k where k.id = s.id::text)").await;
     let stored = house.count("select count(*) from sink").await;
     println!("killed at {cursors:?}; {stored} documents stored, {missing} missing");
     assert_eq!((stored, missing, house.ended(&[job], "lost").await), (ROWS, 0, 10));

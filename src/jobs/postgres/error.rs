@@ -17,9 +17,7 @@ impl From<sqlx::Error> for Error {
                 match code.as_str() {
                     // Shutting down, crashed, starting up; a standby; out of connections, memory or disk; a broken connection.
                     "57P01" | "57P02" | "57P03" | "57P05" | "25006" => Error::Lost(from_server.message().to_owned()),
-                    other if other.starts_with("08") || other.starts_with("53") => {
-                        Error::Lost(from_server.message().to_owned())
-                    }
+                    other if other.starts_with("08") || other.starts_with("53") => Error::Lost(from_server.message().to_owned()),
                     "22023" => refused(from_server.as_ref()).unwrap_or(Error::Store(error)),
                     "22P05" | "22021" => Error::Refused {
                         index: None,

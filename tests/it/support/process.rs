@@ -283,8 +283,7 @@ pub enum Gate {
 
 impl Target {
     async fn start() -> Self {
-        let shared =
-            Arc::new(Shared { calls: Mutex::default(), delay: Mutex::default(), gate: watch::Sender::new(Gate::Open) });
+        let shared = Arc::new(Shared { calls: Mutex::default(), delay: Mutex::default(), gate: watch::Sender::new(Gate::Open) });
         let app = axum::Router::new().route("/{path}", axum::routing::any(answer)).with_state(shared.clone());
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a socket");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
