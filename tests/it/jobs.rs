@@ -315,7 +315,7 @@ async fn each_ending_puts_the_job_where_it_belongs() {
 #[tokio::test]
 async fn a_late_answer_with_another_fence_changes_nothing() {
     let (_database, queue) = queue().await;
-    let slow = worker(&queue, Duration::from_millis(100)).await;
+    let slow = worker(&queue, Duration::from_millis(800)).await;
     let id = enqueue_one(&queue, http()).await;
     assert_eq!(claim_all(&queue, slow, 1, 1).await, [id]);
     let rescued = crate::support::eventually("the slow worker is found dead", Duration::from_secs(10), || async {
@@ -344,7 +344,7 @@ async fn losing_its_worker_uses_an_attempt_unless_the_job_was_getting_on() {
     let checkpoints = flyball::jobs::postgres::PgCheckpoints::new(queue.pool.clone());
     let stuck = enqueue_one(&queue, NewJob { max_attempts: 1, ..http() }).await;
     let moving = enqueue_one(&queue, NewJob { max_attempts: 1, ..http() }).await;
-    let doomed = worker(&queue, Duration::from_millis(50)).await;
+    let doomed = worker(&queue, Duration::from_millis(800)).await;
     assert_eq!(claim_all(&queue, doomed, FENCE, 2).await.len(), 2);
     let at = Checkpoint { cursor: json!({"after": 7}), done: 7, total: Some(10), note: "7 of 10".into() };
     checkpoints.store(moving, FENCE, &at).await.unwrap();

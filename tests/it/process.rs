@@ -95,9 +95,9 @@ async fn no_job_is_lost_or_made_up_when_workers_are_killed_ten_times() {
         .enqueue_as(10, |n| NewJob { run_at: Some("2030-01-01T00:00:00Z".parse().unwrap()), ..house.call(&format!("later-{n}")) })
         .await;
     accepted.extend(&later);
-    let mut processes = vec![house.serve(), house.serve()];
+    let mut processes = [house.serve(), house.serve()];
 
-    for round in 0..10 {
+    for (round, later) in later.into_iter().enumerate() {
         let victim = round % 2;
         let pid = processes[victim].pid();
         eventually("the victim holds jobs", SOON, || async {
@@ -108,7 +108,7 @@ async fn no_job_is_lost_or_made_up_when_workers_are_killed_ten_times() {
         .await;
         processes[victim] = house.serve();
         assert_everything_is_somewhere(&house, accepted.len()).await;
-        house.queue.cancel(later[round]).await.unwrap();
+        house.queue.cancel(later).await.unwrap();
         accepted.extend(house.enqueue(&format!("round-{round}"), 30).await);
     }
 

@@ -308,7 +308,8 @@ async fn a_worker_that_was_taken_for_dead_stops_its_jobs_and_starts_afresh() {
     assert_ne!(worker.id(), first_identity);
     let detail = house.queue.get(id).await.unwrap().unwrap();
     let outcomes: Vec<&str> = detail.attempts.iter().map(|one| one.outcome.as_str()).collect();
-    assert_eq!(outcomes, ["lost", "completed"]);
+    // Given back by itself, or by the rescuer if that was faster.
+    assert!(matches!(outcomes[..], ["completed"] | ["lost", "completed"]), "{outcomes:?}");
     worker.stop().await;
 }
 
