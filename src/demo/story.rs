@@ -140,7 +140,7 @@ async fn course(
     let mut look = interval(LOOK_EVERY);
     look.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let began = Instant::now() - Duration::from_secs_f64(watch.last().map_or(0.0, |s| s.t_s - began_s));
-    let (mut hard, mut said_s, mut before) = (false, 0.0, None);
+    let (mut hard, mut said_s, mut before) = (false, 0.0, watch.last().map(|s| (s.t_s, s.documents)));
     loop {
         tokio::select! {
             _ = look.tick() => {}
@@ -161,7 +161,7 @@ async fn course(
         if t_s - said_s >= SAY_EVERY_S
             && let Some(now) = watch.last()
         {
-            let rate = before.as_ref().map_or(0.0, |(at, documents)| (now.documents - documents) / (now.t_s - at));
+            let rate = before.as_ref().map_or(0.0, |(at, documents)| (now.documents - documents) / (now.t_s - at).max(0.25));
             say(&narrate::line(t_s, &now, rate, now.documents as u64, setpoint));
             (said_s, before) = (t_s, Some((now.t_s, now.documents)));
         }
