@@ -166,7 +166,7 @@ async fn course(
             (said_s, before) = (t_s, Some((now.t_s, now.documents)));
         }
         if options.headless && pass.job.is_none() {
-            bail!("the reindex was cancelled");
+            bail!("the reindex did not end by itself");
         }
     }
 }
@@ -217,7 +217,8 @@ impl Pass {
     /// Begins the next pass when this one has ended by itself; leaves it at that when a person cancelled it.
     async fn look(&mut self, app: &AppHandle, store: &Store, store_url: &str) -> anyhow::Result<()> {
         let Some(job) = self.job else { return Ok(()) };
-        let Some(detail) = app.queue.get(job).await? else { bail!("job {job} is gone") };
+        // A database that does not answer now is asked again in a second.
+        let Ok(Some(detail)) = app.queue.get(job).await else { return Ok(()) };
         match detail.summary.state {
             State::Completed => {
                 say(&format!("all documents are in the index {}; beginning again with a new index", self.index));
@@ -228,7 +229,12 @@ impl Pass {
                 self.job = None;
                 Ok(())
             }
-            State::Dead => bail!("the reindex failed: {}", detail.summary.last_error.unwrap_or_default()),
+            State::Dead => {
+                let why = detail.summary.last_error.unwrap_or_default();
+                say(&format!("job {job} is dead ({why}); `flyball job retry {job}` runs it again"));
+                self.job = None;
+                Ok(())
+            }
             _ => Ok(()),
         }
     }
