@@ -141,7 +141,7 @@ async fn course(
     let mut look = interval(LOOK_EVERY);
     look.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let began = Instant::now() - Duration::from_secs_f64(watch.last().map_or(0.0, |s| s.t_s - began_s));
-    let (mut hard, mut said_s, mut before) = (false, 0.0, None);
+    let (mut hard, mut said_s, mut before) = (false, 0.0, watch.last().map(|s| (s.t_s, s.documents)));
     loop {
         tokio::select! {
             _ = look.tick() => {}
@@ -162,12 +162,12 @@ async fn course(
         if t_s - said_s >= SAY_EVERY_S
             && let Some(now) = watch.last()
         {
-            let rate = before.as_ref().map_or(0.0, |(at, documents)| (now.documents - documents) / (now.t_s - at));
+            let rate = before.as_ref().map_or(0.0, |(at, documents)| (now.documents - documents) / (now.t_s - at).max(0.25));
             say(&narrate::line(t_s, &now, rate, now.documents as u64, setpoint));
             (said_s, before) = (t_s, Some((now.t_s, now.documents)));
         }
         if options.headless && pass.job.is_none() {
-            bail!("the reindex was cancelled");
+            bail!("the reindex did not end by itself");
         }
     }
 }
@@ -218,7 +218,8 @@ impl Pass {
     /// Begins the next pass when this one has ended by itself; leaves it at that when a person cancelled it.
     async fn look(&mut self, app: &AppHandle, store: &Store, store_url: &str) -> anyhow::Result<()> {
         let Some(job) = self.job else { return Ok(()) };
-        let Some(detail) = app.queue.get(job).await? else { bail!("job {job} is gone") };
+        // A database that does not answer now is asked again in a second.
+        let Ok(Some(detail)) = app.queue.get(job).await else { return Ok(()) };
         match detail.summary.state {
             State::Completed => {
                 say(&format!("all documents are in the index {}; beginning again with a new index", self.index));
@@ -229,7 +230,12 @@ impl Pass {
                 self.job = None;
                 Ok(())
             }
-            State::Dead => bail!("the reindex failed: {}", detail.summary.last_error.unwrap_or_default()),
+            State::Dead => {
+                let why = detail.summary.last_error.unwrap_or_default();
+                say(&format!("job {job} is dead ({why}); `flyball job retry {job}` runs it again"));
+                self.job = None;
+                Ok(())
+            }
             _ => Ok(()),
         }
     }
