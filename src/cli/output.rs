@@ -35,7 +35,8 @@ fn write(text: &str) -> anyhow::Result<()> {
 /// The text with control characters, and those that turn the direction of writing, as escapes: keys and errors come from
 /// anywhere and must not steer the terminal of who reads them.
 pub(super) fn clean(text: &str) -> String {
-    let steers = |c: char| c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let steers =
+        |c: char| c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     text.chars().flat_map(|c| if steers(c) { c.escape_default().collect() } else { vec![c] }).collect()
 }
 

@@ -138,14 +138,17 @@ async fn sql_refuses_bad_arguments_by_name_and_enqueues_nothing() {
 async fn a_role_that_may_only_use_the_schema_can_enqueue_and_nothing_else() {
     let (database, queue) = queue().await;
     let role = format!("producer_{}", crate::support::unique());
-    let run = |sql: String| async { database.pool().execute(AssertSqlSafe(sql)).await.map(drop).map_err(|error| error.to_string()) };
+    let run =
+        |sql: String| async { database.pool().execute(AssertSqlSafe(sql)).await.map(drop).map_err(|error| error.to_string()) };
     let as_producer = |sql: &str| format!("set local role {role}; set local search_path = nowhere; {sql}");
     run(format!("create role {role}")).await.unwrap();
     let refused = run(as_producer("select flyball.enqueue('http')")).await.unwrap_err();
     assert!(refused.contains("permission denied for schema flyball"), "{refused}");
     run(format!("grant usage on schema flyball to {role}")).await.unwrap();
     // The day's partition is missing, so that enqueue must make it.
-    run("drop table flyball.job_0, flyball.attempt_0".to_owned().replace("_0", &format!("_{}", today(&database).await))).await.unwrap();
+    run("drop table flyball.job_0, flyball.attempt_0".to_owned().replace("_0", &format!("_{}", today(&database).await)))
+        .await
+        .unwrap();
 
     run(as_producer("select flyball.enqueue('http', unique_key => 'once')")).await.unwrap();
     run(as_producer("select flyball.enqueue_many('[{\"kind\":\"http\"},{\"kind\":\"http\"}]')")).await.unwrap();

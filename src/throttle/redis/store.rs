@@ -325,7 +325,8 @@ impl RedisStore {
             // The set is ours alone: one that is no set is made anew, by the next search.
             Err(error) if is_wrong_type(&error.to_string()) => {
                 let key = self.names_key();
-                let forget = |mut redis: ConnectionManager| async move { redis::cmd("DEL").arg(key).exec_async(&mut redis).await };
+                let forget =
+                    |mut redis: ConnectionManager| async move { redis::cmd("DEL").arg(key).exec_async(&mut redis).await };
                 self.link.run(self.operator_bound, forget).await?;
                 *locked(&self.adoption) = Adoption::default();
                 self.adopt().await?.into_iter().map(Text).collect()
