@@ -70,7 +70,11 @@ pub struct App {
 impl App {
     /// Connects, brings the schema up to date, seeds knobs, and starts the roles. `more` are kinds besides the built-in ones.
     pub async fn start(settings: &Settings, roles: Roles, more: Kinds) -> anyhow::Result<Self> {
-        let (files, policies) = read_knobs(Path::new(&settings.knobs_dir))?;
+        let knobs_dir = Path::new(&settings.knobs_dir);
+        if !knobs_dir.exists() {
+            tracing::warn!(dir = %knobs_dir.display(), "there is no knobs folder; no throttle is seeded and no governor runs");
+        }
+        let (files, policies) = read_knobs(knobs_dir)?;
         let listener = match roles.api {
             true => Some(api::bind(&settings.listen, !settings.api_token.is_empty()).await?),
             false => None,
@@ -231,7 +235,6 @@ fn worker_config(settings: &Settings) -> runner::Config {
 /// Reads every file of the knobs folder; a wrong one stops the start. A folder that is not there holds no files.
 pub(crate) fn read_knobs(dir: &Path) -> anyhow::Result<(Vec<KnobsFile>, Policies)> {
     if !dir.exists() {
-        tracing::warn!(dir = %dir.display(), "there is no knobs folder; no throttle is seeded and no governor runs");
         return Ok((Vec::new(), Vec::new()));
     }
     let files = KnobsFile::read_dir(dir)?;

@@ -92,6 +92,12 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
 }
 
 fn one_job(args: &Args) -> anyhow::Result<NewJob> {
+    // JSON has no words for these, so they would arrive as null.
+    for (name, number) in [("cost", Some(args.cost)), ("unique_for", args.unique_for)] {
+        if let Some(number) = number.filter(|number| !number.is_finite()) {
+            bail!(Failure::Refused(format!("{name}: is {number}; allowed is a number above 0; nothing was enqueued")));
+        }
+    }
     let text = match args.args.as_str() {
         "-" => {
             let mut text = String::new();

@@ -151,7 +151,8 @@ impl MemoryStore {
             throttle.raw = raw;
         }
         let before = exists.then(|| Status::read(name.clone(), stands.raw, &throttle.meter, now));
-        Ok((before, Status::read(name.clone(), throttle.raw.clone(), &throttle.meter, now)))
+        let after = Status::read(name.clone(), throttle.raw.clone(), &throttle.meter, now);
+        Ok((before, after.with_parents(&parents(throttles))))
     }
 }
 
@@ -204,6 +205,16 @@ impl Throttle {
 }
 
 // === impl Store ===
+
+/// What every throttle names as its parent, and the parents that do not exist.
+fn parents(throttles: &Throttles) -> BTreeMap<Name, Option<String>> {
+    let exists = |name: &Name| throttles.get(name).is_some_and(|throttle| !throttle.raw.is_empty());
+    let named = |name: &Name| throttles[name].raw.get("parent").cloned().unwrap_or_default();
+    let known = throttles.keys().filter(|name| exists(name)).map(|name| (name.clone(), Some(named(name))));
+    let missing =
+        throttles.keys().filter_map(|name| Name::new(named(name)).ok()).filter(|name| !exists(name)).map(|name| (name, None));
+    known.chain(missing).collect()
+}
 
 impl Store for MemoryStore {
     fn acquire<'a>(&'a self, ask: &'a Ask) -> BoxFuture<'a, Answer> {
@@ -293,17 +304,7 @@ impl Store for MemoryStore {
     fn status<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<Option<Status>, Error>> {
         let throttles = self.locked();
         let known = throttles.get(throttle).filter(|known| !known.raw.is_empty());
-        let parents: BTreeMap<Name, Option<String>> = throttles
-            .iter()
-            .filter(|(_, throttle)| !throttle.raw.is_empty())
-            .flat_map(|(name, throttle)| {
-                let parent = throttle.raw.get("parent").cloned().unwrap_or_default();
-                let missing =
-                    Name::new(parent.as_str()).ok().filter(|name| throttles.get(name).is_none_or(|it| it.raw.is_empty()));
-                [Some((name.clone(), Some(parent))), missing.map(|name| (name, None))]
-            })
-            .flatten()
-            .collect();
+        let parents = parents(&throttles);
         let read =
             |known: &Throttle| Status::read(throttle.clone(), known.raw.clone(), &known.meter, self.now()).with_parents(&parents);
         ready(Ok(known.map(read))).boxed()

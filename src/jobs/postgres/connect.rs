@@ -60,7 +60,10 @@ impl Queue {
             .after_release(|connection, _| {
                 Box::pin(async move {
                     // Only the simple protocol keeps the two times equal outside a transaction.
-                    let row = sqlx::raw_sql("select now() < statement_timestamp()").fetch_one(&mut *connection).await?;
+                    let look = sqlx::raw_sql("select now() < statement_timestamp()").fetch_one(&mut *connection);
+                    // A connection that hangs without a word must not keep its place in the pool.
+                    let row =
+                        tokio::time::timeout(Duration::from_secs(2), look).await.map_err(|_| sqlx::Error::WorkerCrashed)??;
                     Ok(!row.try_get::<bool, _>(0)?)
                 })
             })
