@@ -8,6 +8,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use super::launch::Server;
 use super::layout::{Layout, NAMES, Urls};
@@ -19,6 +20,9 @@ use super::stop::Stop;
 use super::unix::{self, User};
 use super::watch::watch;
 use super::{Error, find, postgres};
+
+/// How long a supervisor that is being left may take to stop its servers.
+const LOCK_PATIENCE: Duration = Duration::from_secs(8);
 
 /// What a supervisor is asked to do.
 #[derive(Clone, Debug)]
@@ -57,11 +61,25 @@ pub fn wipe(dir: &Path) -> Result<(), Error> {
     remove(&layout)
 }
 
+/// Takes the lock. A supervisor whose parent was killed may still be stopping its servers, so it is given a moment.
+async fn patient_lock(layout: &Layout) -> Result<fs::File, Error> {
+    let until = Instant::now() + LOCK_PATIENCE;
+    loop {
+        match unix::lock(layout) {
+            Err(Error::InUse { .. }) if Instant::now() < until => tokio::time::sleep(Duration::from_millis(100)).await,
+            other => return other,
+        }
+    }
+}
+
 async fn supervise(settings: &Settings) -> Result<(), Error> {
     // Before anything is started, so that no signal is missed.
     let mut stop = Stop::new().map_err(Error::io("listening for signals in", &settings.dir))?;
     let layout = make_dir(&settings.dir)?;
-    let lock = unix::lock(&layout)?;
+    let lock = tokio::select! {
+        lock = patient_lock(&layout) => lock?,
+        () = stop.told() => return Ok(()),
+    };
     let (layout, user) = settle(layout)?;
     let mut servers = choose(settings, &layout, &user)?;
 
