@@ -9,6 +9,7 @@ use serde_json::json;
 use sqlx::PgPool;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+use tokio_util::sync::CancellationToken;
 
 use super::corpus::{self, Corpus};
 use super::knobs::{self, THROTTLE};
@@ -43,6 +44,7 @@ const STOPPED_WITHIN: Duration = Duration::from_secs(40);
 
 /// Runs the demo. `start_app` starts the application on the settings that it is given, with all its roles.
 pub async fn run(options: Options, start_app: impl AsyncFnOnce(AppSettings) -> anyhow::Result<AppHandle>) -> anyhow::Result<()> {
+    let stop = stop_when_told()?;
     // What may be missing is looked for before anything is started.
     let words = corpus::find(options.corpus.as_deref())?;
     if options.fresh {
@@ -61,7 +63,7 @@ pub async fn run(options: Options, start_app: impl AsyncFnOnce(AppSettings) -> a
         knobs_dir,
     })
     .await?;
-    let told = tell(&options, &words, &services.urls, &store.url, &app).await;
+    let told = tell(&options, &words, &services.urls, &store.url, &app, &stop).await;
     let stopped = timeout(STOPPED_WITHIN, app.stop).await;
     store.stop().await;
     // Its end waits for the servers', which blocks.
@@ -70,18 +72,41 @@ pub async fn run(options: Options, start_app: impl AsyncFnOnce(AppSettings) -> a
     stopped.with_context(|| format!("the application did not stop within {STOPPED_WITHIN:?}"))
 }
 
-async fn tell(options: &Options, words: &Path, urls: &stack::Urls, store_url: &str, app: &AppHandle) -> anyhow::Result<()> {
+/// A token that the first SIGINT or SIGTERM cancels; a second one ends the process at once.
+fn stop_when_told() -> anyhow::Result<CancellationToken> {
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let stop = CancellationToken::new();
+    let told = stop.clone();
+    tokio::spawn(async move {
+        for _ in 0..2 {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+            if told.is_cancelled() {
+                std::process::exit(130);
+            }
+            told.cancel();
+        }
+    });
+    Ok(stop)
+}
+
+async fn tell(
+    options: &Options,
+    words: &Path,
+    urls: &stack::Urls,
+    store_url: &str,
+    app: &AppHandle,
+    stop: &CancellationToken,
+) -> anyhow::Result<()> {
     let pool = &app.queue.pool;
     let store = Store::new(store_url)?;
-    scrape(urls, store_url, &app.url)?;
-    postgres::prepare(pool).await?;
-    load(pool, words).await?;
     let file = knobs::read()?;
-    let mut pass = Pass::begin(options, app, &store, store_url, file.knobs.rps).await?;
-    if !options.headless {
-        println!("{}", narrate::welcome(&app.url, urls, store_url, &pass.index, options.harder_after_s()));
-    }
-    let watch = Watch::start(store.clone(), app.throttles.clone(), Name::new(THROTTLE)?);
+    let (mut pass, watch) = tokio::select! {
+        begun = begin(options, words, urls, &store, store_url, app, file.knobs.rps) => begun?,
+        () = stop.cancelled() => return Ok(()),
+    };
     let began_s = first_document(&watch).await?;
     #[expect(clippy::disallowed_methods, reason = "the report says when it was made")]
     let began_at = jiff::Timestamp::now();
@@ -90,8 +115,8 @@ async fn tell(options: &Options, words: &Path, urls: &stack::Urls, store_url: &s
     }
     let harder_s = began_s + options.harder_after_s();
     let end_s = if options.headless { began_s + options.seconds } else { f64::INFINITY };
-    let ended =
-        course(options, app, &watch, &mut pass, &store, store_url, (began_s, harder_s, end_s), file.signal[0].setpoint).await;
+    let times = (began_s, harder_s, end_s);
+    let ended = course(options, app, &watch, &mut pass, &store, store_url, times, file.signal[0].setpoint, stop).await;
     let Some(path) = &options.report else { return ended };
     ended?;
 
@@ -125,6 +150,28 @@ async fn tell(options: &Options, words: &Path, urls: &stack::Urls, store_url: &s
     write_report(path, &report)
 }
 
+/// Loads the documents, enqueues the reindex and waits for the first document.
+async fn begin(
+    options: &Options,
+    words: &Path,
+    urls: &stack::Urls,
+    store: &Store,
+    store_url: &str,
+    app: &AppHandle,
+    first_rps: f64,
+) -> anyhow::Result<(Pass, Watch)> {
+    scrape(urls, store_url, &app.url)?;
+    postgres::prepare(&app.queue.pool).await?;
+    load(&app.queue.pool, words).await?;
+    let pass = Pass::begin(options, app, store, store_url, first_rps).await?;
+    if !options.headless {
+        println!("{}", narrate::welcome(&app.url, urls, store_url, &pass.index, options.harder_after_s()));
+    }
+    let watch = Watch::start(store.clone(), app.throttles.clone(), Name::new(THROTTLE)?);
+    first_document(&watch).await?;
+    Ok((pass, watch))
+}
+
 /// Goes through time: harder documents, further passes, a line now and then.
 #[expect(clippy::too_many_arguments, reason = "everything that a run consists of, used once")]
 async fn course(
@@ -136,8 +183,8 @@ async fn course(
     store_url: &str,
     (began_s, harder_s, end_s): (f64, f64, f64),
     setpoint: f64,
+    stop: &CancellationToken,
 ) -> anyhow::Result<()> {
-    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let mut look = interval(LOOK_EVERY);
     look.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let began = Instant::now() - Duration::from_secs_f64(watch.last().map_or(0.0, |s| s.t_s - began_s));
@@ -145,8 +192,7 @@ async fn course(
     loop {
         tokio::select! {
             _ = look.tick() => {}
-            _ = interrupt.recv() => return Ok(()),
-            _ = terminate.recv() => return Ok(()),
+            () = stop.cancelled() => return Ok(()),
             () = tokio::time::sleep_until(began + Duration::from_secs_f64(harder_s - began_s)), if !hard => {}
         }
         let t_s = began.elapsed().as_secs_f64();
