@@ -268,7 +268,8 @@ impl Pass {
         let Ok(Some(detail)) = app.queue.get(job).await else { return Ok(()) };
         match detail.summary.state {
             State::Completed => {
-                say(&format!("all documents are in the index {}; beginning again with a new index", self.index));
+                let stored = store.count(&self.index).await?;
+                say(&format!("all {stored} documents are in the index {}; beginning again with a new index", self.index));
                 self.next(app, store, store_url).await
             }
             State::Cancelled => {
@@ -288,7 +289,6 @@ impl Pass {
 
     /// Enqueues a pass into a new index: an update of an unchanged document would cost the store far less than a new one.
     async fn next(&mut self, app: &AppHandle, store: &Store, store_url: &str) -> anyhow::Result<()> {
-        let old = (!self.index.is_empty()).then(|| self.index.clone());
         self.number = postgres::next_pass(&app.queue.pool).await?;
         self.index = format!("documents-{}", self.number);
         // Left by a run that kept its store but not its database.
@@ -305,9 +305,8 @@ impl Pass {
         job.max_attempts = 1000;
         let enqueued = app.queue.enqueue(&[job]).await?;
         self.job = enqueued.first().map(|e| e.id);
-        if let Some(old) = old {
-            store.remove(&old).await?;
-        }
+        // The one that has just been filled stays until the next is full, so that there is always a whole one to search.
+        store.remove(&format!("documents-{}", self.number - 2)).await?;
         Ok(())
     }
 }
