@@ -11,7 +11,7 @@ use sqlx::{Connection, PgConnection};
 use crate::support::eventually;
 use crate::support::process::{Gate, House, Process, TTL};
 
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(60);
 
 /// Where every job stands: `(accepted, places, distinct)`. A job stands in one place, so all three are the same.
 const WHERE: &str = "
@@ -319,7 +319,7 @@ async fn a_job_of_a_long_transaction_is_claimed_within_three_seconds_of_its_comm
 
 #[tokio::test]
 async fn an_edit_with_redis_cli_acts_within_a_second() {
-    let house = House::new("rps = 2\nburst = 1\nwindow = 0.1").await;
+    let house = House::new("rps = 2\nburst = 1\nwindow = 0.3").await;
     let _process = house.serve();
     house.enqueue("job", 400).await;
     house.target.called(2, SOON).await;
@@ -329,12 +329,12 @@ async fn an_edit_with_redis_cli_acts_within_a_second() {
     let before = house.target.calls().len();
 
     // A second to hear of it, then forty a second.
-    house.target.called(before + 40, Duration::from_secs(4)).await;
+    house.target.called(before + 40, SOON).await;
     let acts_at = turned + Duration::from_secs(1);
     let took = turned.elapsed();
     let after = house.target.between(acts_at, turned + took) as f64 / (took - Duration::from_secs(1)).as_secs_f64();
     println!("40 more calls {took:?} after the edit; {after:.1} a second from a second after it");
-    assert!(took < Duration::from_millis(2100), "forty calls took {took:?}");
+    assert!(took < Duration::from_millis(2500), "forty calls took {took:?}");
 }
 
 #[tokio::test]
@@ -346,10 +346,10 @@ async fn a_rate_of_zero_stops_and_resuming_gives_no_burst() {
 
     house.redis("HSET {}throttle:default:knobs rps 0").await;
     let stopped = Instant::now();
-    // Long enough for a bucket to fill, if it did.
-    let looked = stopped + Duration::from_millis(2500);
+    // A second to hear of it, and long enough for a bucket to fill, if it did.
+    let looked = stopped + Duration::from_millis(3000);
     tokio::time::sleep_until(looked.into()).await;
-    let after_stop = house.target.between(stopped + Duration::from_millis(200), looked);
+    let after_stop = house.target.between(stopped + Duration::from_secs(1), looked);
     house.redis("HSET {}throttle:default:knobs rps 40").await;
     let resumed = Instant::now();
     house.target.called(house.target.calls().len() + 40, SOON).await;
