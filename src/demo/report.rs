@@ -140,7 +140,8 @@ pub fn measure(samples: &[Sample], from_s: f64, harder_s: f64, to_s: f64, setpoi
     load.mean = (load.mean_easy + load.mean_hard) / (easy_s + hard_s).max(1e-9);
     load.mean_easy /= f64::max(easy_s, 1e-9);
     load.mean_hard /= f64::max(hard_s, 1e-9);
-    let at = |t_s: f64| seen.iter().rev().find(|s| s.t_s <= t_s).or(seen.first()).map_or(0.0, |s| s.documents);
+    let look_at = |t_s: f64| seen.iter().rev().find(|s| s.t_s <= t_s).or(seen.first()).copied();
+    let at = |t_s: f64| look_at(t_s).map_or(0.0, |s| s.documents);
     let between = |from: f64, to: f64| (at(to) - at(from)).max(0.0) as u64;
     let documents = Documents {
         corpus: 0,
@@ -150,8 +151,9 @@ pub fn measure(samples: &[Sample], from_s: f64, harder_s: f64, to_s: f64, setpoi
         in_index: 0,
     };
     let point = |s: &Sample| {
-        let earlier = (s.t_s - RATE_OVER_S).max(from_s);
-        let rate = (s.documents - at(earlier)).max(0.0) / (s.t_s - earlier).max(0.5);
+        // Divided by the time between the two looks, which is a little more than what was asked for.
+        let earlier = look_at((s.t_s - RATE_OVER_S).max(from_s)).unwrap_or(s);
+        let rate = (s.documents - earlier.documents).max(0.0) / (s.t_s - earlier.t_s).max(0.25);
         Point { t_s: round(s.t_s - from_s), load: round(s.load), rate: round(rate), rps: s.rps.map(round) }
     };
     (documents, load, seen.iter().copied().step_by(2).map(point).collect())
@@ -233,6 +235,16 @@ mod tests {
         let (_, load, _) = measure(&samples, 0.0, 10.0, 20.0, 1.0);
 
         assert!((load.seconds_above_1_2 - 10.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_rate_is_right_however_the_looks_fall() {
+        let look = |n: u32| Sample { t_s: f64::from(n) * 0.27, load: 1.0, documents: f64::from(n) * 27.0, rps: None };
+        let samples: Vec<_> = (0..100).map(look).collect();
+
+        let (_, _, course) = measure(&samples, 0.0, 10.0, 20.0, 1.0);
+
+        assert!(course.iter().skip(1).all(|p| (p.rate - 100.0).abs() < 1e-6));
     }
 
     #[test]
