@@ -130,6 +130,7 @@ fn bound(state: &State, now: f64, clamp: Clamp) -> String {
         Clamp::Slew => ", as fast as is allowed".to_owned(),
         Clamp::Idle => "; not raised, because nobody waits for tokens".to_owned(),
         Clamp::Confirm => "; not raised until a sample confirms the restart".to_owned(),
+        Clamp::Late => "; not raised, because the next reading is late".to_owned(),
         Clamp::Floor => ", the floor below the usual rate".to_owned(),
         Clamp::Person => state.hold.map_or_else(String::new, |hold| {
             let (set, left) = (seconds(now - hold.from), seconds(hold.until - now));

@@ -158,6 +158,7 @@ pub const KEYS: &[Key] = &[
         3600.0,
         "Without a new sample the rate is held for this long (or 3.5 usual spacings, if longer).",
     ),
+    number("late_gaps", "", 2.0, 1.0, 1e6, "Without a new sample for so many usual spacings the rate is not raised any more."),
     number("stale_half_s", "s", 60.0, 1.0, 3600.0, "Then it halves in this time, down to `safe_rps`."),
     flag("breaker", true, "Whether an overload stops the work at once."),
     number("open_min_s", "s", 20.0, 1.0, 3600.0, "Shortest stop after a trip; doubled by every re-trip, up to 16 times."),

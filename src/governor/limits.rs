@@ -60,6 +60,8 @@ pub enum Clamp {
     Confirm,
     /// It would have wound down without end.
     Floor,
+    /// A sample that was due has not come: whoever may be blind does not go faster.
+    Late,
     /// A person set a rate a short while ago.
     Person,
     /// The highest rate allowed.
@@ -73,6 +75,7 @@ impl Clamp {
     pub fn word(self) -> &'static str {
         match self {
             Self::Slew => "slew",
+            Self::Late => "late",
             Self::Idle => "idle",
             Self::Confirm => "confirm",
             Self::Floor => "floor",
@@ -111,6 +114,13 @@ impl State {
                     lower(&mut u, room.max(1e-12).ln(), Clamp::Idle);
                 }
             }
+        }
+        if self
+            .signals
+            .iter()
+            .any(|signal| signal.front.seen.is_some_and(|at| now - at > policy.law.late_gaps * signal.front.gap_s))
+        {
+            lower(&mut u, self.u, Clamp::Late);
         }
         if self.breaker.phase == Phase::HalfOpen {
             lower(&mut u, self.breaker.restart_u, Clamp::Confirm);

@@ -83,6 +83,7 @@ fn law(values: &Values) -> Law {
         up_per_min: values.number("up_per_min"),
         hold_s: values.number("hold_s"),
         stale_hold_s: values.number("stale_hold_s"),
+        late_gaps: values.number("late_gaps"),
         stale_half_s: values.number("stale_half_s"),
         breaker: values.flag("breaker"),
         open_min_s: values.number("open_min_s"),

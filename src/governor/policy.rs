@@ -82,6 +82,7 @@ pub struct Law {
     pub up_per_min: f64,
     pub hold_s: f64,
     pub stale_hold_s: f64,
+    pub late_gaps: f64,
     pub stale_half_s: f64,
     pub breaker: bool,
     pub open_min_s: f64,

@@ -28,7 +28,7 @@ fn policy(signals: &[(&str, Kind, f64, f64)]) -> Policy {
         lag_s,
         probe: None,
     };
-    Policy { signals: signals.iter().map(signal).collect(), law: Law { confirm_s: 0.0, ..Law::default() } }
+    Policy { signals: signals.iter().map(signal).collect(), law: Law { confirm_s: 0.0, late_gaps: 1e6, ..Law::default() } }
 }
 
 #[track_caller]

@@ -110,6 +110,7 @@ fn governed(asked: &Asked, status: &Status) -> String {
         "max" => format!("that is the highest rate allowed, max ({reads})"),
         "min" => format!("that is the lowest rate allowed, min ({reads})"),
         "slew" => format!("it grows as fast as is allowed ({reads})"),
+        "late" => format!("the next reading is late and it is not raised without one ({reads})"),
         "confirm" => format!("it restarted after a trip and waits for a sample to confirm the rate ({reads})"),
         "floor" => format!("it is at the floor below its usual rate ({reads})"),
         _ => reads,
