@@ -62,12 +62,16 @@ pub fn wipe(dir: &Path) -> Result<(), Error> {
 }
 
 /// Takes the lock. A supervisor whose parent was killed may still be stopping its servers, so it is given a moment.
-async fn patient_lock(layout: &Layout) -> Result<fs::File, Error> {
+async fn patient_lock(layout: &Layout, stop: &mut Stop) -> Result<fs::File, Error> {
     let until = Instant::now() + LOCK_PATIENCE;
     loop {
-        match unix::lock(layout) {
-            Err(Error::InUse { .. }) if Instant::now() < until => tokio::time::sleep(Duration::from_millis(100)).await,
+        let in_use = match unix::lock(layout) {
+            Err(error @ Error::InUse { .. }) if Instant::now() < until => error,
             other => return other,
+        };
+        tokio::select! {
+            () = tokio::time::sleep(Duration::from_millis(100)) => {}
+            () = stop.told() => return Err(in_use),
         }
     }
 }
@@ -76,10 +80,7 @@ async fn supervise(settings: &Settings) -> Result<(), Error> {
     // Before anything is started, so that no signal is missed.
     let mut stop = Stop::new().map_err(Error::io("listening for signals in", &settings.dir))?;
     let layout = make_dir(&settings.dir)?;
-    let lock = tokio::select! {
-        lock = patient_lock(&layout) => lock?,
-        () = stop.told() => return Ok(()),
-    };
+    let lock = patient_lock(&layout, &mut stop).await?;
     let (layout, user) = settle(layout)?;
     let mut servers = choose(settings, &layout, &user)?;
 
