@@ -129,6 +129,22 @@ fn a_blind_governor_holds_then_decays_to_the_safe_rate_and_comes_back() {
 }
 
 #[test]
+fn a_rate_that_grows_stops_growing_when_the_next_reading_is_late() {
+    let mut plant = settled(Plant::quick(), 600);
+    plant.cost /= 10.0;
+    plant.run(15);
+    let (growing, dark) = (plant.knob, plant.now);
+    plant.sighted = false;
+
+    plant.run(18);
+
+    let late: Vec<f64> = plant.since(dark + 7.0).map(|s| s.knob).collect();
+    assert!(growing > 1.2 * plant.since(dark - 15.0).next().unwrap().knob, "it was growing");
+    assert!(late.windows(2).all(|w| w[1] <= w[0]), "{late:?}");
+    assert_eq!(plant.plan.limiting, "late", "{}", plant.plan.reason);
+}
+
+#[test]
 fn blind_below_the_safe_rate_it_does_not_rise_to_it() {
     let mut plant = settled(Plant::quick(), 600);
     plant.bounds.safe_rps = 500.0;
