@@ -10,29 +10,11 @@ use super::*;
 use crate::api::pace::Slope;
 use crate::api::state::{GovernorState, SignalState};
 use crate::jobs::Depth;
-use crate::throttle::{Knobs, Mode, Name, OnStoreLoss, Status};
+use crate::throttle::{Knobs, Mode, Name, Status};
 
 fn measured(name: &str) -> Measured {
-    let knobs = Knobs {
-        rps: 5.0,
-        burst: 1.0,
-        window: 1.0,
-        mode: Mode::Auto,
-        min: 1.0,
-        max: 100.0,
-        safe_rps: 1.0,
-        key_rps: -1.0,
-        key_burst: 1.0,
-        parent: None,
-        paused: false,
-        on_store_loss: OnStoreLoss::Closed,
-        valid_until_ms: None,
-        seq: 1,
-        term: 1,
-        by: "governor".into(),
-        at_ms: 0,
-        why: String::new(),
-    };
+    let knobs =
+        Knobs { rps: 5.0, mode: Mode::Auto, min: 1.0, max: 100.0, seq: 1, term: 1, by: "governor".into(), ..Knobs::default() };
     let status = Status {
         name: Name::new(name).unwrap(),
         knobs,

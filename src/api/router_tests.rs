@@ -17,7 +17,7 @@ use crate::api::state::NoDecisions;
 use crate::api::{Live, Secret};
 use crate::jobs::{self, Context, Handler, Job, Outcome};
 use crate::throttle::store::Problem as KnobProblem;
-use crate::throttle::{self, Answer, Ask, Change, Grant, Knobs, Limit, Mode, Name, OnStoreLoss, Status, Store};
+use crate::throttle::{self, Answer, Ask, Change, Grant, Knobs, Limit, Name, Status, Store};
 
 // === a store of throttles in a map ===
 
@@ -31,26 +31,7 @@ struct Shelf {
 fn status_of(name: &Name, rps: f64, seq: u64) -> Status {
     Status {
         name: name.clone(),
-        knobs: Knobs {
-            rps,
-            burst: 1.0,
-            window: 1.0,
-            mode: Mode::Manual,
-            min: 0.1,
-            max: 100.0,
-            safe_rps: 1.0,
-            key_rps: -1.0,
-            key_burst: 1.0,
-            parent: None,
-            paused: false,
-            on_store_loss: OnStoreLoss::Closed,
-            valid_until_ms: None,
-            seq,
-            term: 0,
-            by: "alice".into(),
-            at_ms: 0,
-            why: "a test".into(),
-        },
+        knobs: Knobs { rps, max: 100.0, seq, by: "alice".into(), why: "a test".into(), ..Knobs::default() },
         raw: BTreeMap::from([("rps".into(), rps.to_string())]),
         problems: Vec::new(),
         effective_rps: rps,
