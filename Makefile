@@ -8,7 +8,7 @@ SHELL := /bin/sh
 export PATH := $(PATH):$(HOME)/.cargo/bin
 ARGS ?=
 
-.PHONY: help demo test build check lint fmt docs bench browser-test fresh clean
+.PHONY: help demo test soak build check lint fmt docs bench bench-queue browser-test fresh clean
 
 help: ## list what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -18,6 +18,9 @@ demo: ## install what is missing, build, and show a governed reindex on a dashbo
 
 test: ## install what is missing, build, and run all tests on a private Postgres, Redis and Prometheus
 	@scripts/setup.sh && exec cargo test $(ARGS)
+
+soak: ## the long forms of the tests of plans and of what breaks; FLYBALL_SOAK_S seconds each (300)
+	@scripts/setup.sh && exec cargo test --test it -- --ignored --nocapture --test-threads 1 soak_ $(ARGS)
 
 build: ## build the program for production: target/release/flyball
 	cargo build --release
@@ -35,8 +38,10 @@ fmt: ## format the sources
 docs: ## build the library's documentation: target/doc/flyball/index.html
 	cargo doc --no-deps
 
-bench: ## run the benchmarks
-	@scripts/setup.sh && exec cargo bench --bench data_path $(ARGS)
+bench-queue: ## measure the queue on private servers; the long form with ARGS="--full", one case with ARGS="--only drain"
+	@scripts/setup.sh && exec cargo bench --bench queue -- $(ARGS)
+
+bench: bench-queue ## the same as bench-queue
 
 browser-test: ## drive the dashboard in headless Chromium
 	@scripts/setup.sh --browser && exec node scripts/browser-test/run.mjs $(ARGS)

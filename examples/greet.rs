@@ -6,21 +6,21 @@
 
 use flyball::app::{self, Roles};
 use flyball::config::Settings;
-use flyball::jobs::{Context, Job, Kinds, Outcome};
+use flyball::jobs::{Context, Fault, Kinds};
 
-async fn greet(job: Job, _: Context) -> Outcome {
-    match job.args["name"].as_str() {
-        Some(name) => {
-            println!("hello, {name}");
-            Outcome::Done
-        }
-        None => Outcome::Dead { error: "args must hold a name".to_owned() },
-    }
+#[derive(serde::Deserialize)]
+struct Greeting {
+    name: String,
+}
+
+async fn greet(greeting: Greeting, _: Context) -> Result<(), Fault> {
+    println!("hello, {}", greeting.name);
+    Ok(())
 }
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let mut kinds = Kinds::default();
-    kinds.register_fn("greet", greet);
+    kinds.register_typed("greet", greet);
     app::serve(Settings::from_env(None)?, Roles::ALL, kinds).await
 }

@@ -1,8 +1,9 @@
 #!/bin/sh
 # Installs what Flyball's demo and tests need and what is missing on this machine; says each thing it does.
 #
-#   scripts/setup.sh             servers (Postgres, Redis, Prometheus), a C compiler, and the demo's corpus (WordNet)
-#   scripts/setup.sh --demo      the same, without servers that DATABASE_URL, REDIS_URL or PROMETHEUS_URL replace
+#   scripts/setup.sh             servers (Postgres, Redis, Prometheus), PgBouncer, a C compiler, and the demo's corpus (WordNet)
+#   scripts/setup.sh --demo      the same, without PgBouncer, and without servers that DATABASE_URL, REDIS_URL or PROMETHEUS_URL
+#                                replace
 #   scripts/setup.sh --browser   Chromium and Node.js, for `make browser-test`
 #   scripts/setup.sh --check     installs nothing; says what is missing
 #
@@ -48,7 +49,8 @@ has_server() {
     have "$name" && return 0
     for dir in /usr/local/bin /usr/bin /usr/local/sbin /usr/sbin \
       /opt/homebrew/opt/redis/bin /opt/homebrew/opt/valkey/bin /opt/homebrew/opt/prometheus/bin \
-      /usr/local/opt/redis/bin /usr/local/opt/valkey/bin /usr/local/opt/prometheus/bin "$unpacked/usr/bin"; do
+      /usr/local/opt/redis/bin /usr/local/opt/valkey/bin /usr/local/opt/prometheus/bin \
+      /opt/homebrew/opt/pgbouncer/bin /usr/local/opt/pgbouncer/bin "$unpacked/usr/bin" "$unpacked/usr/sbin"; do
       [ -x "$dir/$name" ] && return 0
     done
   done
@@ -109,6 +111,8 @@ missing() {
   { [ $given = yes ] && [ -n "${DATABASE_URL:-}" ]; } || has_postgres || echo postgres
   { [ $given = yes ] && [ -n "${REDIS_URL:-}" ]; } || has_server redis-server valkey-server || echo redis
   { [ $given = yes ] && [ -n "${PROMETHEUS_URL:-}" ]; } || has_server prometheus || echo prometheus
+  # Only the tests put a pooler before Postgres.
+  [ "$demo" = yes ] || has_server pgbouncer || echo pgbouncer
   has_cc || echo cc
   has_certificates || echo certificates
   has_corpus || echo corpus
@@ -134,6 +138,7 @@ apt_packages() {
       postgres) postgres_package ;;
       redis) if [ -z "$(candidate redis-server)" ] && [ -n "$(candidate valkey-server)" ]; then echo valkey-server; else echo redis-server; fi ;;
       prometheus) echo prometheus ;;
+      pgbouncer) echo pgbouncer ;;
       cc) echo gcc; echo libc6-dev ;;
       certificates) echo ca-certificates ;;
       corpus) echo wordnet-base ;;
@@ -156,7 +161,7 @@ forbid_starting_later() {
   for package in "$@"; do
     case $package in
       postgresql*) unit=postgresql ;;
-      redis-server | valkey-server | prometheus) unit=$package ;;
+      redis-server | valkey-server | prometheus | pgbouncer) unit=$package ;;
       *) continue ;;
     esac
     say "disabling the service $unit, which was installed just now (systemctl enable --now $unit brings it back)"
@@ -240,7 +245,7 @@ brew_packages() {
   for name in "$@"; do
     case $name in
       postgres) echo postgresql@17 ;;
-      redis | prometheus | node) echo "$name" ;;
+      redis | prometheus | pgbouncer | node) echo "$name" ;;
       corpus) echo wordnet ;;
     esac
   done

@@ -4,6 +4,7 @@ mod clock;
 mod decisions;
 mod govern;
 mod keep_knobs;
+mod library;
 mod logging;
 
 use std::net::SocketAddr;
@@ -18,9 +19,11 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::api;
-use crate::config::Settings;
+use crate::config::{KindSettings, Settings};
+use crate::cron::{self, Schedules};
 use crate::governor::Policy;
-use crate::jobs::{Kinds, Queue};
+use crate::jobs::postgres::Retention;
+use crate::jobs::{Kinds, Queue, Tuning};
 use crate::outbound::{self, HttpHandler};
 use crate::reindex::{self, Database, ReindexHandler};
 use crate::runner::{self, Worker};
@@ -29,6 +32,7 @@ use crate::throttle::postgres::Record;
 use crate::throttle::{Knobs, KnobsFile, Name, RedisStore, Store, seed};
 
 pub use decisions::Journalled;
+pub use library::{Builder, Runner};
 pub use logging::start_logging;
 
 /// How long a process waits for Postgres and Redis when it starts.
@@ -71,7 +75,7 @@ impl App {
     /// Connects, brings the schema up to date, seeds knobs, and starts the roles. `more` are kinds besides the built-in ones.
     pub async fn start(settings: &Settings, roles: Roles, more: Kinds) -> anyhow::Result<Self> {
         let knobs_dir = Path::new(&settings.knobs_dir);
-        if !knobs_dir.exists() {
+        if !settings.knobs_dir.is_empty() && !knobs_dir.exists() {
             tracing::warn!(dir = %knobs_dir.display(), "there is no knobs folder; no throttle is seeded and no governor runs");
         }
         let (files, policies) = read_knobs(knobs_dir)?;
@@ -79,15 +83,21 @@ impl App {
             true => Some(api::bind(&settings.listen, !settings.api_token.is_empty()).await?),
             false => None,
         };
-        let queue = Queue::connect(&settings.database_url, settings.database_connections, PATIENCE)
+        let queue = Queue::connect(settings.database(), settings.database_connections, PATIENCE)
             .await
             .context("cannot reach Postgres; set DATABASE_URL or database_url")?;
+        queue.refuse_hidden_pooler().await?;
         queue.migrate().await.context("the schema could not be brought up to date")?;
         let throttles: Arc<dyn Store> = Arc::new(RedisStore::connect(&settings.redis_url, &settings.redis_prefix)?);
         seed_knobs(&*throttles, &Record::new(queue.pool.clone()), &files).await?;
 
         let mut kinds = built_in_kinds(settings, Some(&queue))?;
         kinds.extend(more);
+        for (kind, set) in &settings.kinds {
+            if !kinds.tune(kind, &tuning(set)) {
+                tracing::warn!(kind, "there are settings for a kind that this process does not have");
+            }
+        }
         let mut registry = Registry::default();
         let metrics = runner::Metrics::register(&mut registry);
         let cancel = CancellationToken::new();
@@ -97,9 +107,16 @@ impl App {
         let worker = match roles.runner {
             true => {
                 let config = worker_config(settings);
+                let keep = cron::keep(Schedules::new(queue.pool.clone()), cancel.child_token());
+                tasks.push(vital.spawn("cron", cancel.child_token(), keep));
                 Some(Worker::start(config, queue.clone(), throttles.clone(), kinds.clone(), metrics).await?)
             }
-            false => None,
+            false => {
+                // A worker keeps the figures of depth; without one, somebody who shows them must.
+                let keep = runner::keep_depth(queue.clone(), cancel.child_token());
+                tasks.push(vital.spawn("depth", cancel.child_token(), keep));
+                None
+            }
         };
         let decisions = Arc::new(Journalled::new(&queue, &policies));
         if roles.governor {
@@ -188,7 +205,23 @@ pub async fn serve(settings: Settings, roles: Roles, more: Kinds) -> anyhow::Res
     app.stop().await;
     match lost {
         None => Ok(()),
-        Some(name) => anyhow::bail!("the loop {name:?} died, which is a defect of this program; the log above tells more"),
+        Some(name) => Err(died(name)),
+    }
+}
+
+fn died(name: &str) -> anyhow::Error {
+    anyhow::anyhow!("the loop {name:?} died, which is a defect of this program; the log above tells more")
+}
+
+fn tuning(set: &KindSettings) -> Tuning {
+    // They have been checked to be seconds of a sane number.
+    let seconds = |seconds: Option<f64>| seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    Tuning {
+        timeout: seconds(set.timeout_s),
+        max_attempts: set.max_attempts,
+        retry_base: seconds(set.retry_base_s),
+        retry_factor: set.retry_factor,
+        retry_max: seconds(set.retry_max_s),
     }
 }
 
@@ -227,7 +260,7 @@ fn worker_config(settings: &Settings) -> runner::Config {
         concurrency: settings.concurrency,
         ttl: Duration::from_secs_f64(settings.worker_ttl_s),
         grace: Duration::from_secs_f64(settings.grace_s),
-        retention_days: settings.retention_days,
+        retention: Retention { days: settings.retention_days, dead_days: settings.dead_retention_days },
         ..runner::Config::default()
     }
 }

@@ -5,6 +5,8 @@ use std::path::Path;
 
 use serde::Deserialize;
 
+use crate::postgres::{Access, Pooler};
+
 /// The reference of all settings: every key with its default, its unit, its range and its environment variable.
 pub const DEFAULT_FILE: &str = include_str!("default.toml");
 
@@ -15,6 +17,8 @@ pub const USUAL_FILE: &str = "flyball.toml";
 pub const KEYS: &[(&str, &str)] = &[
     ("database_url", "DATABASE_URL"),
     ("database_connections", "FLYBALL_DATABASE_CONNECTIONS"),
+    ("database_pooler", "DATABASE_POOLER"),
+    ("database_direct_url", "DATABASE_DIRECT_URL"),
     ("redis_url", "REDIS_URL"),
     ("redis_prefix", "FLYBALL_REDIS_PREFIX"),
     ("prometheus_url", "PROMETHEUS_URL"),
@@ -25,6 +29,7 @@ pub const KEYS: &[(&str, &str)] = &[
     ("worker_ttl_s", "FLYBALL_WORKER_TTL_S"),
     ("grace_s", "FLYBALL_GRACE_S"),
     ("retention_days", "FLYBALL_RETENTION_DAYS"),
+    ("dead_retention_days", "FLYBALL_DEAD_RETENTION_DAYS"),
     ("allow_private_urls", "FLYBALL_ALLOW_PRIVATE_URLS"),
     ("log", "FLYBALL_LOG"),
     ("log_format", "FLYBALL_LOG_FORMAT"),
@@ -37,6 +42,8 @@ pub const KEYS: &[(&str, &str)] = &[
 pub struct Settings {
     pub database_url: String,
     pub database_connections: u32,
+    pub database_pooler: DatabasePooler,
+    pub database_direct_url: String,
     pub redis_url: String,
     pub redis_prefix: String,
     pub prometheus_url: String,
@@ -47,13 +54,52 @@ pub struct Settings {
     pub worker_ttl_s: f64,
     pub grace_s: f64,
     pub retention_days: u32,
+    pub dead_retention_days: u32,
     pub allow_private_urls: bool,
     pub log: String,
     pub log_format: LogFormat,
+    #[serde(default)]
+    pub kinds: BTreeMap<String, KindSettings>,
 }
 
-/// The words for [`LogFormat`].
-const FORMATS: [&str; 2] = ["text", "json"];
+/// Keys whose value is one of a few words, those words, and how a refusal names them.
+const WORDS: [(&str, &[&str], &str); 2] =
+    [("log_format", &["text", "json"], "text or json"), ("database_pooler", &["none", "transaction"], "none or transaction")];
+
+/// What stands between the process and Postgres.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DatabasePooler {
+    /// Nothing, or a pooler in session mode.
+    None,
+    /// A pooler in transaction mode.
+    Transaction,
+}
+
+/// What is set for one kind, as `[kinds.<name>]` of the settings file; what is absent stays as the kind's handler has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KindSettings {
+    /// Longest time of an attempt, in seconds.
+    pub timeout_s: Option<f64>,
+    /// Attempts after which a job is dead, whatever more it allows.
+    pub max_attempts: Option<i32>,
+    /// Longest wait after a first failure, in seconds.
+    pub retry_base_s: Option<f64>,
+    /// What the wait grows by with each further failure.
+    pub retry_factor: Option<f64>,
+    /// Longest wait of all, in seconds.
+    pub retry_max_s: Option<f64>,
+}
+
+/// Keys of `[kinds.<name>]` with the least and the most that is allowed, and how that is told.
+pub const KIND_KEYS: &[(&str, f64, f64, &str)] = &[
+    ("timeout_s", 0.001, 604_800.0, "0.001 to 604800"),
+    ("max_attempts", 1.0, 1000.0, "1 to 1000"),
+    ("retry_base_s", 0.001, 604_800.0, "0.001 to 604800"),
+    ("retry_factor", 1.0, 100.0, "1 to 100"),
+    ("retry_max_s", 0.001, 604_800.0, "0.001 to 604800"),
+];
 
 /// How log lines look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -113,6 +159,9 @@ impl Settings {
             for key in own.keys() {
                 places.insert(key.clone(), format!("{shown}:{}: {key}", line_of_key(&text, key)));
             }
+            for (place, line) in kind_lines(&text) {
+                places.insert(place.clone(), format!("{shown}:{line}: {place}"));
+            }
             table.extend(own);
         }
         for (key, env) in KEYS {
@@ -124,7 +173,7 @@ impl Settings {
                     allowed: match table[*key] {
                         toml::Value::Boolean(_) => "true or false",
                         toml::Value::Integer(_) if key.ends_with("_s") => "a number",
-                        toml::Value::String(_) => "text or json",
+                        toml::Value::String(_) => words_of(key).map_or("a text", |(_, allowed)| allowed),
                         _ => "a whole number of 0 or more",
                     },
                 })?;
@@ -141,6 +190,17 @@ impl Settings {
         Ok(settings)
     }
 
+    /// The defaults alone.
+    pub fn defaults() -> Self {
+        let table: toml::Table = toml::from_str(DEFAULT_FILE).expect("the embedded default file is TOML");
+        table.try_into().expect("the embedded default file holds every setting")
+    }
+
+    /// Looks at settings that a program has changed.
+    pub fn validate(&self) -> Result<(), Error> {
+        self.check(&BTreeMap::new())
+    }
+
     /// As [`Settings::load`], with this process's environment.
     pub fn from_env(file: Option<&Path>) -> Result<Self, Error> {
         let mut environment = BTreeMap::new();
@@ -155,6 +215,18 @@ impl Settings {
             }
         }
         Self::load(file, &environment)
+    }
+
+    /// How the database is reached.
+    pub fn database(&self) -> Access {
+        Access {
+            url: self.database_url.clone(),
+            pooler: match self.database_pooler {
+                DatabasePooler::None => Pooler::None,
+                DatabasePooler::Transaction => Pooler::Transaction,
+            },
+            direct_url: (!self.database_direct_url.is_empty()).then(|| self.database_direct_url.clone()),
+        }
     }
 
     fn check(&self, places: &BTreeMap<String, String>) -> Result<(), Error> {
@@ -177,6 +249,9 @@ impl Settings {
         if !(1..=3650).contains(&self.retention_days) {
             return refuse("retention_days", self.retention_days.to_string(), "1 to 3650 days");
         }
+        if self.dead_retention_days > 3650 {
+            return refuse("dead_retention_days", self.dead_retention_days.to_string(), "0 to 3650 days");
+        }
         if !self.api_token.is_empty() && self.api_token.len() < 16 {
             return refuse("api_token", "too short".to_owned(), "at least 16 characters, or empty for none");
         }
@@ -187,14 +262,30 @@ impl Settings {
         if self.listen.is_empty() {
             return refuse("listen", "empty".to_owned(), "host:port, for instance 127.0.0.1:8080");
         }
-        if !self.database_url.starts_with("postgres://") && !self.database_url.starts_with("postgresql://") {
+        let is_postgres = |url: &str| url.starts_with("postgres://") || url.starts_with("postgresql://");
+        if !is_postgres(&self.database_url) {
             return refuse("database_url", "not such a URL".to_owned(), "postgres://user@host/database");
+        }
+        if !self.database_direct_url.is_empty() && !is_postgres(&self.database_direct_url) {
+            return refuse(
+                "database_direct_url",
+                "not such a URL".to_owned(),
+                "postgres://user@host/database, or empty for none",
+            );
         }
         if !["redis://", "rediss://", "redis+unix://", "unix://"].iter().any(|scheme| self.redis_url.starts_with(scheme)) {
             return refuse("redis_url", "not such a URL".to_owned(), "redis://, rediss:// or redis+unix://");
         }
         if !self.prometheus_url.starts_with("http://") && !self.prometheus_url.starts_with("https://") {
             return refuse("prometheus_url", "not such a URL".to_owned(), "http:// or https://");
+        }
+        for (kind, set) in &self.kinds {
+            let numbers = [set.timeout_s, set.max_attempts.map(f64::from), set.retry_base_s, set.retry_factor, set.retry_max_s];
+            for ((key, least, most, allowed), number) in KIND_KEYS.iter().zip(numbers) {
+                if let Some(number) = number.filter(|number| !(*least..=*most).contains(number)) {
+                    return refuse(&format!("kinds.{kind}.{key}"), number.to_string(), allowed);
+                }
+            }
         }
         Ok(())
     }
@@ -207,8 +298,12 @@ fn own_table(file: &str, text: &str) -> Result<toml::Table, Error> {
     let defaults: toml::Table = toml::from_str(DEFAULT_FILE).expect("the embedded default file is TOML");
     for (key, value) in &table {
         let line = line_of_key(text, key);
+        if key == "kinds" {
+            own_kinds(file, text)?;
+            continue;
+        }
         let Some(default) = defaults.get(key) else {
-            let message = format!("{key} is not a setting; settings are {}", known.join(", "));
+            let message = format!("{key} is not a setting; settings are {}, and the tables [kinds.<name>]", known.join(", "));
             return Err(Error::File { file: file.to_owned(), line, message });
         };
         let number = |value: &toml::Value| value.is_integer() || value.is_float();
@@ -218,9 +313,9 @@ fn own_table(file: &str, text: &str) -> Result<toml::Table, Error> {
         }
         let problem = match value {
             toml::Value::Integer(n) if u32::try_from(*n).is_err() => Some(format!("{n}; allowed is a whole number of 0 or more")),
-            toml::Value::String(text) if key == "log_format" && !FORMATS.contains(&text.as_str()) => {
-                Some(format!("{text:?}; allowed is text or json"))
-            }
+            toml::Value::String(text) => words_of(key)
+                .filter(|(words, _)| !words.contains(&text.as_str()))
+                .map(|(_, allowed)| format!("{text:?}; allowed is {allowed}")),
             _ => None,
         };
         if let Some(problem) = problem {
@@ -228,6 +323,37 @@ fn own_table(file: &str, text: &str) -> Result<toml::Table, Error> {
         }
     }
     Ok(table)
+}
+
+/// The words that a key allows, and how a refusal names them; `None` for a key with any text.
+fn words_of(key: &str) -> Option<(&'static [&'static str], &'static str)> {
+    WORDS.iter().find(|(other, ..)| *other == key).map(|(_, words, allowed)| (*words, *allowed))
+}
+
+/// Reads the tables of kinds for the sake of their errors, which know their lines.
+fn own_kinds(file: &str, text: &str) -> Result<(), Error> {
+    #[derive(Deserialize)]
+    struct Kinds {
+        #[serde(rename = "kinds")]
+        _kinds: BTreeMap<String, KindSettings>,
+    }
+    toml::from_str::<Kinds>(text).map(drop).map_err(|error| located(file, text, &error))
+}
+
+/// The lines of the keys of kinds, as far as they stand under headings of their own.
+fn kind_lines(text: &str) -> Vec<(String, usize)> {
+    let mut heading = "";
+    let mut lines = Vec::new();
+    for (at, line) in text.lines().map(str::trim).enumerate() {
+        if line.starts_with('[') {
+            heading = line.split(['[', ']']).nth(1).unwrap_or_default().trim();
+        } else if heading.starts_with("kinds.")
+            && let Some((key, _)) = line.split_once('=')
+        {
+            lines.push((format!("{}.{}", heading.replace('"', ""), key.trim()), at + 1));
+        }
+    }
+    lines
 }
 
 fn kind_of(value: &toml::Value) -> &'static str {
@@ -261,8 +387,7 @@ fn typed(key: &str, text: &str, default: &toml::Value) -> Option<toml::Value> {
         },
         toml::Value::Integer(_) if key.ends_with("_s") => text.parse::<f64>().ok().filter(|n| n.is_finite()).map(Into::into),
         toml::Value::Integer(_) => text.parse::<u32>().ok().map(|n| i64::from(n).into()),
-        _ if key == "log_format" => FORMATS.contains(&text).then(|| text.into()),
-        _ => Some(text.into()),
+        _ => words_of(key).is_none_or(|(words, _)| words.contains(&text)).then(|| text.into()),
     }
 }
 
@@ -299,6 +424,39 @@ mod tests {
     }
 
     #[test]
+    fn kinds_have_settings_of_their_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("own.toml");
+        std::fs::write(
+            &path,
+            "concurrency = 3\n[kinds.http]\ntimeout_s = 10\nmax_attempts = 5\n[kinds.\"my kind\"]\nretry_max_s = 60\n",
+        )
+        .unwrap();
+
+        let settings = Settings::load(Some(&path), &env(&[])).unwrap();
+
+        let http = KindSettings { timeout_s: Some(10.0), max_attempts: Some(5), ..KindSettings::default() };
+        let own = KindSettings { retry_max_s: Some(60.0), ..KindSettings::default() };
+        assert_eq!(settings.kinds, BTreeMap::from([("http".to_owned(), http), ("my kind".to_owned(), own)]));
+        assert!(Settings::load(None, &env(&[])).unwrap().kinds.is_empty());
+    }
+
+    #[test]
+    fn a_wrong_setting_of_a_kind_is_refused_with_its_line() {
+        for (text, said) in [
+            ("\n[kinds.http]\ntimeout_s = 0\n", "own.toml:3: kinds.http.timeout_s is 0; allowed is 0.001 to 604800"),
+            ("[kinds.http]\nmax_attempts = 5000\n", "own.toml:2: kinds.http.max_attempts is 5000; allowed is 1 to 1000"),
+            ("[kinds.http]\nretry_factor = nan\n", "own.toml:2: kinds.http.retry_factor is NaN; allowed is 1 to 100"),
+            ("[kinds.http]\ntimeout = 5\n", "own.toml:2: unknown field `timeout`, expected one of `timeout_s`, `max_attempts`"),
+            ("[kinds.http]\nmax_attempts = 1.5\n", "own.toml:2: invalid type: floating point `1.5`"),
+            ("[kinds]\nhttp = 5\n", "own.toml:2: invalid type: integer `5`"),
+        ] {
+            let refused = refusal(Some(text), &[]);
+            assert!(refused.contains(said), "{refused}");
+        }
+    }
+
+    #[test]
     fn the_environment_wins_over_the_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("own.toml");
@@ -315,6 +473,8 @@ mod tests {
             ("\nconcurrency = -1\n", "own.toml:2: concurrency is -1; allowed is a whole number of 0 or more"),
             ("\nconcurrency = 0\n", "own.toml:2: concurrency is 0; allowed is 1 to 10000"),
             ("log_format = \"xml\"\n", "own.toml:1: log_format is \"xml\"; allowed is text or json"),
+            ("database_pooler = \"session\"\n", "own.toml:1: database_pooler is \"session\"; allowed is none or transaction"),
+            ("database_direct_url = \"here\"\n", "own.toml:1: database_direct_url is not such a URL"),
             ("worker_ttl_s = nan\n", "own.toml:1: worker_ttl_s is NaN; allowed is 3 to 3600 seconds"),
             ("listen = \"\"\n", "own.toml:1: listen is empty; allowed is host:port"),
         ] {

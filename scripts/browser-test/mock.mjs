@@ -44,6 +44,10 @@ class World {
     this.listeners = new Set();
     this.throttles = new Map();
     this.cancelled = new Set();
+    this.lanes = new Map();
+    this.dead = [];
+    this.crons = [];
+    this.paused = null;
     const now = Math.floor(Date.now() / 1000);
     this.now = now - HISTORY_S;
     this.clock = PHASES[phase] - HISTORY_S;
@@ -57,13 +61,23 @@ class World {
   }
 
   populate() {
-    const base = { burst: 1, window: 1, min: 1, max: 2000, safe_rps: 5, key_rps: -1, key_burst: 1, on_store_loss: 'closed', valid_until_ms: null, by: 'governor', at_ms: this.now * 1000, why: '' };
+    const base = { burst: 1, window: 1, min: 1, max: 2000, safe_rps: 5, key_rps: -1, key_burst: 1, on_store_loss: 'closed', concurrency: -1, key_concurrency: -1, weight: 1, max_backlog: null, on_backlog: 'signal', valid_until_ms: null, by: 'governor', at_ms: this.now * 1000, why: '' };
     const add = (name, mode, knobs, more = {}) => this.throttles.set(name, { name, mode, parent: null, paused: false, knobs: { ...base, ...knobs }, signals: null, breaker: null, ready: 0, scheduled: 0, running: 0, dead: 0, achieved: 0, share: 0, problems: [], seq: this.seq++, ...more });
     add('reindex', 'auto', { rps: 240 }, { ready: 42000, breaker: 'closed', limiting: 'search-load', reason: '', signals: { 'search-load': { value: 0.9, setpoint: 1, trip: 2 }, 'store-latency': { value: 40, setpoint: 80, trip: 240 } } });
     add('notify.sms', 'auto', { rps: 28, min: 0.5, max: 100, safe_rps: 1, key_rps: 1, on_store_loss: 'local' }, { parent: 'notify', ready: 310, scheduled: 12, dead: 3, breaker: 'closed', limiting: 'idle', reason: '', signals: { 'provider-429': { value: 0.01, setpoint: 0.02, trip: 0.2 } } });
     add('webhooks', 'manual', { rps: 50, by: 'tom', why: 'customer asked for more', key_rps: 2 }, { ready: 1204, scheduled: 31, dead: 2 });
     add('mail.import', 'manual', { rps: 5, by: 'redis-cli', why: '' }, { ready: 87, problems: [{ field: 'rps', message: '"ten" is not a number; running at safe_rps 5' }], bad: true });
     add('default', 'off', { rps: -1, by: '' }, { ready: 0 });
+    const lane = (key, depth, oldest, more = {}) => ({ key, depth, oldest_ready_s: depth ? oldest : null, weight: 1, paused: null, first_seen: iso(this.now - 86400 * 3), ...more });
+    this.lanes.set('webhooks', [
+      lane('customer-7', 611, 5400, { paused: { until: iso(this.now + HISTORY_S + 540), why: '429 from hooks.example.com' } }),
+      ...Array.from({ length: 130 }, (_, i) => lane(`customer-${100 + i}`, 130 - i, 40 + i, i === 3 ? { weight: 2.5 } : {})),
+      lane('', 4, 2),
+    ]);
+    this.dead = Array.from({ length: 70 }, (_, i) => ({ id: 7600000900 - i, kind: i % 4 ? 'http' : 'mail', throttle: i % 4 ? 'webhooks' : 'notify.sms', key: `customer-${i % 9}`, state: 'dead', priority: 1, attempt: 10, max_attempts: 10, cost: 1,
+      created_at: iso(this.now - 400 * i), due_at: null, last_error: i % 3 ? 'POST https://hooks.example.com/in answered 502 Bad Gateway' : 'https://old.example.org: certificate has expired' }));
+    const cron = (name, expression, more) => ({ name, expression, time_zone: 'Europe/Berlin', kind: 'http', throttle: 'default', key: '', paused: false, next_at: iso(this.now + HISTORY_S + 5000), last_at: iso(this.now - 80000), last_job_id: 7600000123, problem: null, ...more });
+    this.crons = [cron('nightly-report', '30 2 * * MON-FRI'), cron('sweep', '*/5 * * * *', { time_zone: 'UTC', next_at: iso(this.now + HISTORY_S + 90), key: 'house' }), cron('import', '@hourly', { paused: true, next_at: null, problem: 'there is no kind "imprt"; known kinds: http, reindex' })];
   }
 
   /** One second of the world. */
@@ -193,14 +207,14 @@ class World {
   tick() {
     const throttles = {};
     for (const t of this.throttles.values()) {
-      throttles[t.name] = { rps: t.knobs.rps, effective_rps: this.effective(t), achieved_rps: Math.max(0, t.achieved), limiting_share: t.share, mode: t.mode, state: this.state(t), breaker: t.breaker, ready: Math.round(t.ready), running: t.running, dead: t.dead, signals: Object.fromEntries(this.signals(t).map(({ name, value, setpoint, trip, age_s, stale }) => [name, { value, setpoint, trip, age_s, stale }])) };
+      throttles[t.name] = { rps: t.knobs.rps, effective_rps: this.effective(t), achieved_rps: Math.max(0, t.achieved), limiting_share: t.share, mode: t.mode, state: this.state(t), breaker: t.breaker, ready: Math.round(t.ready), running: t.running, dead: t.dead, oldest_ready_s: t.ready > 0 ? 95 + t.ready / 50 : null, signals: Object.fromEntries(this.signals(t).map(({ name, value, setpoint, trip, age_s, stale }) => [name, { value, setpoint, trip, age_s, stale }])) };
     }
-    return { at: this.now, throttles, running_total: [...this.throttles.values()].reduce((n, t) => n + t.running, 0), workers: this.empty ? 1 : 3 };
+    return { at: this.now, throttles, running_total: [...this.throttles.values()].reduce((n, t) => n + t.running, 0), workers: this.empty ? 1 : 3, depth_age_s: 1.2 };
   }
 
   show(t) {
     return { name: t.name, mode: t.mode, parent: t.parent, paused: t.paused, seq: t.seq, knobs: t.knobs, effective_rps: this.effective(t), achieved_rps: t.achieved, limiting_share: t.share, state: this.state(t), problems: t.problems,
-      depth: { ready: Math.round(t.ready), scheduled: t.scheduled, running: t.running, dead: t.dead, at: iso(this.now) },
+      depth: { ready: Math.round(t.ready), scheduled: t.scheduled, running: t.running, dead: t.dead, oldest_ready_s: t.ready > 0 ? 95 + t.ready / 50 : null, at: iso(this.now - 1) },
       governor: t.signals && { breaker: t.breaker, limiting: t.limiting, reason: t.reason, at: iso(t.decidedAt ?? this.now), signals: this.signals(t) } };
   }
 
@@ -339,6 +353,70 @@ export async function startMock({ port = 0, phase = 'steady', empty = false, tok
       if (p === '/api/v1/failures') return send(200, { failures: world.failures.slice(0, limit) });
       if (p === '/api/v1/audit') return send(200, { entries: world.audit.slice(0, limit) });
       if (p === '/api/v1/workers') return send(200, { workers: [] });
+      if (p === '/api/v1/jobs' && url.searchParams.get('state') === 'dead') {
+        const match = (job) => ['throttle', 'kind', 'key'].every((name) => !url.searchParams.get(name) || job[name] === url.searchParams.get(name));
+        const rest = world.dead.filter(match).filter((job) => job.id < Number(url.searchParams.get('before') ?? Infinity));
+        const page = rest.slice(0, limit);
+        url.searchParams.set('before', String(page.at(-1)?.id ?? 0));
+        return send(200, { jobs: page, next: rest.length > limit ? `${p}${url.search}` : null });
+      }
+      if (p === '/api/v1/dead/requeue' || p === '/api/v1/dead/discard') {
+        const order = JSON.parse(text);
+        const like = (order.error_like ?? '%').replaceAll('%', '').replaceAll('\\', '');
+        const match = (job) => ['throttle', 'kind', 'key'].every((name) => !order[name] || job[name] === order[name]) && job.last_error.includes(like);
+        const found = world.dead.filter(match).slice(0, order.dry_run ? 10_000 : 20);
+        if (!order.dry_run) world.dead = world.dead.filter((job) => !found.includes(job));
+        const more = world.dead.some(match) && !order.dry_run;
+        return send(200, { jobs: found.length, requested: 0, dry_run: Boolean(order.dry_run), more, next: more ? 'on' : null });
+      }
+      if (p === '/api/v1/pause' || p === '/api/v1/resume') {
+        const order = text ? JSON.parse(text) : {};
+        if (request.method === 'POST') world.paused = p.endsWith('pause') ? { since: iso(world.now), by: order.by ?? 'api', why: order.why ?? '' } : null;
+        return send(200, { paused: world.paused, changed: request.method === 'POST' });
+      }
+      if (p === '/api/v1/crons') return send(200, { crons: world.crons });
+      const cron = p.match(/^\/api\/v1\/crons\/([^/]+)(?:\/(run|pause|resume))?$/);
+      if (cron) {
+        const one = world.crons.find((c) => c.name === decodeURIComponent(cron[1]));
+        if (!one) return refuse(problem(404, 'no such schedule'));
+        if (request.method === 'DELETE') {
+          world.crons = world.crons.filter((c) => c !== one);
+          return send(204, '');
+        }
+        if (cron[2] === 'run') return send(201, { id: 7600000777, duplicate: false });
+        if (cron[2]) Object.assign(one, { paused: cron[2] === 'pause', next_at: cron[2] === 'pause' ? null : iso(world.now + 3600) });
+        return send(200, one);
+      }
+      const lanes = p.match(/^\/api\/v1\/throttles\/([^/]+)\/lanes$/);
+      if (lanes) {
+        const name = decodeURIComponent(lanes[1]);
+        const wanted = url.searchParams.get('key');
+        const all = (world.lanes.get(name) ?? []).map((lane) => ({ ...lane, counted_at: iso(world.now - 2) }))
+          .filter((lane) => wanted === null || lane.key === (wanted === '-' ? '' : wanted));
+        if (url.searchParams.get('order') === 'key') all.sort((a, b) => (a.key < b.key ? -1 : 1));
+        else all.sort((a, b) => b.depth - a.depth);
+        const from = Number(url.searchParams.get('after') ?? 0);
+        url.searchParams.set('after', String(from + limit));
+        return send(200, { throttle: name, at: iso(world.now), lanes: all.slice(from, from + limit), next: all.length > from + limit ? `${p}${url.search}` : null });
+      }
+      const lane = p.match(/^\/api\/v1\/throttles\/([^/]+)\/keys\/([^/]+)(?:\/(pause|resume|jobs))?$/);
+      if (lane) {
+        const key = lane[2] === '-' ? '' : decodeURIComponent(lane[2]);
+        const one = (world.lanes.get(decodeURIComponent(lane[1])) ?? []).find((l) => l.key === key);
+        if (!one) return refuse(problem(404, 'no such lane'));
+        const order = text ? JSON.parse(text) : {};
+        if (lane[3] === 'pause') one.paused = { until: iso(world.now + order.seconds), why: order.why ?? '' };
+        if (lane[3] === 'resume') one.paused = null;
+        if (lane[3] === 'jobs') {
+          const dry = url.searchParams.get('dry_run') === 'true';
+          const jobs = dry ? one.depth : Math.min(one.depth, 300);
+          if (!dry) one.depth -= jobs;
+          if (one.depth === 0) one.oldest_ready_s = null;
+          return send(200, { jobs, requested: 0, dry_run: dry, more: false, next: !dry && one.depth > 0 ? 'on' : null });
+        }
+        if (request.method === 'PATCH') one.weight = order.weight;
+        return send(200, { ...one, until: one.paused?.until ?? null, waiting: { jobs: one.depth, more: false } });
+      }
       if (p === '/api/v1/jobs') return send(200, { jobs: world.jobs(), next: null });
       let match = p.match(/^\/api\/v1\/jobs\/(\d+)(\/retry)?$/);
       if (match) {

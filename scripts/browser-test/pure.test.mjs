@@ -5,6 +5,7 @@ import { test } from 'node:test';
 
 import * as format from '../../src/api/dashboard/format.js';
 import * as knobs from '../../src/api/dashboard/knobs.js';
+import { deadFilter, keyPath, laneState, walk } from '../../src/api/dashboard/operate.js';
 import { plot, ratio, spread } from '../../src/api/dashboard/plot.js';
 import { deciderOf, spans } from '../../src/api/dashboard/ribbons.js';
 import { Ring } from '../../src/api/dashboard/ring.js';
@@ -195,4 +196,36 @@ test('the_audit_line_says_what_who_when_and_why', () => {
 test('an_open_breaker_goes_before_a_stopped_rate', () => {
   assert.deepEqual(standing({ state: 'stopped', breaker: 'open' }), { text: 'breaker open', tone: 'alarm' });
   assert.equal(standing({ state: 'flowing', breaker: null }).tone, 'calm');
+});
+
+test('a_lane_without_a_key_has_a_path_too', () => {
+  assert.equal(keyPath('a/b', ''), '/api/v1/throttles/a%2Fb/keys/-');
+  assert.equal(keyPath('t', '--'), '/api/v1/throttles/t/keys/---');
+  assert.equal(keyPath('t', 'x/ü'), '/api/v1/throttles/t/keys/x%2F%C3%BC');
+});
+
+test('a_pause_is_told_with_its_end_and_its_reason', () => {
+  assert.equal(laneState({ paused: null }, NOW), '');
+  assert.match(laneState({ paused: { until: iso(NOW + 60), why: '429' } }, NOW), /^paused until \d\d:\d\d:\d\d: 429$/);
+});
+
+test('what_a_person_types_as_an_error_stands_for_itself', () => {
+  const nothing = { throttle: '', kind: '', key: '', error: '' };
+  assert.deepEqual(deadFilter(nothing), { error_like: '%' });
+  assert.deepEqual(deadFilter({ ...nothing, throttle: 't' }), { throttle: 't' });
+  assert.deepEqual(deadFilter({ ...nothing, error: '100% of a_b' }), { error_like: '%100\\% of a\\_b%' });
+});
+
+test('a_walk_goes_on_until_everything_was_seen', async () => {
+  const answers = [{ jobs: 5, next: 'a' }, { jobs: 0, next: 'b' }, { jobs: 2, next: null }];
+  const starts = [];
+  const told = [];
+  const jobs = await walk(async (start) => { starts.push(start); return answers[starts.length - 1]; }, (n) => told.push(n));
+  assert.deepEqual([jobs, starts, told], [7, [null, 'a', 'b'], [5, 5]]);
+});
+
+test('an_optional_knob_is_emptied_and_a_needed_one_is_not', () => {
+  const current = { max_backlog: 100, rps: 5 };
+  assert.deepEqual(knobs.readEdits({ max_backlog: ' ', rps: '' }, current), { body: { max_backlog: null }, errors: { rps: 'a number is needed here' } });
+  assert.deepEqual(knobs.readEdits({ max_backlog: '' }, { max_backlog: null }).body, {});
 });

@@ -411,6 +411,79 @@ async function mockChecks(page, mock, url) {
     await page.until('the retried job', `[...document.querySelectorAll('#failures button')].some((b) => b.textContent === 'Ready again')`);
   });
 
+  const answer = async (fields, action) => {
+    await page.until('the question', `document.querySelector('dialog.ask')?.open`);
+    for (const [name, value] of Object.entries({ by: 'browser-test', ...fields })) {
+      await page.evaluate(`document.querySelector('dialog.ask [name=${name}]').value = ${JSON.stringify(value)}`);
+    }
+    await page.evaluate(`[...document.querySelectorAll('dialog.ask button')].find((b) => b.textContent.startsWith(${JSON.stringify(action)})).click()`);
+    await page.until('the answer taken', `!document.querySelector('dialog.ask').open`);
+  };
+
+  await check('the lanes of a throttle: depth, age, pause, weight, and emptying one', async () => {
+    const lanes = `${panelOf('webhooks')}.querySelector('.lanes')`;
+    const row = (key) => `[...${lanes}.querySelectorAll('tbody tr')].find((r) => r.firstChild.textContent === '${key}')`;
+    await page.evaluate(`${lanes}.open = true`);
+    await page.until('the deepest lane first', `${lanes}.querySelector('tbody tr td')?.textContent === 'customer-7' && /counted 2 s ago/.test(${lanes}.querySelector('summary').textContent)`);
+    const faults = [];
+    if (!(await page.evaluate(`/paused until .*429 from/.test(${row('customer-7')}.textContent) && /90 min|1 h 30 min/.test(${row('customer-7')}.textContent)`))) faults.push('the pause or the age is not told');
+    await page.evaluate(`${lanes}.scrollIntoView({ block: 'start' }), scrollBy(0, -80)`);
+    await shot(page, 'lanes', false);
+    await page.evaluate(`[...${lanes}.querySelectorAll('button')].find((b) => b.textContent === 'More lanes').click()`);
+    await page.until('the second page', `${lanes}.querySelectorAll('tbody tr').length === 100`);
+    await page.evaluate(`[...${row('customer-7')}.querySelectorAll('button')].find((b) => b.textContent === 'Resume').click()`);
+    await page.until('the end of the pause', `!/paused/.test(${row('customer-7')}.textContent)`);
+    await page.evaluate(`[...${row('customer-7')}.querySelectorAll('button')].find((b) => b.textContent === 'Pause …').click()`);
+    await answer({ minutes: '5', why: 'they asked' }, 'Pause');
+    await page.until('the pause', `/paused until .*they asked/.test(${row('customer-7')}.textContent)`);
+    await page.evaluate(`${row('customer-100')}.querySelector('button.link').click()`);
+    await page.until('the question', `document.querySelector('dialog.ask')?.open`);
+    await shot(page, 'question', false);
+    faults.push(...(await page.evaluate(POOR_CONTRAST)));
+    await answer({ weight: '3' }, 'Set');
+    await page.until('the weight', `${row('customer-100')}.querySelector('button.link').textContent === '3'`);
+    await page.evaluate(`[...${row('customer-7')}.querySelectorAll('button')].find((b) => b.textContent === 'Empty …').click()`);
+    await answer({}, 'Cancel 611 waiting jobs');
+    await page.until('the end of it', `/Cancelled 611 jobs/.test(${lanes}.textContent)`);
+    return faults;
+  });
+
+  await check('dead letters: filtered, and all that match requeued', async () => {
+    await page.evaluate(`document.querySelector('#dead-filter [name=error]').value = 'certificate', document.querySelector('#dead-filter').requestSubmit(), true`);
+    await page.until('the filtered rows', `document.querySelectorAll('#dead tr').length === 24`);
+    await page.evaluate(`document.getElementById('dead-title').scrollIntoView(), scrollBy(0, -80)`);
+    await shot(page, 'dead', false);
+    await page.evaluate(`document.getElementById('dead-requeue').click()`);
+    await answer({}, 'Requeue all');
+    await page.until('what was done', `document.getElementById('dead-note').textContent === 'Requeued 24.'`);
+    return page.evaluate(`document.querySelectorAll('#dead tr').length`).then((rows) => (rows === 0 ? [] : [`${rows} rows are left`]));
+  });
+
+  await check('schedules: told with their next time, run, paused and deleted', async () => {
+    const row = (name) => `[...document.querySelectorAll('#crons tr')].find((r) => r.querySelector('b').textContent === '${name}')`;
+    const press = (name, text) => page.evaluate(`[...${row(name)}.querySelectorAll('button')].find((b) => b.textContent === '${text}').click()`);
+    await page.until('the next time', `/in \\d/.test(${row('nightly-report')}.textContent)`);
+    await page.evaluate(`document.getElementById('crons-title').scrollIntoView(), scrollBy(0, -80)`);
+    await shot(page, 'crons', false);
+    await press('sweep', 'Run now');
+    await page.until('the job', `/Made job/.test(document.getElementById('crons-note').textContent)`);
+    await press('sweep', 'Pause');
+    await page.until('the pause', `/paused/.test(${row('sweep')}.textContent)`);
+    await press('import', 'Delete …');
+    await answer({}, 'Delete');
+    await page.until('that it is gone', `!${row('import')}`);
+  });
+
+  await check('everything is paused and resumed from the header', async () => {
+    await page.evaluate(`document.getElementById('pause-all').click()`);
+    await answer({ why: 'the database moves' }, 'Pause everything');
+    await page.until('the notice', `/paused by browser-test .*the database moves/.test(document.getElementById('all-paused').textContent)`);
+    await page.evaluate('scrollTo(0, 0)');
+    await shot(page, 'all-paused', false);
+    await page.evaluate(`document.getElementById('pause-all').click()`);
+    await page.until('that it goes on', `document.getElementById('all-paused').hidden && document.getElementById('pause-all').textContent === 'Pause everything'`);
+  });
+
   await check('a broken stream is said with the age of the data, and comes back', async () => {
     provoked.push(/net::ERR_|status of 503|status of 401/);
     mock.steer({ fail: 'down' });

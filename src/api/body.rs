@@ -36,6 +36,12 @@ pub async fn json_or_empty(request: Request, bytes_max: usize) -> Result<Value, 
     json(request, bytes_max).await
 }
 
+/// As [`json_or_empty`], with `null` read as an empty object as well; for changes that need no field.
+pub async fn json_or_nothing(request: Request, bytes_max: usize) -> Result<Value, Problem> {
+    let value = json_or_empty(request, bytes_max).await?;
+    Ok(if value.is_null() { Value::Object(serde_json::Map::new()) } else { value })
+}
+
 /// Only a body that says it is JSON is read: a page of another site cannot send that without the browser asking first.
 fn media(headers: &HeaderMap) -> Result<(), Problem> {
     let named = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();

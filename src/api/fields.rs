@@ -2,6 +2,7 @@
 
 use std::ops::RangeInclusive;
 
+use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -102,6 +103,17 @@ impl<'e> Fields<'e> {
         self.errors.body(at, message);
     }
 
+    /// Whether a field is given and not `null`.
+    pub fn has(&self, name: &str) -> bool {
+        self.map.get(name).is_some_and(|value| !value.is_null())
+    }
+
+    /// Notes that the object as a whole is wrong.
+    pub fn wrong_whole(&mut self, message: impl Into<String>) {
+        let at = self.at.clone();
+        self.errors.body(at, message);
+    }
+
     /// Notes that something below `name` is wrong; `below` is a JSON pointer of its own or empty.
     pub fn wrong_below(&mut self, name: &str, below: &str, message: impl Into<String>) {
         let at = format!("{}{below}", pointer(&self.at, name));
@@ -171,10 +183,58 @@ impl<'e> Fields<'e> {
         }
     }
 
+    /// True or false; `None` if it is absent or was noted as wrong.
+    pub fn flag(&mut self, name: &str) -> Option<bool> {
+        let value = self.take(name)?;
+        if !value.is_boolean() {
+            self.wrong(name, format!("{} is not a truth value; allowed: true or false", describe(&value)));
+        }
+        value.as_bool()
+    }
+
+    /// A time; `None` if it is absent, `null` or was noted as wrong.
+    pub fn time(&mut self, name: &str) -> Option<Timestamp> {
+        let value = self.take_nullable(name)?;
+        let parsed = value.as_str().and_then(time_of);
+        if parsed.is_none() {
+            self.wrong(name, format!("{} is not a time; allowed: {TIME}", describe(&value)));
+        }
+        parsed
+    }
+
+    /// One of a few words; `None` if it is absent, `null` or was noted as wrong.
+    pub fn word<T: Copy>(&mut self, name: &str, words: &[(&str, T)]) -> Option<T> {
+        let value = self.take_nullable(name)?;
+        let found = value.as_str().and_then(|text| words.iter().find(|(word, _)| *word == text)).map(|(_, found)| *found);
+        if found.is_none() {
+            let names: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+            let message = match value.as_str() {
+                Some(text) => unknown(text, "value", &names),
+                None => format!("{} is not a text; allowed: {}", describe(&value), list(&names)),
+            };
+            self.wrong(name, message);
+        }
+        found
+    }
+
+    /// A text as [`Self::text`], with JSON's `null` read as absent.
+    pub fn text_or_null(&mut self, name: &str, bytes: RangeInclusive<usize>) -> Option<String> {
+        let value = self.take_nullable(name)?;
+        self.text_of(name, value, bytes)
+    }
+
     /// What is left after the known fields were taken (unknown ones were noted already).
     pub fn rest(self) -> Map<String, Value> {
         self.map
     }
+}
+
+/// How times are written.
+pub const TIME: &str = "an RFC 3339 time with an offset, such as 2030-01-31T09:30:00Z or 2030-01-31T09:30:00+01:00";
+
+/// The time that a text names, if it is one that Postgres can hold.
+pub fn time_of(text: &str) -> Option<Timestamp> {
+    text.parse::<Timestamp>().ok().filter(|at| at.as_second() > -200_000_000_000)
 }
 
 /// The JSON pointer of `name` below `at`.

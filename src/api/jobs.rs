@@ -1,4 +1,4 @@
-//! Jobs: enqueue, look, cancel, retry.
+//! Jobs: enqueue, search, look.
 
 use std::collections::BTreeSet;
 
@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::fields::Place;
 use super::jobs_input::{self, KEY_BYTES_MAX, KIND_BYTES_MAX, Known};
+use super::metrics::BacklogAnswer;
 use super::postgres;
 use super::problem::{Code, Problem};
 use super::query::Query;
@@ -19,11 +20,30 @@ use super::state::App;
 use super::waiting::{self, Waiting};
 use super::within::{MANY, ONE, within};
 use super::{body, clock};
-use crate::jobs::{CancelAnswer, Detail, Filter, NewJob, Queue, RetryAnswer, State as JobState, Summary};
+use crate::jobs::{Attempt, Backlog, Detail, Enqueued, Filter, NewJob, Queue, State as JobState, Summary};
 use crate::throttle::{self, Ask, LaneAsk, Name, Store};
 
 /// Throttles of a batch that are looked up for its warnings.
 const WARNED_THROTTLES_MAX: usize = 100;
+
+/// What `state` may be in a search: a state, or any of those in which a job has ended.
+const SEARCHED: [(&str, Searched); 8] = [
+    ("scheduled", Searched::In(JobState::Scheduled)),
+    ("ready", Searched::In(JobState::Ready)),
+    ("running", Searched::In(JobState::Running)),
+    ("retryable", Searched::In(JobState::Retryable)),
+    ("completed", Searched::In(JobState::Completed)),
+    ("cancelled", Searched::In(JobState::Cancelled)),
+    ("dead", Searched::In(JobState::Dead)),
+    ("ended", Searched::Ended),
+];
+
+/// The state that a search asks for.
+#[derive(Clone, Copy)]
+enum Searched {
+    In(JobState),
+    Ended,
+}
 
 /// States by their words.
 const STATES: [(&str, JobState); 7] = [
@@ -54,6 +74,10 @@ pub struct Accepted {
     job: Detail,
     /// True if no new job was made.
     duplicate: bool,
+    /// True if the job that waited was given what was sent.
+    replaced: bool,
+    /// Where the lane holds more ready jobs than the throttle's `max_backlog`: the sign to send less.
+    backlog: Option<Backlog>,
     /// What the sender should know, e.g. that the throttle does not exist yet.
     warnings: Vec<String>,
 }
@@ -74,14 +98,27 @@ pub struct Ticket {
     id: i64,
     /// True if no new job was made.
     duplicate: bool,
+    /// True if the job that waited was given what was sent.
+    replaced: bool,
+    /// Where the lane holds more ready jobs than the throttle's `max_backlog`: the sign to send less.
+    backlog: Option<Backlog>,
 }
 
 /// A page of jobs.
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct Jobs {
-    /// Newest first.
+    /// Newest first. A page may be short, or empty, though more follow.
     jobs: Vec<Summary>,
-    /// Where the next page is; also in the Link header.
+    /// Where the next page is; also in the Link header. Absent when everything was looked at.
+    next: Option<String>,
+}
+
+/// Finished attempts of a job.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct Attempts {
+    /// Newest first.
+    attempts: Vec<Attempt>,
+    /// Where the next page is.
     next: Option<String>,
 }
 
@@ -91,13 +128,17 @@ pub struct Jobs {
         (status = 201, body = Accepted, description = "The job was enqueued.", headers(("Location" = String, description = "The job."))),
         (status = 200, body = Accepted, description = "Its unique key is taken; this is the job that holds it.")))]
 pub async fn enqueue(State(app): State<App>, request: Request) -> Result<impl IntoResponse, Problem> {
+    let trace = traceparent(request.headers());
     let value = body::json(request, body::ONE_BYTES_MAX).await?;
-    let elsewhere = kinds_elsewhere(&app, &value).await;
+    let elsewhere = kinds_elsewhere(&app, &value).await?;
     let known = Known { here: &app.deps.kinds, elsewhere: &elsewhere };
-    let job = jobs_input::one(value, &known).map_err(|errors| Problem::fields(Code::InvalidFields, errors))?;
+    let mut job = jobs_input::one(value, &known).map_err(|errors| Problem::fields(Code::InvalidFields, errors))?;
+    job.traceparent = job.traceparent.or(trace);
     let warnings = warnings(&app, std::iter::once(job.throttle.as_str())).await;
 
-    let enqueued = within(ONE, app.deps.queue.enqueue(std::slice::from_ref(&job))).await?;
+    let asked = async { app.deps.queue.enqueue(std::slice::from_ref(&job)).await.map_err(|error| refused(&app, error, false)) };
+    let enqueued = within(ONE, asked).await?;
+    note_backlogs(&app, &enqueued);
 
     let Some(ticket) = enqueued.first() else {
         return Err(Problem::new(Code::Internal, "the queue store answered without a job"));
@@ -107,7 +148,8 @@ pub async fn enqueue(State(app): State<App>, request: Request) -> Result<impl In
     // The job is there, whatever becomes of this look at it.
     let found = within(ONE, app.deps.queue.get(ticket.id)).await.ok().flatten();
     let job = found.unwrap_or_else(|| as_sent(job, ticket.id));
-    Ok((status, [(LOCATION, location)], Json(Accepted { job, duplicate: ticket.duplicate, warnings })))
+    let Enqueued { duplicate, replaced, backlog, .. } = *ticket;
+    Ok((status, [(LOCATION, location)], Json(Accepted { job, duplicate, replaced, backlog, warnings })))
 }
 
 /// Enqueues up to 10,000 jobs, all or none.
@@ -116,55 +158,76 @@ pub async fn enqueue(State(app): State<App>, request: Request) -> Result<impl In
         (status = 201, body = AcceptedBatch, description = "The jobs were enqueued."),
         (status = 200, body = AcceptedBatch, description = "No new job was made: every unique key is taken, or the array is empty.")))]
 pub async fn enqueue_batch(State(app): State<App>, request: Request) -> Result<impl IntoResponse, Problem> {
+    let trace = traceparent(request.headers());
     let value = body::json(request, body::BATCH_BYTES_MAX).await?;
-    let elsewhere = kinds_elsewhere(&app, &value).await;
+    let elsewhere = kinds_elsewhere(&app, &value).await?;
     let known = Known { here: &app.deps.kinds, elsewhere: &elsewhere };
-    let jobs = jobs_input::batch(value, &known).map_err(|errors| Problem::fields(Code::InvalidFields, errors))?;
+    let mut jobs = jobs_input::batch(value, &known).map_err(|errors| Problem::fields(Code::InvalidFields, errors))?;
+    for job in jobs.iter_mut().filter(|job| job.traceparent.is_none()) {
+        job.traceparent.clone_from(&trace);
+    }
     let warnings = warnings(&app, jobs.iter().map(|job| job.throttle.as_str())).await;
 
     let enqueued = if jobs.is_empty() {
         Vec::new()
     } else {
-        let enqueue = async { app.deps.queue.enqueue(&jobs).await.map_err(|error| Problem::from_queue(error, true)) };
+        let enqueue = async { app.deps.queue.enqueue(&jobs).await.map_err(|error| refused(&app, error, true)) };
         within(MANY, enqueue).await?
     };
+    note_backlogs(&app, &enqueued);
 
     let status = if enqueued.iter().all(|ticket| ticket.duplicate) { StatusCode::OK } else { StatusCode::CREATED };
-    let jobs = enqueued.into_iter().map(|ticket| Ticket { id: ticket.id, duplicate: ticket.duplicate }).collect();
+    let ticket = |Enqueued { id, duplicate, replaced, backlog }| Ticket { id, duplicate, replaced, backlog };
+    let jobs = enqueued.into_iter().map(ticket).collect();
     Ok((status, Json(AcceptedBatch { jobs, warnings })))
 }
 
-/// Lists jobs, newest first.
+/// Searches jobs, newest first. A page takes a few tens of milliseconds whatever the filter is, so it may come back short, or
+/// empty, though more follow: go on while there is a `next`.
 #[utoipa::path(get, path = "/api/v1/jobs", operation_id = "list_jobs", tag = "jobs",
     params(
-        ("state" = Option<JobState>, Query, description = "Only jobs in this state."),
+        ("state" = Option<String>, Query, description = "Only jobs in this state; `ended` is completed, cancelled or dead."),
         ("kind" = Option<String>, Query, description = "Only jobs of this kind."),
         ("throttle" = Option<String>, Query, description = "Only jobs of this throttle."),
-        ("key" = Option<String>, Query, description = "Only jobs with this key."),
+        ("key" = Option<String>, Query, description = "Only jobs with this key; `key=` with nothing behind it: jobs without one."),
+        ("created_after" = Option<Timestamp>, Query, description = "Only jobs that were enqueued at this time or later."),
+        ("created_before" = Option<Timestamp>, Query, description = "Only jobs that were enqueued before this time."),
         ("limit" = Option<i64>, Query, description = "At most so many, 1 to 1000; 100 if absent."),
         ("before" = Option<i64>, Query, description = "Only jobs with a smaller id: the cursor.")),
     responses((status = 200, body = Jobs, headers(("Link" = String, description = "The next page, rel=\"next\".")))))]
 pub async fn list(State(app): State<App>, Pairs(pairs): Pairs<Vec<(String, String)>>) -> Result<impl IntoResponse, Problem> {
-    let mut query = Query::open(pairs, &["state", "kind", "throttle", "key", "limit", "before"]);
+    let allowed = ["state", "kind", "throttle", "key", "created_after", "created_before", "limit", "before"];
+    let mut query = Query::open(pairs, &allowed);
+    let searched = query.word("state", &SEARCHED);
     let filter = Filter {
-        state: query.word("state", &STATES),
+        state: searched.and_then(|searched| match searched {
+            Searched::In(state) => Some(state),
+            Searched::Ended => None,
+        }),
+        ended: matches!(searched, Some(Searched::Ended)),
         kind: query.text("kind", KIND_BYTES_MAX),
         throttle: query.text("throttle", throttle::name::MAX_BYTES),
-        key: query.text("key", KEY_BYTES_MAX),
+        key: query.text_or_empty("key", KEY_BYTES_MAX),
+        created_after: query.time("created_after"),
+        created_before: query.time("created_before"),
         before: query.whole("before", 1..=i64::MAX),
         limit: query.whole("limit", 1..=1000).unwrap_or(100),
     };
+    if let (Some(from), Some(to)) = (filter.created_after, filter.created_before)
+        && from >= to
+    {
+        query.wrong("created_after", format!("{from} is not before created_before, {to}"));
+    }
     if !query.errors.is_empty() {
         return Err(Problem::fields(Code::InvalidQuery, query.errors));
     }
-    let jobs = within(MANY, app.deps.queue.list(&filter)).await?;
-    let is_full = i64::try_from(jobs.len()).is_ok_and(|found| found >= filter.limit);
-    let next = jobs.last().filter(|_| is_full).map(|last| next_page(&filter, last.id));
+    let page = within(MANY, app.deps.queue.page(&filter)).await?;
+    let next = page.next.map(|next| next_page(&filter, next));
     let mut headers = HeaderMap::new();
     if let Some(link) = next.as_ref().and_then(|next| HeaderValue::from_str(&format!("<{next}>; rel=\"next\"")).ok()) {
         headers.insert(LINK, link);
     }
-    Ok((headers, Json(Jobs { jobs, next })))
+    Ok((headers, Json(Jobs { jobs: page.jobs, next })))
 }
 
 /// Shows a job: its state, its attempts and, while it waits, why and until when.
@@ -175,53 +238,69 @@ pub async fn show(State(app): State<App>, Path(id): Path<String>) -> Result<Json
     Ok(Json(view(&app, found(&app, id).await?).await))
 }
 
-/// Cancels a job: a waiting one at once, a running one as soon as its handler stops.
-#[utoipa::path(delete, path = "/api/v1/jobs/{id}", operation_id = "cancel_job", tag = "jobs", params(("id" = i64, Path, description = "Its number.")),
-    responses(
-        (status = 200, body = JobView, description = "It is cancelled."),
-        (status = 202, body = JobView, description = "It runs; its handler has been asked to stop.")))]
-pub async fn cancel(State(app): State<App>, Path(id): Path<String>) -> Result<impl IntoResponse, Problem> {
+/// Lists the finished attempts of a job, newest first.
+#[utoipa::path(get, path = "/api/v1/jobs/{id}/attempts", operation_id = "list_attempts", tag = "jobs",
+    params(
+        ("id" = i64, Path, description = "Its number."),
+        ("limit" = Option<i64>, Query, description = "At most so many, 1 to 1000; 100 if absent."),
+        ("before" = Option<Timestamp>, Query, description = "Only attempts that ended before this time: the cursor.")),
+    responses((status = 200, body = Attempts)))]
+pub async fn attempts(
+    State(app): State<App>,
+    Path(id): Path<String>,
+    Pairs(pairs): Pairs<Vec<(String, String)>>,
+) -> Result<Json<Attempts>, Problem> {
     let id = id_of(&id)?;
-    let status = match within(ONE, app.deps.queue.cancel(id)).await? {
-        CancelAnswer::Cancelled | CancelAnswer::Ended(JobState::Cancelled) => StatusCode::OK,
-        CancelAnswer::Requested => StatusCode::ACCEPTED,
-        CancelAnswer::Ended(state) => {
-            return Err(Problem::new(
-                Code::WrongState,
-                format!("job {id} is {} already, so it cannot be cancelled", word(state)),
-            ));
-        }
-        CancelAnswer::NotFound => return Err(Problem::job_not_found(id)),
-    };
-    Ok((status, Json(view(&app, found(&app, id).await?).await)))
-}
-
-/// Makes a dead, retryable or scheduled job ready now.
-#[utoipa::path(post, path = "/api/v1/jobs/{id}/retry", operation_id = "retry_job", tag = "jobs", params(("id" = i64, Path, description = "Its number.")),
-    responses((status = 200, body = JobView)))]
-pub async fn retry(State(app): State<App>, Path(id): Path<String>) -> Result<Json<JobView>, Problem> {
-    let id = id_of(&id)?;
-    match within(ONE, app.deps.queue.retry(id)).await? {
-        RetryAnswer::Ready => Ok(Json(view(&app, found(&app, id).await?).await)),
-        RetryAnswer::Refused(state) => {
-            let detail = format!("job {id} is {}; only dead, retryable and scheduled jobs can be retried", word(state));
-            Err(Problem::new(Code::WrongState, detail))
-        }
-        RetryAnswer::NotFound => Err(Problem::job_not_found(id)),
+    let mut query = Query::open(pairs, &["limit", "before"]);
+    let limit = query.whole("limit", 1..=1000).unwrap_or(100);
+    let before = query.time("before");
+    if !query.errors.is_empty() {
+        return Err(Problem::fields(Code::InvalidQuery, query.errors));
     }
+    let attempts = within(ONE, app.deps.queue.attempts(id, before, limit)).await?;
+    if attempts.is_empty() {
+        found(&app, id).await?;
+    }
+    let is_full = i64::try_from(attempts.len()).is_ok_and(|found| found >= limit);
+    let next = attempts
+        .last()
+        .filter(|_| is_full)
+        .map(|last| format!("/api/v1/jobs/{id}/attempts?limit={limit}&before={}", last.finished_at));
+    Ok(Json(Attempts { attempts, next }))
 }
 
-/// Kinds that other processes run; asked only when the request names one that is not known here.
-async fn kinds_elsewhere(app: &App, body: &Value) -> Vec<String> {
+/// The sender's trace. A header that is not one is no reason to refuse the job: whoever traces begins a new trace then.
+fn traceparent(headers: &HeaderMap) -> Option<String> {
+    let text = headers.get("traceparent")?.to_str().ok()?;
+    NewJob::is_traceparent(text).then(|| text.to_owned())
+}
+
+/// What the queue refused, as a problem; full lanes are counted.
+fn refused(app: &App, error: crate::jobs::Error, batch: bool) -> Problem {
+    if let crate::jobs::Error::Full { .. } = &error {
+        app.http.note_backlog(BacklogAnswer::Rejected, 1);
+    }
+    Problem::from_queue(error, batch)
+}
+
+/// Counts the jobs that were taken although their lane was over its cap.
+fn note_backlogs(app: &App, enqueued: &[Enqueued]) {
+    let over = enqueued.iter().filter(|ticket| ticket.backlog.is_some()).count();
+    app.http.note_backlog(BacklogAnswer::Signalled, over as u64);
+}
+
+/// Kinds that other processes run; asked only when the request names one that is not known here. Where the store cannot be
+/// asked, nobody can say that the kind is wrong.
+pub(super) async fn kinds_elsewhere(app: &App, body: &Value) -> Result<Vec<String>, Problem> {
     if jobs_input::kinds_named(body).all(|kind| app.deps.kinds.get(kind).is_some()) {
-        return Vec::new();
+        return Ok(Vec::new());
     }
-    within(ONE, postgres::read_kinds(&app.deps.queue.pool)).await.unwrap_or_default()
+    within(ONE, postgres::read_kinds(&app.deps.queue.pool)).await
 }
 
 /// What the sender should know about the throttles it names. A store that does not answer warns of nothing: the jobs are
 /// kept in Postgres whatever Redis does.
-async fn warnings<'a>(app: &App, throttles: impl Iterator<Item = &'a str>) -> Vec<String> {
+pub(super) async fn warnings<'a>(app: &App, throttles: impl Iterator<Item = &'a str>) -> Vec<String> {
     let distinct: BTreeSet<&str> = throttles.collect();
     let mut warnings = Vec::new();
     for name in distinct.into_iter().take(WARNED_THROTTLES_MAX).filter_map(|name| Name::new(name).ok()) {
@@ -236,11 +315,13 @@ async fn warnings<'a>(app: &App, throttles: impl Iterator<Item = &'a str>) -> Ve
     warnings
 }
 
-async fn found(app: &App, id: i64) -> Result<Detail, Problem> {
+/// A job that must exist.
+pub async fn found(app: &App, id: i64) -> Result<Detail, Problem> {
     within(ONE, app.deps.queue.get(id)).await?.ok_or_else(|| Problem::job_not_found(id))
 }
 
-async fn view(app: &App, detail: Detail) -> JobView {
+/// The job as the API shows it.
+pub async fn view(app: &App, detail: Detail) -> JobView {
     let waiting = why_job_waits(&app.deps.queue, &*app.deps.throttles, &detail).await;
     JobView { detail, waiting }
 }
@@ -251,22 +332,27 @@ pub async fn why_job_waits(queue: &Queue, throttles: &dyn Store, detail: &Detail
     if job.state != JobState::Ready {
         return waiting::for_its_time(job).or_else(|| waiting::for_its_handler(detail));
     }
+    if let Ok(Some(pause)) = within(ONE, queue.paused()).await {
+        return Some(waiting::for_everything(&pause));
+    }
     let throttle = Name::new(job.throttle.as_str()).ok()?;
-    let lane = LaneAsk { key: job.key.clone(), want: 1, cost: job.cost };
-    let answer = throttles.peek(&Ask { throttle, lanes: vec![lane] }).await;
+    let lane = LaneAsk { key: job.key.clone(), cost: job.cost, ..LaneAsk::default() };
+    let answer = throttles.peek(&Ask { throttle, lanes: vec![lane], holder: Some(waiting::stranger()) }).await;
     // Where the workers cannot be read, nothing is claimed about them.
     let is_handled = within(ONE, postgres::read_live_kinds(&queue.pool)).await.map_or(true, |kinds| kinds.contains(&job.kind));
     Some(waiting::for_tokens(job, &answer, is_handled))
 }
 
-fn id_of(text: &str) -> Result<i64, Problem> {
+/// The number in a path, checked.
+pub fn id_of(text: &str) -> Result<i64, Problem> {
     text.parse().ok().filter(|id| *id > 0).ok_or_else(|| {
         let message = format!("{:?} is not the number of a job; allowed: a whole number above 0", super::fields::clipped(text));
         Problem::at(Code::InvalidPath, Place::Path, "id", message)
     })
 }
 
-fn word(state: JobState) -> &'static str {
+/// The word of a state.
+pub fn word(state: JobState) -> &'static str {
     STATES.iter().find(|(_, known)| *known == state).map_or("unknown", |(word, _)| word)
 }
 
@@ -293,7 +379,11 @@ fn as_sent(job: NewJob, id: i64) -> Detail {
         unique: job.unique_key.is_some(),
         attempts: Vec::new(),
         worker: None,
+        heartbeat_at: None,
+        heartbeat_age_s: None,
         started_at: None,
+        timeout_s: job.timeout_s,
+        traceparent: job.traceparent,
         cancelling: false,
         progress: None,
     }
@@ -303,20 +393,26 @@ fn next_page(filter: &Filter, before: i64) -> String {
     let mut page = format!("/api/v1/jobs?limit={}&before={before}", filter.limit);
     let mut add = |name: &str, value: Option<&str>| {
         if let Some(value) = value {
-            page.push('&');
-            page.push_str(name);
-            page.push('=');
-            page.extend(value.bytes().map(|byte| match byte {
-                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => char::from(byte).to_string(),
-                _ => format!("%{byte:02X}"),
-            }));
+            page.push_str(&format!("&{name}={}", encoded(value)));
         }
     };
-    add("state", filter.state.map(word));
+    add("state", if filter.ended { Some("ended") } else { filter.state.map(word) });
     add("kind", filter.kind.as_deref());
     add("throttle", filter.throttle.as_deref());
     add("key", filter.key.as_deref());
+    add("created_after", filter.created_after.map(|at| at.to_string()).as_deref());
+    add("created_before", filter.created_before.map(|at| at.to_string()).as_deref());
     page
+}
+
+/// A text as a part of a URL.
+pub fn encoded(text: &str) -> String {
+    text.bytes()
+        .map(|byte| match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => char::from(byte).to_string(),
+            _ => format!("%{byte:02X}"),
+        })
+        .collect()
 }
 
 #[cfg(test)]

@@ -8,19 +8,40 @@ use crate::jobs::{Kinds, NewJob};
 use crate::throttle::Name;
 
 /// The fields of a job, as in SQL.
-pub const FIELDS: [&str; 10] =
-    ["kind", "args", "throttle", "key", "priority", "run_at", "max_attempts", "unique_key", "unique_for", "cost"];
+pub const FIELDS: [&str; 15] = [
+    "kind",
+    "args",
+    "throttle",
+    "key",
+    "priority",
+    "run_at",
+    "max_attempts",
+    "unique_key",
+    "unique_for",
+    "cost",
+    "traceparent",
+    "timeout",
+    "debounce",
+    "debounce_max",
+    "replace",
+];
 
 /// The longest kind, in bytes.
 pub const KIND_BYTES_MAX: usize = 128;
 /// The longest key and unique key, in bytes.
-pub const KEY_BYTES_MAX: usize = 512;
+pub const KEY_BYTES_MAX: usize = crate::throttle::MAX_KEY_BYTES;
 /// The largest arguments, in bytes of JSON text.
 pub const ARGS_BYTES_MAX: usize = 256 * 1024;
 /// The dearest job, in tokens.
 pub const COST_MAX: f64 = 1e9;
-/// The longest time for which a unique key can stay taken: 366 days, in seconds.
-pub const UNIQUE_FOR_MAX_S: f64 = 366.0 * 86_400.0;
+/// The longest time for which a unique key can stay taken, an attempt may last or a job be held back: 366 days, in seconds.
+pub const SPAN_MAX_S: f64 = 366.0 * 86_400.0;
+/// The shortest time-out of an attempt: what Postgres can tell from none.
+pub const TIMEOUT_MIN_S: f64 = 1e-6;
+/// The longest that one job can stand for a row of them: 3660 days, in seconds.
+pub const DEBOUNCE_MAX_MAX_S: f64 = 10.0 * SPAN_MAX_S;
+/// What a trace parent looks like.
+const TRACEPARENT_EXAMPLE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 /// The most jobs of one batch.
 pub const BATCH_MAX: usize = 10_000;
 
@@ -110,17 +131,28 @@ fn job(value: Value, at: &str, known: &Known<'_>, errors: &mut Errors) -> Option
     if let Some(attempts) = fields.whole("max_attempts", 1..=1000, "") {
         job.max_attempts = attempts as i32;
     }
-    if let Some(value) = fields.take_nullable("unique_key") {
+    let unique_key = fields.take_nullable("unique_key");
+    let is_unique = unique_key.is_some();
+    if let Some(value) = unique_key {
         job.unique_key = fields.text_of("unique_key", value, 1..=KEY_BYTES_MAX);
-    } else if fields.take_nullable("unique_for").is_some() {
-        fields.wrong("unique_for", "it has a meaning only together with unique_key; give both or neither");
     }
-    if let Some(value) = fields.take_nullable("unique_for") {
-        job.unique_for = unique_for(&mut fields, &value);
-    }
+    job.unique_for = span(&mut fields, "unique_for", SPAN_MAX_S);
     if let Some(cost) = fields.positive("cost", COST_MAX, " tokens") {
         job.cost = cost;
     }
+    if let Some(value) = fields.take_nullable("traceparent") {
+        job.traceparent = traceparent(&mut fields, &value);
+    }
+    job.timeout_s = span(&mut fields, "timeout", SPAN_MAX_S);
+    if let Some(timeout_s) = job.timeout_s.filter(|seconds| *seconds < TIMEOUT_MIN_S) {
+        fields.wrong("timeout", format!("{timeout_s} is out of range; allowed: at least {TIMEOUT_MIN_S} seconds"));
+    }
+    job.debounce_s = span(&mut fields, "debounce", SPAN_MAX_S);
+    job.debounce_max_s = span(&mut fields, "debounce_max", DEBOUNCE_MAX_MAX_S);
+    if let Some(replace) = fields.flag("replace") {
+        job.replace = replace;
+    }
+    together(&mut fields, &job, is_unique);
     Some(job)
 }
 
@@ -175,7 +207,8 @@ fn find_nul(value: &Value, at: &str, found: &mut Vec<String>) {
     }
 }
 
-fn run_at(fields: &mut Fields<'_>, value: &Value) -> Option<Timestamp> {
+/// A time to run at.
+pub fn run_at(fields: &mut Fields<'_>, value: &Value) -> Option<Timestamp> {
     const ALLOWED: &str = "allowed: an RFC 3339 time with an offset, such as 2030-01-31T09:30:00Z or 2030-01-31T09:30:00+01:00, from 1970 to ten years from now";
     let Some(text) = value.as_str() else {
         fields.wrong("run_at", format!("{} is not a time; {ALLOWED}", describe(value)));
@@ -188,14 +221,11 @@ fn run_at(fields: &mut Fields<'_>, value: &Value) -> Option<Timestamp> {
     parsed
 }
 
-fn unique_for(fields: &mut Fields<'_>, value: &Value) -> Option<f64> {
+/// A length of time in seconds, given as a number or as a text.
+fn span(fields: &mut Fields<'_>, name: &str, max_s: f64) -> Option<f64> {
+    let value = fields.take_nullable(name)?;
     let Some(text) = value.as_str() else {
-        return fields.positive_of(
-            "unique_for",
-            value,
-            UNIQUE_FOR_MAX_S,
-            " seconds, or a text such as \"10 minutes\" or \"PT10M\"",
-        );
+        return fields.positive_of(name, &value, max_s, " seconds, or a text such as \"10 minutes\" or \"PT10M\"");
     };
     let days_have_24_hours = SpanRelativeTo::days_are_24_hours();
     let seconds = text
@@ -204,17 +234,52 @@ fn unique_for(fields: &mut Fields<'_>, value: &Value) -> Option<f64> {
         .or_else(|_| text.parse::<SignedDuration>())
         .ok()
         .map(|duration| duration.as_secs_f64())
-        .filter(|seconds| *seconds > 0.0 && *seconds <= UNIQUE_FOR_MAX_S);
+        .filter(|seconds| *seconds > 0.0 && *seconds <= max_s);
     if seconds.is_none() {
         fields.wrong(
-            "unique_for",
+            name,
             format!(
-                "{:?} is not a length of time; allowed: seconds as a number, or a text such as \"10 minutes\", \"1 hour 30 minutes\", \"7 days\" or \"PT10M\", above 0 and at most 366 days (no months or years)",
-                clipped(text)
+                "{:?} is not a length of time; allowed: seconds as a number, or a text such as \"10 minutes\", \"1 hour 30 minutes\", \"7 days\" or \"PT10M\", above 0 and at most {} days (no months or years)",
+                clipped(text),
+                max_s / 86_400.0
             ),
         );
     }
     seconds
+}
+
+fn traceparent(fields: &mut Fields<'_>, value: &Value) -> Option<String> {
+    let text = value.as_str().filter(|text| NewJob::is_traceparent(text));
+    if text.is_none() {
+        fields.wrong(
+            "traceparent",
+            format!("{} is not a W3C trace parent; allowed: a text such as \"{TRACEPARENT_EXAMPLE}\"", describe(value)),
+        );
+    }
+    text.map(str::to_owned)
+}
+
+/// Fields that have a meaning only beside others, or none beside them.
+fn together(fields: &mut Fields<'_>, job: &NewJob, is_unique: bool) {
+    for (name, given) in
+        [("unique_for", job.unique_for.is_some()), ("debounce", job.debounce_s.is_some()), ("replace", job.replace)]
+    {
+        if given && !is_unique {
+            fields.wrong(name, "it has a meaning only together with unique_key; give both or neither");
+        } else if given && name != "unique_for" && job.unique_for.is_some() {
+            fields.wrong(name, "it cannot be used together with unique_for: the key is free when the job has ended");
+        }
+    }
+    if job.debounce_s.is_some() && job.run_at.is_some() {
+        fields.wrong("debounce", "it cannot be used together with run_at: it names the time itself");
+    }
+    match (job.debounce_s, job.debounce_max_s) {
+        (None, Some(_)) => fields.wrong("debounce_max", "it has a meaning only together with debounce; give both or neither"),
+        (Some(debounce), Some(max)) if max < debounce => {
+            fields.wrong("debounce_max", format!("{max} is out of range; allowed: at least the debounce of {debounce} seconds"));
+        }
+        _ => {}
+    }
 }
 
 #[cfg(test)]

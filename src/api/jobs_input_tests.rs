@@ -56,14 +56,19 @@ fn a_job_with_only_its_kind_gets_the_documented_defaults() {
 fn every_field_is_read() {
     let job = read(json!({
         "kind": "free", "args": [1, "two"], "throttle": "{notify}.sms", "key": "acme", "priority": 3,
-        "run_at": "2030-01-31T09:30:00+01:00", "max_attempts": 1, "unique_key": "u", "unique_for": "10 minutes", "cost": 0.5
+        "run_at": "2030-01-31T09:30:00+01:00", "max_attempts": 1, "unique_key": "u", "unique_for": "10 minutes", "cost": 0.5,
+        "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "timeout": "PT90S"
     }))
     .unwrap();
+    let later =
+        read(json!({"kind": "free", "unique_key": "u", "debounce": 5, "debounce_max": "1 minute", "replace": true})).unwrap();
 
     assert_eq!(job.args, json!([1, "two"]));
     assert_eq!((job.throttle.as_str(), job.key.as_str(), job.priority, job.max_attempts), ("{notify}.sms", "acme", 3, 1));
     assert_eq!(job.run_at.unwrap().to_string(), "2030-01-31T08:30:00Z");
     assert_eq!((job.unique_key.as_deref(), job.unique_for, job.cost), (Some("u"), Some(600.0), 0.5));
+    assert_eq!((job.traceparent.as_deref().map(str::len), job.timeout_s), (Some(55), Some(90.0)));
+    assert_eq!((later.debounce_s, later.debounce_max_s, later.replace), (Some(5.0), Some(60.0), true));
 }
 
 #[test]
@@ -213,5 +218,37 @@ proptest! {
             }
             Err(errors) => prop_assert!(errors.listed.iter().all(|error| error.pointer.starts_with('/'))),
         }
+    }
+}
+
+#[test]
+fn fields_that_do_not_go_together_are_named() {
+    for (body, pointer, said) in [
+        (json!({"kind": "free", "debounce": 5}), "/debounce", "only together with unique_key"),
+        (json!({"kind": "free", "replace": true}), "/replace", "only together with unique_key"),
+        (json!({"kind": "free", "debounce_max": 5}), "/debounce_max", "only together with debounce"),
+        (
+            json!({"kind": "free", "unique_key": "u", "debounce": 5, "debounce_max": 4}),
+            "/debounce_max",
+            "at least the debounce of 5",
+        ),
+        (json!({"kind": "free", "unique_key": "u", "unique_for": 5, "replace": true}), "/replace", "together with unique_for"),
+        (
+            json!({"kind": "free", "unique_key": "u", "debounce": 5, "run_at": "2030-01-31T09:30:00Z"}),
+            "/debounce",
+            "together with run_at",
+        ),
+        (json!({"kind": "free", "replace": "yes"}), "/replace", "\"yes\" is not a truth value; allowed: true or false"),
+        (json!({"kind": "free", "timeout": 0}), "/timeout", "0 is out of range"),
+        (json!({"kind": "free", "timeout": 1e-9}), "/timeout", "is out of range; allowed: at least 0.000001 seconds"),
+        (
+            json!({"kind": "free", "traceparent": "00-x"}),
+            "/traceparent",
+            "\"00-x\" is not a W3C trace parent; allowed: a text such as",
+        ),
+    ] {
+        let (at, message) = refused(body.clone());
+        assert_eq!(at, pointer, "{body}");
+        assert!(message.contains(said), "{body}: {message}");
     }
 }

@@ -12,13 +12,10 @@ use super::audit::{self, Entry};
 use super::auth::Caller;
 use super::body;
 use super::fields::{Errors, Fields, Place};
-use super::jobs_input::KEY_BYTES_MAX;
 use super::problem::{Code, Problem};
 use super::state::App;
 use super::throttles::{name_of, status};
-
-/// The longest pause: 30 days, in seconds.
-const PAUSE_MAX_S: f64 = 30.0 * 86_400.0;
+use crate::throttle::{MAX_PAUSE, check_key};
 
 /// A pause to be.
 #[derive(utoipa::ToSchema)]
@@ -62,7 +59,7 @@ pub struct Resumed {
 
 /// Pauses a key.
 #[utoipa::path(post, path = "/api/v1/throttles/{name}/keys/{key}/pause", operation_id = "pause_key", tag = "throttles",
-    params(("name" = String, Path, description = "The throttle."), ("key" = String, Path, description = "The key, percent-encoded.")),
+    params(("name" = String, Path, description = "The throttle."), ("key" = String, Path, description = "The key, percent-encoded; a lone `-` for jobs without one, and a key of minuses only has one more.")),
     request_body = Pause,
     responses((status = 200, body = Paused)))]
 pub async fn pause(
@@ -78,9 +75,11 @@ pub async fn pause(
     let value = body::json(request, body::ONE_BYTES_MAX).await?;
     if let Some(mut fields) = Fields::open(value, "", &["seconds", "why", "by"], &mut errors) {
         match fields.take("seconds") {
-            Some(value) => seconds = fields.positive_of("seconds", &value, PAUSE_MAX_S, " seconds (30 days)"),
-            None => fields
-                .wrong("seconds", format!("the field is missing; allowed: a number above 0, at most {PAUSE_MAX_S} (30 days)")),
+            Some(value) => seconds = fields.positive_of("seconds", &value, MAX_PAUSE.as_secs_f64(), " seconds (30 days)"),
+            None => {
+                let most = MAX_PAUSE.as_secs();
+                fields.wrong("seconds", format!("the field is missing; allowed: a number above 0, at most {most} (30 days)"));
+            }
         }
         why = fields.text("why", 0..=1000).unwrap_or_default();
         by = fields.text("by", 1..=100).unwrap_or(by);
@@ -101,7 +100,7 @@ pub async fn pause(
 
 /// Ends the pause of a key.
 #[utoipa::path(post, path = "/api/v1/throttles/{name}/keys/{key}/resume", operation_id = "resume_key", tag = "throttles",
-    params(("name" = String, Path, description = "The throttle."), ("key" = String, Path, description = "The key, percent-encoded.")),
+    params(("name" = String, Path, description = "The throttle."), ("key" = String, Path, description = "The key, percent-encoded; a lone `-` for jobs without one, and a key of minuses only has one more.")),
     responses((status = 200, body = Resumed)))]
 pub async fn resume(
     State(app): State<App>,
@@ -130,11 +129,31 @@ pub async fn resume(
     Ok(Json(Resumed { throttle: name.to_string(), key, resumed, warnings }))
 }
 
-fn key_of(key: String) -> Result<String, Problem> {
-    if key.len() <= KEY_BYTES_MAX && !key.contains('\0') {
-        // A path cannot hold an empty part, so the lane of jobs without a key is written as a lone minus.
-        return Ok(if key == "-" { String::new() } else { key });
+/// The key in a path, checked.
+pub fn key_of(part: String) -> Result<String, Problem> {
+    let key = key_of_part(part);
+    check_key(&key).map_err(|message| Problem::at(Code::InvalidPath, Place::Path, "key", message))?;
+    Ok(key)
+}
+
+/// A path cannot hold an empty part, so the lane of jobs without a key is written as a lone minus, and a key that is nothing but
+/// minuses has one more than it has.
+pub fn key_of_part(mut part: String) -> String {
+    if !part.is_empty() && part.bytes().all(|byte| byte == b'-') {
+        part.pop();
     }
-    let message = format!("the key has {} bytes; allowed: at most {KEY_BYTES_MAX} without NUL", key.len());
-    Err(Problem::at(Code::InvalidPath, Place::Path, "key", message))
+    part
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_can_be_written_in_a_path() {
+        for (part, key) in [("-", ""), ("--", "-"), ("---", "--"), ("a", "a"), ("-a", "-a"), ("a-", "a-")] {
+            assert_eq!(key_of(part.to_owned()).unwrap(), key);
+        }
+        assert!(key_of("-".repeat(513)).is_ok() && key_of("-".repeat(514)).is_err() && key_of("a\0".to_owned()).is_err());
+    }
 }

@@ -29,6 +29,8 @@ pub struct Tick {
     pub running_total: i64,
     /// Live workers.
     pub workers: i64,
+    /// Age of the figures of depth in seconds; `null` before the first count.
+    pub depth_age_s: Option<f64>,
 }
 
 /// One second of one throttle.
@@ -54,6 +56,8 @@ pub struct TickThrottle {
     pub running: i64,
     /// Dead letters.
     pub dead: i64,
+    /// Seconds since the oldest ready job was enqueued; `null` where no job is ready.
+    pub oldest_ready_s: Option<f64>,
     /// By name.
     pub signals: BTreeMap<String, TickSignal>,
 }
@@ -182,7 +186,7 @@ mod tests {
     use super::*;
 
     fn tick(at: i64) -> Tick {
-        Tick { at, throttles: BTreeMap::new(), running_total: 0, workers: 0 }
+        Tick { at, throttles: BTreeMap::new(), running_total: 0, workers: 0, depth_age_s: None }
     }
 
     fn ticks(event: &Event) -> Vec<i64> {

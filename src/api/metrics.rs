@@ -21,6 +21,7 @@ use prometheus_client::registry::Registry;
 
 use super::sample::{Measured, Sample};
 use super::state::App;
+use super::throttle_view::since_s;
 
 /// Throttles that get a label of their own; the jobs of the others are summed under `other`.
 const THROTTLE_LABELS_MAX: usize = 200;
@@ -34,6 +35,37 @@ const DURATIONS_S: [f64; 11] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.
 pub struct HttpMetrics {
     requests: Family<RequestLabels, Counter>,
     durations: Family<RouteLabels, Histogram, fn() -> Histogram>,
+    backlogs: Family<BacklogLabels, Counter>,
+}
+
+impl HttpMetrics {
+    /// Counts jobs that came while their lane held more than its throttle's `max_backlog`.
+    pub fn note_backlog(&self, answer: BacklogAnswer, jobs: u64) {
+        self.backlogs.get_or_create(&BacklogLabels { answer: answer.word() }).inc_by(jobs);
+    }
+}
+
+/// What became of a job that came to a full lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BacklogAnswer {
+    /// It was taken, and its sender told.
+    Signalled,
+    /// It was refused.
+    Rejected,
+}
+
+impl BacklogAnswer {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Signalled => "signalled",
+            Self::Rejected => "rejected",
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct BacklogLabels {
+    answer: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -52,7 +84,13 @@ struct RouteLabels {
 impl Default for HttpMetrics {
     fn default() -> Self {
         let histogram: fn() -> Histogram = || Histogram::new(DURATIONS_S);
-        Self { requests: Family::default(), durations: Family::new_with_constructor(histogram) }
+        let metrics =
+            Self { requests: Family::default(), durations: Family::new_with_constructor(histogram), backlogs: Family::default() };
+        // Both are there from the start: a rate over a series that begins with its first event misses that event.
+        for answer in [BacklogAnswer::Signalled, BacklogAnswer::Rejected] {
+            metrics.note_backlog(answer, 0);
+        }
+        metrics
     }
 }
 
@@ -95,6 +133,11 @@ pub fn exposition(http: &HttpMetrics, sample: Option<Arc<Sample>>, others: &Regi
     let mut registry = Registry::default();
     registry.register("flyball_http_requests", "Requests that were answered, by route, method and status", http.requests.clone());
     registry.register("flyball_http_request_duration_seconds", "Time until the headers of the answer", http.durations.clone());
+    registry.register(
+        "flyball_enqueue_over_backlog",
+        "Jobs sent to a lane above its max_backlog, by answer",
+        http.backlogs.clone(),
+    );
     if let Some(sample) = sample {
         registry.register_collector(Box::new(Sampled(sample)));
     }
@@ -247,6 +290,19 @@ impl Sampled {
                 jobs(&|measured| measured.depth.running),
             ),
             ("flyball_throttle_dead_jobs", "Dead letters, as last counted", jobs(&|measured| measured.depth.dead)),
+            (
+                "flyball_throttle_oldest_ready_seconds",
+                "Seconds since the oldest ready job was enqueued; 0 while none is ready",
+                each(&|measured| {
+                    sample.counted_at?;
+                    Some(measured.depth.oldest_ready_at.map_or(0.0, |oldest| since_s(oldest, sample.at)))
+                }),
+            ),
+            (
+                "flyball_depth_age_seconds",
+                "Age of the counted figures; it grows while nobody counts",
+                sample.counted_at.map(|at| (Vec::new(), since_s(at, sample.at))).into_iter().collect(),
+            ),
             (
                 "flyball_governor_breaker_state",
                 "0 closed, 1 half open, 2 open",

@@ -39,7 +39,7 @@ fn measured(name: &str) -> Measured {
     Measured {
         status: Some(status),
         slope: Some(Slope { achieved_rps: 4.9, limiting_share: 0.97 }),
-        depth: Depth { throttle: name.into(), ready: 7, ..Depth::default() },
+        depth: Depth { throttle: name.into(), ready: 7, oldest_ready_at: Some(Timestamp::UNIX_EPOCH), ..Depth::default() },
         governor: Some(GovernorState {
             breaker: "half_open".into(),
             limiting: None,

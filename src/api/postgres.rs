@@ -2,12 +2,13 @@
 
 use jiff::Timestamp;
 use serde_json::Value;
+use sqlx::Row;
 use sqlx::postgres::PgRow;
-use sqlx::{PgPool, Row};
 
 use super::audit::Entry;
 use super::state::ReadError;
 use super::workers::Worker;
+use crate::postgres::Db;
 
 /// Every statement of this room, for the test that prepares them all on the migrated schema.
 pub const STATEMENTS: [(&str, &str); 6] = [
@@ -71,7 +72,7 @@ const READ_LIVE_KINDS: &str = "
     limit 1000";
 
 /// Adds a line to the audit log.
-pub async fn write_audit(pool: &PgPool, entry: &Entry) -> Result<(), ReadError> {
+pub async fn write_audit(pool: &Db, entry: &Entry) -> Result<(), ReadError> {
     sqlx::query(WRITE_AUDIT)
         .bind(&entry.who)
         .bind(&entry.action)
@@ -86,34 +87,34 @@ pub async fn write_audit(pool: &PgPool, entry: &Entry) -> Result<(), ReadError> 
 }
 
 /// The last lines of the audit log, newest first.
-pub async fn read_audit(pool: &PgPool, limit: i64) -> Result<Vec<Entry>, ReadError> {
+pub async fn read_audit(pool: &Db, limit: i64) -> Result<Vec<Entry>, ReadError> {
     let rows = sqlx::query(READ_AUDIT).bind(limit).fetch_all(pool).await.map_err(read_error)?;
     rows.iter().map(entry).collect::<Result<_, _>>().map_err(read_error)
 }
 
 /// The live workers.
-pub async fn read_workers(pool: &PgPool) -> Result<Vec<Worker>, ReadError> {
+pub async fn read_workers(pool: &Db) -> Result<Vec<Worker>, ReadError> {
     let rows = sqlx::query(READ_WORKERS).fetch_all(pool).await.map_err(read_error)?;
     rows.iter().map(worker).collect::<Result<_, _>>().map_err(read_error)
 }
 
 /// How many workers live.
-pub async fn count_workers(pool: &PgPool) -> Result<i64, ReadError> {
+pub async fn count_workers(pool: &Db) -> Result<i64, ReadError> {
     sqlx::query_scalar(COUNT_WORKERS).fetch_one(pool).await.map_err(read_error)
 }
 
 /// The kinds that can be enqueued.
-pub async fn read_kinds(pool: &PgPool) -> Result<Vec<String>, ReadError> {
+pub async fn read_kinds(pool: &Db) -> Result<Vec<String>, ReadError> {
     sqlx::query_scalar(READ_KINDS).fetch_all(pool).await.map_err(read_error)
 }
 
 /// The kinds that live workers run.
-pub async fn read_live_kinds(pool: &PgPool) -> Result<Vec<String>, ReadError> {
+pub async fn read_live_kinds(pool: &Db) -> Result<Vec<String>, ReadError> {
     sqlx::query_scalar(READ_LIVE_KINDS).fetch_all(pool).await.map_err(read_error)
 }
 
 /// Answers if Postgres does.
-pub async fn ping(pool: &PgPool) -> Result<(), ReadError> {
+pub async fn ping(pool: &Db) -> Result<(), ReadError> {
     sqlx::query("select 1").execute(pool).await.map(drop).map_err(read_error)
 }
 

@@ -16,6 +16,9 @@ use crate::{jobs, throttle};
 /// The media type of a problem.
 pub const MEDIA_TYPE: &str = "application/problem+json";
 
+/// When a sender should try a full lane again, in seconds.
+const LANE_FULL_RETRY_S: u64 = 5;
+
 /// What went wrong, as a word that programs can match. `docs/reference/errors.md` lists all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
@@ -43,6 +46,8 @@ pub enum Code {
     JobNotFound,
     /// There is no such throttle.
     ThrottleNotFound,
+    /// There is no such schedule.
+    ScheduleNotFound,
     /// The route does not know the method.
     MethodNotAllowed,
     /// The body took too long to arrive.
@@ -65,11 +70,13 @@ pub enum Code {
     NotReady,
     /// Too many live streams are open.
     TooManyStreams,
+    /// More jobs of a lane wait than its throttle allows.
+    LaneFull,
 }
 
 impl Code {
     /// All codes, in the order of their status.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 25] = [
         Self::MalformedJson,
         Self::InvalidQuery,
         Self::InvalidPath,
@@ -81,6 +88,7 @@ impl Code {
         Self::RouteNotFound,
         Self::JobNotFound,
         Self::ThrottleNotFound,
+        Self::ScheduleNotFound,
         Self::MethodNotAllowed,
         Self::RequestTimeout,
         Self::WrongState,
@@ -93,6 +101,7 @@ impl Code {
         Self::ThrottlesLost,
         Self::NotReady,
         Self::TooManyStreams,
+        Self::LaneFull,
     ];
 
     /// The word, the status and the title.
@@ -109,6 +118,7 @@ impl Code {
             Self::RouteNotFound => ("route_not_found", 404, "There is no such route"),
             Self::JobNotFound => ("job_not_found", 404, "There is no such job"),
             Self::ThrottleNotFound => ("throttle_not_found", 404, "There is no such throttle"),
+            Self::ScheduleNotFound => ("schedule_not_found", 404, "There is no such schedule"),
             Self::MethodNotAllowed => ("method_not_allowed", 405, "The route does not know this method"),
             Self::RequestTimeout => ("request_timeout", 408, "The body took too long to arrive"),
             Self::WrongState => ("wrong_state", 409, "The state of the job forbids it"),
@@ -121,6 +131,7 @@ impl Code {
             Self::ThrottlesLost => ("throttles_lost", 503, "Redis does not answer"),
             Self::NotReady => ("not_ready", 503, "Flyball is not ready"),
             Self::TooManyStreams => ("too_many_streams", 503, "Too many live streams are open"),
+            Self::LaneFull => ("lane_full", 503, "The lane is full"),
         }
     }
 
@@ -166,6 +177,8 @@ pub struct Problem {
     pub errors: Errors,
     /// When to try again, in seconds.
     pub retry_after_s: Option<u64>,
+    /// How full the lane is that took no more.
+    pub backlog: Option<jobs::Backlog>,
 }
 
 /// A problem as it is sent.
@@ -188,6 +201,12 @@ pub struct ProblemBody {
     /// How many more are wrong than are listed.
     #[serde(skip_serializing_if = "is_zero")]
     errors_omitted: usize,
+    /// With `lane_full`: the ready jobs of the lane.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    depth: Option<i64>,
+    /// With `lane_full`: the throttle's knob.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_backlog: Option<i64>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
@@ -198,7 +217,7 @@ fn is_zero(number: &usize) -> bool {
 impl Problem {
     /// A problem with a sentence of its own.
     pub fn new(code: Code, detail: impl Into<String>) -> Self {
-        Self { code, detail: detail.into(), errors: Errors::default(), retry_after_s: None }
+        Self { code, detail: detail.into(), errors: Errors::default(), retry_after_s: None, backlog: None }
     }
 
     /// A problem that lists wrong fields.
@@ -245,6 +264,10 @@ impl Problem {
                 errors.body(if batch { format!("/{}{below}", index.unwrap_or(0)) } else { below }, message);
                 Self::fields(Code::InvalidFields, errors)
             }
+            full @ jobs::Error::Full { backlog, .. } => {
+                let detail = format!("{full}; nothing was enqueued: try again when some of them have run");
+                Self { backlog: Some(backlog), ..Self::new(Code::LaneFull, detail) }.retry_after(LANE_FULL_RETRY_S)
+            }
             jobs::Error::Lost(reason) => {
                 tracing::warn!(%reason, "the queue store did not answer a request");
                 Self::new(Code::QueueLost, "Postgres does not answer, so the request was not carried out; try again soon")
@@ -267,6 +290,8 @@ impl Problem {
             code: self.code.slug(),
             errors_omitted: self.errors.total - self.errors.listed.len(),
             errors: self.errors.listed,
+            depth: self.backlog.map(|backlog| backlog.depth),
+            max_backlog: self.backlog.map(|backlog| backlog.max),
         };
         let text = serde_json::to_vec(&body).unwrap_or_default();
         let mut response = (status, [(CONTENT_TYPE, MEDIA_TYPE)], text).into_response();

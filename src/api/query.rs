@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-use super::fields::{Errors, Place, clipped, pointer, unknown};
+use jiff::Timestamp;
 
-/// The parameters of one request, being read. An empty value counts as absent.
+use super::fields::{Errors, Place, TIME, clipped, pointer, time_of, unknown};
+
+/// The parameters of one request, being read. An empty value counts as absent, where it has no meaning of its own.
 #[derive(Debug)]
 pub struct Query {
     values: BTreeMap<String, String>,
@@ -26,8 +28,6 @@ impl Query {
                     unknown(&name, "parameter", allowed)
                 };
                 query.wrong(&name, message);
-            } else if value.is_empty() {
-                continue;
             } else if query.values.insert(name.clone(), value).is_some() {
                 query.wrong(&name, "the parameter is given twice; give it once");
             }
@@ -42,6 +42,11 @@ impl Query {
 
     /// A text of at most so many bytes without NUL.
     pub fn text(&mut self, name: &str, bytes_max: usize) -> Option<String> {
+        self.text_or_empty(name, bytes_max).filter(|text| !text.is_empty())
+    }
+
+    /// A text as [`Self::text`], where an empty one is one.
+    pub fn text_or_empty(&mut self, name: &str, bytes_max: usize) -> Option<String> {
         let text = self.values.remove(name)?;
         if text.len() <= bytes_max && !text.contains('\0') {
             return Some(text);
@@ -50,9 +55,13 @@ impl Query {
         None
     }
 
+    fn take(&mut self, name: &str) -> Option<String> {
+        self.values.remove(name).filter(|text| !text.is_empty())
+    }
+
     /// A whole number in `range`.
     pub fn whole(&mut self, name: &str, range: RangeInclusive<i64>) -> Option<i64> {
-        let text = self.values.remove(name)?;
+        let text = self.take(name)?;
         match i64::from_str(&text) {
             Ok(number) if range.contains(&number) => Some(number),
             _ => {
@@ -63,9 +72,25 @@ impl Query {
         }
     }
 
+    /// A time.
+    pub fn time(&mut self, name: &str) -> Option<Timestamp> {
+        let text = self.take(name)?;
+        // A plus of an offset that was not encoded arrives as a space.
+        let found = time_of(&text).or_else(|| time_of(&text.replace(' ', "+")));
+        if found.is_none() {
+            self.wrong(name, format!("{:?} is not a time; allowed: {TIME}", clipped(&text)));
+        }
+        found
+    }
+
+    /// `true` or `false`.
+    pub fn flag(&mut self, name: &str) -> Option<bool> {
+        self.word(name, &[("true", true), ("false", false), ("1", true), ("0", false)])
+    }
+
     /// One of a few words.
     pub fn word<T: Copy>(&mut self, name: &str, words: &[(&str, T)]) -> Option<T> {
-        let text = self.values.remove(name)?;
+        let text = self.take(name)?;
         let found = words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
         if found.is_none() {
             let names: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
@@ -104,5 +129,14 @@ mod tests {
         let mut query = Query::open(pairs(&[("state", ""), ("limit", "")]), &["limit", "state"]);
         assert_eq!((query.whole("limit", 1..=10), query.text("state", 10)), (None, None));
         assert!(query.errors.is_empty());
+    }
+
+    #[test]
+    fn an_empty_text_is_told_from_an_absent_one_where_it_has_a_meaning() {
+        let mut query = Query::open(pairs(&[("key", "")]), &["key", "kind"]);
+
+        let texts = (query.text_or_empty("key", 10), query.text_or_empty("kind", 10));
+
+        assert_eq!(texts, (Some(String::new()), None));
     }
 }

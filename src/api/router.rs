@@ -12,7 +12,8 @@ use utoipa_axum::routes;
 use super::problem::{self, Code, Problem};
 use super::state::{App, Deps};
 use super::{
-    acquire, assets, audit, auth, decisions, fields, guard, health, jobs, keys, metrics, openapi, stream, throttles, workers,
+    acquire, assets, audit, auth, crons, decisions, fields, guard, health, jobs, keys, lane_list, lanes, many, metrics, moves,
+    openapi, pause, stream, throttles, workers,
 };
 
 /// The API: every route here is in `/openapi.json`, because the document is made from this.
@@ -20,14 +21,32 @@ pub fn api() -> OpenApiRouter<App> {
     OpenApiRouter::default()
         .routes(routes!(jobs::list, jobs::enqueue))
         .routes(routes!(jobs::enqueue_batch))
-        .routes(routes!(jobs::show, jobs::cancel))
-        .routes(routes!(jobs::retry))
+        .routes(routes!(many::cancel))
+        .routes(routes!(jobs::show, moves::cancel))
+        .routes(routes!(jobs::attempts))
+        .routes(routes!(moves::retry))
+        .routes(routes!(moves::reschedule))
+        .routes(routes!(moves::discard))
+        .routes(routes!(many::requeue))
+        .routes(routes!(many::discard))
+        .routes(routes!(pause::show, pause::pause))
+        .routes(routes!(pause::resume))
         .routes(routes!(throttles::list))
         .routes(routes!(throttles::show, throttles::edit))
         .routes(routes!(throttles::why))
+        .routes(routes!(pause::pause_throttle))
+        .routes(routes!(pause::resume_throttle))
+        .routes(routes!(lane_list::list))
         .routes(routes!(acquire::acquire))
+        .routes(routes!(lanes::show, lanes::weigh))
+        .routes(routes!(lanes::purge))
         .routes(routes!(keys::pause))
         .routes(routes!(keys::resume))
+        .routes(routes!(crons::list))
+        .routes(routes!(crons::show, crons::set, crons::delete))
+        .routes(routes!(crons::run))
+        .routes(routes!(crons::pause))
+        .routes(routes!(crons::resume))
         .routes(routes!(decisions::list))
         .routes(routes!(decisions::failures))
         .routes(routes!(audit::list))

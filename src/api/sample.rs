@@ -27,10 +27,12 @@ const SAMPLED_MAX: usize = 1000;
 const TICK_THROTTLES_MAX: usize = 200;
 /// Questions to the throttle store at a time.
 const ASKED_AT_ONCE: usize = 32;
-/// Jobs are counted so often; the queue itself repeats a dear count more rarely.
+/// The figures of depth are read so often; whoever walks the queue writes them no more often.
 const COUNT_REST: Duration = Duration::from_secs(1);
 /// The longest that a tick waits for the journal; it keeps what it knew.
 const JOURNAL_TIMEOUT: Duration = Duration::from_millis(600);
+/// The first look for a new listener tells what happened in this time; who has it already knows it by its number.
+const FIRST_LOOK: Duration = Duration::from_secs(3);
 /// Events of one kind that are read at a time.
 const FOLLOWED_MAX: i64 = 50;
 
@@ -41,7 +43,7 @@ pub struct Sample {
     pub at: Timestamp,
     /// By name: throttles that exist, and names that only jobs know.
     pub throttles: BTreeMap<String, Measured>,
-    /// When the jobs were counted.
+    /// When the jobs were counted; `None` before the first count.
     pub counted_at: Option<Timestamp>,
     /// Jobs that hold a lease.
     pub running_total: i64,
@@ -168,13 +170,14 @@ fn tick(sample: &Sample) -> Tick {
     let chosen = sample.chosen(TICK_THROTTLES_MAX);
     Tick {
         at: sample.at.as_second(),
-        throttles: chosen.map(|(name, measured)| (name.to_owned(), tick_throttle(measured))).collect(),
+        throttles: chosen.map(|(name, measured)| (name.to_owned(), tick_throttle(measured, sample.at))).collect(),
         running_total: sample.running_total,
         workers: sample.workers,
+        depth_age_s: sample.counted_at.map(|at| throttle_view::since_s(at, sample.at)),
     }
 }
 
-fn tick_throttle(measured: &Measured) -> TickThrottle {
+fn tick_throttle(measured: &Measured, now: Timestamp) -> TickThrottle {
     let status = measured.status.as_ref();
     let signals = measured.governor.iter().flat_map(|governor| &governor.signals).map(|signal| {
         let tick = TickSignal {
@@ -197,6 +200,7 @@ fn tick_throttle(measured: &Measured) -> TickThrottle {
         ready: measured.depth.ready,
         running: measured.depth.running,
         dead: measured.depth.dead,
+        oldest_ready_s: measured.depth.oldest_ready_at.map(|oldest| throttle_view::since_s(oldest, now)),
         signals: signals.collect(),
     }
 }
@@ -207,7 +211,7 @@ async fn count_at_leisure(deps: &Deps, counts: &ArcSwap<Counts>) {
         let (depths, workers) = tokio::join!(deps.queue.depths(), postgres::count_workers(&deps.queue.pool));
         match (depths, workers) {
             (Ok(depths), Ok(workers)) => {
-                counts.store(Arc::new(Counts { at: Some(clock::now()), depths, workers }));
+                counts.store(Arc::new(Counts { at: depths.at, depths: depths.throttles, workers }));
                 is_lost = false;
             }
             (depths, workers) if !is_lost => {
@@ -236,16 +240,21 @@ async fn follow_for_listeners(deps: &Deps) {
             deps.queue.failures(FOLLOWED_MAX),
             postgres::read_audit(&deps.queue.pool, FOLLOWED_MAX),
         );
+        // Somebody who came a moment ago has read the journals himself and missed what happened between that and this first look.
+        let lately = clock::now() - FIRST_LOOK;
         // A journal that cannot be read now is read again in a second; what is new in it is still new then.
-        for decision in decisions.map(|items| fresh(&mut seen.decisions, items, |decision| decision.id)).unwrap_or_default() {
+        for decision in
+            decisions.map(|items| fresh(&mut seen.decisions, items, |it| it.id, |it| it.at >= lately)).unwrap_or_default()
+        {
             deps.live.publish("decision", &decision);
         }
-        for failure in
-            failures.map(|items| fresh(&mut seen.failures, items, |it| (it.job_id, it.attempt, it.at))).unwrap_or_default()
+        for failure in failures
+            .map(|items| fresh(&mut seen.failures, items, |it| (it.job_id, it.attempt, it.at), |it| it.at >= lately))
+            .unwrap_or_default()
         {
             deps.live.publish("failure", &failure);
         }
-        for entry in audit.map(|items| fresh(&mut seen.audit, items, |entry| entry.id)).unwrap_or_default() {
+        for entry in audit.map(|items| fresh(&mut seen.audit, items, |it| it.id, |it| it.at >= lately)).unwrap_or_default() {
             deps.live.publish("audit", &entry);
         }
     }
@@ -258,11 +267,17 @@ struct Seen {
     audit: Option<BTreeSet<i64>>,
 }
 
-/// The items (newest first) that were not there at the last look, oldest first; at the first look nothing is new.
-fn fresh<T, K: Ord + Copy>(seen: &mut Option<BTreeSet<K>>, items: Vec<T>, key: impl Fn(&T) -> K) -> Vec<T> {
+/// The items (newest first) that were not there at the last look, oldest first; at the first look, those that are recent.
+fn fresh<T, K: Ord + Copy>(
+    seen: &mut Option<BTreeSet<K>>,
+    items: Vec<T>,
+    key: impl Fn(&T) -> K,
+    is_recent: impl Fn(&T) -> bool,
+) -> Vec<T> {
     let keys: BTreeSet<K> = items.iter().map(&key).collect();
-    let Some(before) = seen.replace(keys) else { return Vec::new() };
-    items.into_iter().filter(|item| !before.contains(&key(item))).rev().collect()
+    let before = seen.replace(keys);
+    let is_new = |item: &T| before.as_ref().map_or_else(|| is_recent(item), |before| !before.contains(&key(item)));
+    items.into_iter().filter(is_new).rev().collect()
 }
 
 #[cfg(test)]
@@ -272,17 +287,17 @@ mod tests {
     #[test]
     fn a_listener_gets_what_is_new_once_and_oldest_first() {
         let mut seen = None;
-        assert_eq!(fresh(&mut seen, vec![3, 2, 1], |n| *n), Vec::<i32>::new());
-        assert_eq!(fresh(&mut seen, vec![5, 4, 3], |n| *n), [4, 5]);
-        assert_eq!(fresh(&mut seen, vec![5, 4, 3], |n| *n), Vec::<i32>::new());
-        assert_eq!(fresh(&mut seen, vec![6, 5, 4], |n| *n), [6]);
+        assert_eq!(fresh(&mut seen, vec![3, 2, 1], |n| *n, |n| *n > 2), [3]);
+        assert_eq!(fresh(&mut seen, vec![5, 4, 3], |n| *n, |_| true), [4, 5]);
+        assert_eq!(fresh(&mut seen, vec![5, 4, 3], |n| *n, |_| true), Vec::<i32>::new());
+        assert_eq!(fresh(&mut seen, vec![6, 5, 4], |n| *n, |_| true), [6]);
     }
 
     #[test]
     fn the_first_entry_of_an_empty_journal_is_new() {
         let mut seen = None;
-        assert!(fresh(&mut seen, Vec::<i32>::new(), |n| *n).is_empty());
-        assert_eq!(fresh(&mut seen, vec![1], |n| *n), [1]);
+        assert!(fresh(&mut seen, Vec::<i32>::new(), |n| *n, |_| true).is_empty());
+        assert_eq!(fresh(&mut seen, vec![1], |n| *n, |_| true), [1]);
     }
 
     #[test]

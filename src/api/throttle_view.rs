@@ -66,6 +66,16 @@ pub struct KnobsView {
     pub key_burst: f64,
     /// `closed`, `open` or `local`.
     pub on_store_loss: &'static str,
+    /// Jobs that may run at once over all processes; -1 is no limit.
+    pub concurrency: i64,
+    /// Jobs of one key that may run at once over all processes; -1 is no limit.
+    pub key_concurrency: i64,
+    /// Share of a worker's slots beside other throttles.
+    pub weight: f64,
+    /// Jobs of one lane that may wait before `on_backlog` acts; `null` where there is no limit.
+    pub max_backlog: Option<u64>,
+    /// `signal` or `reject`.
+    pub on_backlog: &'static str,
     /// Unix milliseconds after which `safe_rps` is in force.
     pub valid_until_ms: Option<i64>,
     /// Who wrote last.
@@ -98,13 +108,15 @@ pub struct DepthView {
     pub running: i64,
     /// Dead letters.
     pub dead: i64,
-    /// When they were counted.
+    /// Seconds since the oldest ready job was enqueued; `null` where no job is ready.
+    pub oldest_ready_s: Option<f64>,
+    /// When they were counted: no figure is older.
     pub at: Timestamp,
 }
 
 impl View {
     /// Joins a status with what the sampler knows.
-    pub fn of(status: &Status, measured: Option<&Measured>, counted_at: Option<Timestamp>) -> Self {
+    pub fn of(status: &Status, measured: Option<&Measured>, counted_at: Option<Timestamp>, now: Timestamp) -> Self {
         let knobs = &status.knobs;
         Self {
             name: status.name.to_string(),
@@ -122,14 +134,14 @@ impl View {
                 .iter()
                 .map(|problem| ProblemView { field: problem.field.clone(), message: problem.message.clone() })
                 .collect(),
-            depth: counted_at.map(|at| DepthView::of(measured.map(|measured| &measured.depth), at)),
+            depth: counted_at.map(|at| DepthView::of(measured.map(|measured| &measured.depth), at, now)),
             governor: measured.and_then(|measured| measured.governor.clone()),
             warnings: Vec::new(),
         }
     }
 
     /// A name that jobs carry and no throttle has: its jobs are parked.
-    pub fn parked(name: &str, depth: &Depth, counted_at: Timestamp) -> Self {
+    pub fn parked(name: &str, depth: &Depth, counted_at: Timestamp, now: Timestamp) -> Self {
         let message = format!("there is no throttle {name}; its jobs wait until it exists: flyball throttle set {name} rps=10");
         Self {
             name: name.to_owned(),
@@ -143,7 +155,7 @@ impl View {
             limiting_share: None,
             state: "unknown",
             problems: vec![ProblemView { field: String::new(), message }],
-            depth: Some(DepthView::of(Some(depth), counted_at)),
+            depth: Some(DepthView::of(Some(depth), counted_at, now)),
             governor: None,
             warnings: Vec::new(),
         }
@@ -161,11 +173,12 @@ impl KnobsView {
             safe_rps: knobs.safe_rps,
             key_rps: knobs.key_rps,
             key_burst: knobs.key_burst,
-            on_store_loss: match knobs.on_store_loss {
-                crate::throttle::OnStoreLoss::Closed => "closed",
-                crate::throttle::OnStoreLoss::Open => "open",
-                crate::throttle::OnStoreLoss::Local => "local",
-            },
+            on_store_loss: knobs.on_store_loss.as_str(),
+            concurrency: knobs.concurrency,
+            key_concurrency: knobs.key_concurrency,
+            weight: knobs.weight,
+            max_backlog: knobs.max_backlog,
+            on_backlog: knobs.on_backlog.as_str(),
             valid_until_ms: knobs.valid_until_ms,
             by: knobs.by.clone(),
             at_ms: knobs.at_ms,
@@ -175,10 +188,22 @@ impl KnobsView {
 }
 
 impl DepthView {
-    fn of(depth: Option<&Depth>, at: Timestamp) -> Self {
+    fn of(depth: Option<&Depth>, at: Timestamp, now: Timestamp) -> Self {
         let depth = depth.cloned().unwrap_or_default();
-        Self { ready: depth.ready, scheduled: depth.scheduled, running: depth.running, dead: depth.dead, at }
+        Self {
+            ready: depth.ready,
+            scheduled: depth.scheduled,
+            running: depth.running,
+            dead: depth.dead,
+            oldest_ready_s: depth.oldest_ready_at.map(|oldest| since_s(oldest, now)),
+            at,
+        }
     }
+}
+
+/// Seconds from `then` to `now`; two clocks may differ, but nothing is younger than now.
+pub fn since_s(then: Timestamp, now: Timestamp) -> f64 {
+    (now.duration_since(then).as_secs_f64()).max(0.0)
 }
 
 /// The mode as a word.

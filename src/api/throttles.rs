@@ -25,10 +25,7 @@ use super::{body, clock};
 use crate::throttle::{Change, Name, Status};
 
 /// The knobs that a person may turn.
-const KNOBS: [&str; 12] =
-    ["rps", "burst", "window", "mode", "min", "max", "safe_rps", "key_rps", "key_burst", "parent", "paused", "on_store_loss"];
-/// The fields of an edit.
-const EDIT: [&str; 14] = [
+const KNOBS: [&str; 17] = [
     "rps",
     "burst",
     "window",
@@ -41,6 +38,31 @@ const EDIT: [&str; 14] = [
     "parent",
     "paused",
     "on_store_loss",
+    "concurrency",
+    "key_concurrency",
+    "weight",
+    "max_backlog",
+    "on_backlog",
+];
+/// The fields of an edit.
+const EDIT: [&str; 19] = [
+    "rps",
+    "burst",
+    "window",
+    "mode",
+    "min",
+    "max",
+    "safe_rps",
+    "key_rps",
+    "key_burst",
+    "parent",
+    "paused",
+    "on_store_loss",
+    "concurrency",
+    "key_concurrency",
+    "weight",
+    "max_backlog",
+    "on_backlog",
     "by",
     "why",
 ];
@@ -96,6 +118,16 @@ pub struct Edit {
     paused: Option<bool>,
     /// `closed`, `open` or `local`.
     on_store_loss: Option<String>,
+    /// Jobs that may run at once over all processes; 0 lets none run, -1 is no limit.
+    concurrency: Option<i64>,
+    /// Jobs of one key that may run at once over all processes; -1 is no limit.
+    key_concurrency: Option<i64>,
+    /// Share of a worker's slots beside other throttles.
+    weight: Option<f64>,
+    /// Jobs of one lane that may wait before `on_backlog` acts.
+    max_backlog: Option<u64>,
+    /// `signal` or `reject`.
+    on_backlog: Option<String>,
     /// Who turns the knob; for the audit log.
     by: Option<String>,
     /// Why; for the audit log.
@@ -125,7 +157,7 @@ pub async fn list(State(app): State<App>) -> Result<Json<Throttles>, Problem> {
     if let Some((sample, counted_at)) = sample.as_deref().and_then(|sample| Some((sample, sample.counted_at?))) {
         for (name, measured) in sample.throttles.iter().filter(|(_, measured)| measured.status.is_none() && !sample.is_store_lost)
         {
-            views.entry(name.clone()).or_insert_with(|| View::parked(name, &measured.depth, counted_at));
+            views.entry(name.clone()).or_insert_with(|| View::parked(name, &measured.depth, counted_at, clock::now()));
         }
     }
     Ok(Json(Throttles { at: clock::now(), throttles: views.into_values().collect() }))
@@ -250,11 +282,13 @@ pub async fn status(app: &App, name: &Name) -> Result<Status, Problem> {
     app.deps.throttles.status(name).await?.ok_or_else(|| Problem::throttle_not_found(name))
 }
 
-fn view(status: &Status, sample: Option<&Sample>) -> View {
+/// The throttle as the API shows it.
+pub fn view(status: &Status, sample: Option<&Sample>) -> View {
     let measured = sample.and_then(|sample| sample.throttles.get(status.name.as_str()));
-    View::of(status, measured, sample.and_then(|sample| sample.counted_at))
+    View::of(status, measured, sample.and_then(|sample| sample.counted_at), clock::now())
 }
 
-fn answer(view: View) -> impl IntoResponse {
+/// The answer that shows a throttle.
+pub fn answer(view: View) -> impl IntoResponse {
     (AppendHeaders([(ETAG, format!("\"{}\"", view.seq))]), Json(view))
 }

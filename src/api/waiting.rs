@@ -3,8 +3,8 @@
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::jobs::{Detail, State, Summary};
-use crate::throttle::{Answer, Limit};
+use crate::jobs::{Detail, Pause, State, Summary};
+use crate::throttle::{Answer, Holder, Limit};
 
 /// Why a job does not run yet.
 #[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
@@ -36,6 +36,12 @@ pub fn for_its_handler(job: &Detail) -> Option<Waiting> {
         .then(|| Waiting { reason: "its cancellation was asked for and its handler has not stopped yet".to_owned(), until: None })
 }
 
+/// Why a ready job waits while everything is paused.
+pub fn for_everything(pause: &Pause) -> Waiting {
+    let why = if pause.why.is_empty() { String::new() } else { format!(": {}", first_line(&pause.why)) };
+    Waiting { reason: format!("everything has been paused since {:.0} by {}{why}", pause.since, pause.by), until: None }
+}
+
 /// Why a ready job waits, by what its throttle would answer now; `is_handled` tells whether a live worker runs its kind.
 pub fn for_tokens(job: &Summary, answer: &Answer, is_handled: bool) -> Waiting {
     let grant = answer.lanes.first();
@@ -43,7 +49,7 @@ pub fn for_tokens(job: &Summary, answer: &Answer, is_handled: bool) -> Waiting {
         let wait = grant.map(|grant| grant.wait).unwrap_or_default();
         let until = match limit {
             Limit::Paused { until_ms, .. } => Timestamp::from_millisecond(*until_ms).ok(),
-            Limit::Stopped { .. } | Limit::Unknown { .. } | Limit::StoreLost => None,
+            Limit::Stopped { .. } | Limit::Unknown { .. } | Limit::StoreLost | Limit::Concurrency { .. } => None,
             _ => i64::try_from(wait.as_micros())
                 .ok()
                 .filter(|_| answer.at_us > 0)
@@ -60,6 +66,11 @@ pub fn for_tokens(job: &Summary, answer: &Answer, is_handled: bool) -> Waiting {
     Waiting { reason, until: None }
 }
 
+/// Somebody who runs nothing yet, to peek at what the limits of concurrency leave.
+pub fn stranger() -> Holder {
+    Holder { id: String::new(), ttl: std::time::Duration::from_secs(1), held: 0 }
+}
+
 /// What limits a lane, in one sentence.
 pub fn sentence(throttle: &str, key: &str, effective_rps: f64, limit: &Limit) -> String {
     match limit {
@@ -69,6 +80,14 @@ pub fn sentence(throttle: &str, key: &str, effective_rps: f64, limit: &Limit) ->
         Limit::Paused { why, .. } if why.is_empty() => format!("key {key:?} of throttle {throttle} is paused"),
         Limit::Paused { why, .. } => format!("key {key:?} of throttle {throttle} is paused: {}", first_line(why)),
         Limit::Stopped { name } => format!("throttle {name} is stopped: its rate is 0 or somebody paused it"),
+        Limit::Concurrency { name, key: false } => {
+            format!("as many jobs of throttle {name} run as may run at once; it starts when one of them ends")
+        }
+        Limit::Concurrency { name, key: true } => {
+            format!(
+                "as many jobs of key {key:?} run as throttle {name} lets run at once for one key; it starts when one of them ends"
+            )
+        }
         Limit::Unknown { name } => format!("there is no throttle {name} yet; create it with: flyball throttle set {name} rps=10"),
         Limit::StoreLost => format!("Redis does not answer, and throttle {throttle} stops when it cannot ask"),
     }
@@ -121,8 +140,8 @@ mod tests {
 
     fn answer(granted: u32, wait_ms: u64, limit: Option<Limit>) -> Answer {
         let wait = Duration::from_millis(wait_ms);
-        let grant = Grant { granted, wait, limit, charge_us: Vec::new() };
-        Answer { lanes: vec![grant], effective_rps: 5.0, at_us: 1_000_000, seq: 1 }
+        let grant = Grant { granted, wait, limit, ..Grant::default() };
+        Answer { lanes: vec![grant], effective_rps: 5.0, at_us: 1_000_000, seq: 1, ..Answer::default() }
     }
 
     #[test]
@@ -162,6 +181,17 @@ mod tests {
         assert!(
             for_tokens(&job(State::Ready), &answer(1, 0, None), false).reason.contains("no live worker runs jobs of kind http")
         );
+    }
+
+    #[test]
+    fn while_everything_is_paused_a_job_says_who_did_it_and_why() {
+        let mut pause = Pause { since: Timestamp::UNIX_EPOCH, by: "alice".into(), why: "the disk is full".into() };
+        assert_eq!(
+            for_everything(&pause).reason,
+            "everything has been paused since 1970-01-01T00:00:00Z by alice: the disk is full"
+        );
+        pause.why = String::new();
+        assert!(for_everything(&pause).reason.ends_with("by alice"));
     }
 
     #[test]

@@ -42,7 +42,7 @@ impl Journalled {
         };
         let decision = self.journal.recent(Some(name.as_str()), 1).await.map_err(unread)?.pop();
         let depths = self.queue.depths().await.map_err(|error| ReadError::Failed(error.to_string()))?;
-        let ready = depths.iter().find(|depth| depth.throttle == name.as_str()).map(|depth| depth.ready as u64);
+        let ready = depths.throttles.iter().find(|depth| depth.throttle == name.as_str()).map(|depth| depth.ready as u64);
         let asked = Asked { name: name.as_str(), status, view: view.as_ref(), decision: decision.as_ref(), ready, now };
         let mut sentence = why::sentence(asked);
         // The sentence tells of a wrong rps by itself; whatever else is wrong with the knobs must not stay untold.

@@ -40,13 +40,15 @@ pub(super) fn governor(
     )?)
 }
 
-/// The depth of a throttle's queue as a signal: what is ready now. A throttle without jobs has a depth of zero.
+/// The depth of a throttle's queue as a signal: what was ready when it was last walked. A throttle without jobs has a depth of
+/// zero; before the first walk has come to its end there is no reading.
 fn depth(queue: Queue) -> DepthSource {
     Arc::new(move |throttle| {
         let (queue, throttle) = (queue.clone(), throttle.to_owned());
         Box::pin(async move {
-            let (depths, at) = queue.counted().await.ok()?;
-            let ready = depths.iter().find(|depth| depth.throttle == throttle).map_or(0, |depth| depth.ready);
+            let depths = queue.depths().await.ok()?;
+            let at = depths.at?.as_microsecond() as f64 / 1e6;
+            let ready = depths.throttles.iter().find(|depth| depth.throttle == throttle).map_or(0, |depth| depth.ready);
             Some(Reading { value: ready as f64, at })
         })
     })

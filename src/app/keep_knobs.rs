@@ -4,14 +4,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::{StreamExt as _, stream};
 use tokio_util::sync::CancellationToken;
 
 use crate::service::{Pace, periodic};
 use crate::throttle::postgres::Record;
-use crate::throttle::{Change, Name, Store};
+use crate::throttle::{Change, Name, Status, Store};
 
-/// How long an emptied Redis may stay empty.
-const EVERY: Duration = Duration::from_secs(2);
+/// How long an emptied Redis may stay empty, and how long a turned knob stays unknown to what reads the record in SQL.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// Throttles that are read at a time.
+const ASKED_AT_ONCE: usize = 32;
 
 /// Fields that change with every write and say nothing worth restoring.
 const PASSING: &[&str] = &["seq", "term", "at"];
@@ -31,26 +35,20 @@ pub(super) async fn tick(
     record: &Record,
     saved: &mut BTreeMap<Name, BTreeMap<String, String>>,
 ) -> anyhow::Result<()> {
+    let kept: BTreeMap<Name, BTreeMap<String, String>> = record.load().await?.into_iter().collect();
     let mut known: BTreeSet<Name> = store.names().await?.into_iter().collect();
-    for (name, fields) in record.load().await? {
-        if store.status(&name).await?.is_some() {
-            continue;
-        }
-        let fields = fields.into_iter().filter(|(field, _)| !PASSING.contains(&field.as_str()));
-        let change = Change {
-            fields: fields.map(|(field, text)| (field, Some(text))).collect(),
-            by: "flyball".to_owned(),
-            why: "restored: the knobs were missing in Redis".to_owned(),
-            create: true,
-            absent_only: true,
-            ..Change::default()
+    known.extend(kept.keys().cloned());
+    let read = |name: Name| async move {
+        let status = store.status(&name).await;
+        (name, status)
+    };
+    let mut statuses = stream::iter(known).map(read).buffered(ASKED_AT_ONCE);
+    while let Some((name, status)) = statuses.next().await {
+        let status = match (status?, kept.get(&name)) {
+            (Some(status), _) => status,
+            (None, Some(fields)) => restore(store, &name, fields).await?,
+            (None, None) => continue,
         };
-        store.set(&name, &change).await?;
-        tracing::warn!(throttle.name = %name, "the knobs were missing in Redis and have been restored from Postgres");
-        known.insert(name);
-    }
-    for name in known {
-        let Some(status) = store.status(&name).await? else { continue };
         // A key that is no hash has no knobs to keep; those kept before stay.
         if status.raw.is_empty() {
             continue;
@@ -63,4 +61,19 @@ pub(super) async fn tick(
         }
     }
     Ok(())
+}
+
+async fn restore(store: &dyn Store, name: &Name, fields: &BTreeMap<String, String>) -> anyhow::Result<Status> {
+    let fields = fields.iter().filter(|(field, _)| !PASSING.contains(&field.as_str()));
+    let change = Change {
+        fields: fields.map(|(field, text)| (field.clone(), Some(text.clone()))).collect(),
+        by: "flyball".to_owned(),
+        why: "restored: the knobs were missing in Redis".to_owned(),
+        create: true,
+        absent_only: true,
+        ..Change::default()
+    };
+    let (_, after) = store.set(name, &change).await?;
+    tracing::warn!(throttle.name = %name, "the knobs were missing in Redis and have been restored from Postgres");
+    Ok(after)
 }

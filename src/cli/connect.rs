@@ -12,7 +12,7 @@ use crate::throttle::redis::RedisStore;
 
 /// Connects to the queue.
 pub(super) async fn queue(settings: &Settings) -> anyhow::Result<Queue> {
-    Queue::connect(&settings.database_url, 2, Duration::from_secs(5))
+    Queue::connect(settings.database(), 2, Duration::from_secs(5))
         .await
         .context("cannot reach Postgres; set DATABASE_URL or database_url")
 }

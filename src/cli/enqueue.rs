@@ -54,6 +54,21 @@ pub(super) struct Args {
     /// Tokens that the job takes from its throttle
     #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
     cost: f64,
+    /// The caller's trace, as W3C Trace Context writes it
+    #[arg(long)]
+    traceparent: Option<String>,
+    /// Seconds that one attempt may take instead of the kind's own time-out
+    #[arg(long, allow_negative_numbers = true)]
+    timeout: Option<f64>,
+    /// Seconds to wait for the next job with this unique key, which takes the place of the one that waits
+    #[arg(long, requires = "unique_key", allow_negative_numbers = true)]
+    debounce: Option<f64>,
+    /// Seconds after the first when the last of such jobs runs at the latest; ten times --debounce if absent
+    #[arg(long, requires = "debounce", allow_negative_numbers = true)]
+    debounce_max: Option<f64>,
+    /// Take the place of the waiting job with this unique key
+    #[arg(long, requires = "unique_key")]
+    replace: bool,
     /// Enqueue this many copies
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000), conflicts_with = "file")]
     count: u32,
@@ -92,8 +107,14 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
 }
 
 fn one_job(args: &Args) -> anyhow::Result<NewJob> {
-    // JSON has no words for these, so they would arrive as null.
-    for (name, number) in [("cost", Some(args.cost)), ("unique_for", args.unique_for)] {
+    let numbers = [
+        ("cost", Some(args.cost)),
+        ("unique_for", args.unique_for),
+        ("timeout", args.timeout),
+        ("debounce", args.debounce),
+        ("debounce_max", args.debounce_max),
+    ];
+    for (name, number) in numbers {
         if let Some(number) = number.filter(|number| !number.is_finite()) {
             bail!(Failure::Refused(format!("{name}: is {number}; allowed is a number above 0; nothing was enqueued")));
         }
@@ -118,6 +139,11 @@ fn one_job(args: &Args) -> anyhow::Result<NewJob> {
         unique_key: args.unique_key.clone(),
         unique_for: args.unique_for,
         cost: args.cost,
+        traceparent: args.traceparent.clone(),
+        timeout_s: args.timeout,
+        debounce_s: args.debounce,
+        debounce_max_s: args.debounce_max,
+        replace: args.replace,
         ..NewJob::new(args.kind.clone().unwrap_or_default(), value)
     })
 }
@@ -174,10 +200,14 @@ fn report(enqueued: &[Enqueued], as_json: bool) -> anyhow::Result<()> {
     let duplicates = enqueued.iter().filter(|one| one.duplicate).count();
     match (enqueued, as_json) {
         (all, true) => output::json(&json!({ "jobs": all }))?,
+        ([one], false) if one.replaced => say!("job {} was waiting and is this job now", one.id),
         ([one], false) if one.duplicate => say!("job {} holds the unique key already; nothing was enqueued", one.id),
         ([one], false) => say!("enqueued job {}", one.id),
         (all, false) if duplicates > 0 => say!("enqueued {} jobs; {duplicates} were duplicates", all.len() - duplicates),
         (all, false) => say!("enqueued {} jobs", all.len()),
+    }
+    if let Some(over) = enqueued.iter().filter_map(|one| one.backlog).max_by_key(|backlog| backlog.depth) {
+        eprintln!("a lane holds {} ready jobs; its throttle's max_backlog is {}: send less", over.depth, over.max);
     }
     Ok(())
 }

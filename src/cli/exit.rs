@@ -2,12 +2,12 @@
 
 use std::process::ExitCode;
 
-use crate::{config, jobs, throttle};
+use crate::{config, cron, jobs, throttle};
 
 /// What `--help` says about exit codes.
 pub(super) const HELP: &str = "\
-Exit codes: 0 done; 1 failed; 2 the command line is wrong; 3 there is no such job or throttle; 4 the input was refused and
-nothing was changed; 69 a service that is needed cannot be reached or is not installed; 78 a setting or a knobs file is wrong.";
+Exit codes: 0 done; 1 failed; 2 the command line is wrong; 3 there is no such job, throttle or schedule; 4 the input was refused and
+nothing was changed; 69 a service that is needed cannot be reached or is not installed; 75 a lane is full, try again later; 78 a setting or a knobs file is wrong.";
 
 /// Failures that are not errors of a room.
 #[derive(Debug, thiserror::Error)]
@@ -50,10 +50,17 @@ fn number(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
     if let Some(error) = cause.downcast_ref::<jobs::Error>() {
         return Some(match error {
             jobs::Error::Refused { .. } => 4,
+            jobs::Error::Full { .. } => 75,
             jobs::Error::Lost(_) => 69,
             error if error.is_of_settings() => 78,
             jobs::Error::Store(_) => 1,
         });
+    }
+    if let Some(error) = cause.downcast_ref::<cron::Error>() {
+        return match error {
+            cron::Error::Invalid(_) => Some(4),
+            cron::Error::Queue(error) => number(error),
+        };
     }
     if let Some(error) = cause.downcast_ref::<throttle::Error>() {
         return Some(match error {

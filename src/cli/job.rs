@@ -1,14 +1,22 @@
-//! `flyball job list|show|cancel|retry`.
+//! `flyball job list|show|cancel|retry|reschedule|discard`.
 
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use anyhow::bail;
+use futures_util::future::BoxFuture;
+use jiff::Timestamp;
 
+use super::bulk::Bulk;
 use super::exit::Failure;
 use super::output::say;
-use super::{connect, output};
+use super::signed::Signed;
+use super::{connect, output, when};
 use crate::config::Settings;
-use crate::jobs::{CancelAnswer, Detail, Filter, RetryAnswer, State, Summary};
+use crate::jobs::{CancelAnswer, CancelFilter, Detail, Filter, MoveAnswer, Queue, RetryAnswer, State, Summary};
+
+/// How long a search walks back before it answers with what it has found.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
@@ -16,17 +24,42 @@ pub(super) enum Command {
     List(List),
     /// Show one job: its state, its attempts, its errors
     Show(One),
-    /// Cancel a job: at once if it waits; a running one is asked to stop
-    Cancel(One),
+    /// Cancel one job, or all that the filters name: at once if it waits; a running one is asked to stop
+    Cancel(Cancel),
     /// Run a dead, retryable or scheduled job now
-    Retry(One),
+    Retry {
+        /// The job's number
+        id: i64,
+        /// Leave a dead job the attempts that it has used; it gets those that are left, and one if none is
+        #[arg(long)]
+        keep_attempts: bool,
+        #[command(flatten)]
+        signed: Signed,
+    },
+    /// Let a waiting job wait until a time
+    Reschedule {
+        /// The job's number
+        id: i64,
+        /// Not before this time, such as 2026-11-20T14:00:00Z, or a span from now, such as 2h
+        #[arg(long, value_name = "TIME", value_parser = when::ahead)]
+        run_at: Timestamp,
+        #[command(flatten)]
+        signed: Signed,
+    },
+    /// Give a dead job up for good
+    Discard {
+        /// The job's number
+        id: i64,
+        #[command(flatten)]
+        signed: Signed,
+    },
 }
 
 #[derive(clap::Args)]
 pub(super) struct List {
-    /// Only jobs in this state: scheduled, ready, running, retryable, completed, cancelled, dead
-    #[arg(long, value_parser = parse_state)]
-    state: Option<State>,
+    /// Only jobs in this state: scheduled, ready, running, retryable, completed, cancelled, dead, or ended
+    #[arg(long, value_parser = parse_search)]
+    state: Option<Search>,
     /// Only jobs of this kind
     #[arg(long)]
     kind: Option<String>,
@@ -36,6 +69,12 @@ pub(super) struct List {
     /// Only jobs with this key
     #[arg(long)]
     key: Option<String>,
+    /// Only jobs that were enqueued then or later: a time, or how long ago, such as 2h
+    #[arg(long, value_name = "TIME", value_parser = when::ago)]
+    created_after: Option<Timestamp>,
+    /// Only jobs that were enqueued before: a time, or how long ago, such as 2h
+    #[arg(long, value_name = "TIME", value_parser = when::ago)]
+    created_before: Option<Timestamp>,
     /// Only jobs older than this one
     #[arg(long, value_name = "ID")]
     before: Option<i64>,
@@ -56,60 +95,138 @@ pub(super) struct One {
     json: bool,
 }
 
+#[derive(clap::Args)]
+pub(super) struct Cancel {
+    /// The job's number
+    #[arg(required_unless_present_any = FILTERS, conflicts_with_all = FILTERS, conflicts_with_all = FOR_MANY)]
+    id: Option<i64>,
+    /// Only jobs of this kind
+    #[arg(long)]
+    kind: Option<String>,
+    /// Only jobs of this throttle
+    #[arg(long)]
+    throttle: Option<String>,
+    /// Only jobs with this key
+    #[arg(long)]
+    key: Option<String>,
+    /// Only ready, scheduled, retryable or running jobs
+    #[arg(long, value_parser = parse_state)]
+    state: Option<State>,
+    /// Only jobs that were enqueued then or later: a time, or how long ago, such as 2h
+    #[arg(long, value_name = "TIME", value_parser = when::ago)]
+    created_after: Option<Timestamp>,
+    /// Only jobs that were enqueued before: a time, or how long ago, such as 2h
+    #[arg(long, value_name = "TIME", value_parser = when::ago)]
+    created_before: Option<Timestamp>,
+    #[command(flatten)]
+    bulk: Bulk,
+}
+
+/// The filters by which many jobs are cancelled.
+const FILTERS: [&str; 6] = ["kind", "throttle", "key", "state", "created_after", "created_before"];
+
+/// What only makes sense for many jobs.
+const FOR_MANY: [&str; 3] = ["yes", "dry_run", "limit"];
+
+/// What a search may ask of states.
+#[derive(Clone, Copy)]
+pub(super) enum Search {
+    In(State),
+    Ended,
+}
+
 pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<ExitCode> {
-    let queue = connect::queue(&settings).await?;
+    let queue = &connect::queue(&settings).await?;
     match command {
-        Command::List(list) => {
-            let jobs = queue
-                .list(&Filter {
-                    state: list.state,
-                    kind: list.kind,
-                    throttle: list.throttle,
-                    key: list.key,
-                    before: list.before,
-                    limit: list.limit,
-                })
-                .await?;
-            if list.json {
-                output::json(&serde_json::json!({ "jobs": jobs }))?;
-            } else {
-                let header = ["ID", "STATE", "KIND", "THROTTLE", "KEY", "ATTEMPT", "CREATED", "ERROR"];
-                output::table(&header, jobs.iter().map(row))?;
-            }
-        }
+        Command::List(list) => search(queue, list).await?,
         Command::Show(one) => {
             let Some(job) = queue.get(one.id).await? else { bail!(unknown(one.id)) };
             if one.json { output::json(&job)? } else { show(&job)? }
         }
-        Command::Cancel(one) => {
-            let said = match queue.cancel(one.id).await? {
-                CancelAnswer::Cancelled => "cancelled",
+        Command::Cancel(Cancel { id: Some(id), bulk, .. }) => {
+            let said = match queue.cancel_signed(id, &bulk.signed.signature()).await? {
+                // Whoever cancels twice has what he wants.
+                CancelAnswer::Cancelled | CancelAnswer::Ended(State::Cancelled) => "cancelled",
                 CancelAnswer::Requested => "asked to stop",
-                CancelAnswer::Ended(state) => {
-                    bail!(Failure::Refused(format!("job {} is {} already", one.id, word(state))))
-                }
-                CancelAnswer::NotFound => bail!(unknown(one.id)),
+                CancelAnswer::Ended(state) => bail!(Failure::Refused(format!("job {id} is {} already", word(state)))),
+                CancelAnswer::NotFound => bail!(unknown(id)),
             };
-            answer(one, said)?;
+            answer(id, bulk.signed.json, said)?;
         }
-        Command::Retry(one) => match queue.retry(one.id).await? {
-            RetryAnswer::Ready => answer(one, "ready")?,
-            RetryAnswer::Refused(state) => bail!(Failure::Refused(format!(
-                "job {} is {}; only dead, retryable and scheduled jobs can be run again",
-                one.id,
-                word(state)
-            ))),
-            RetryAnswer::NotFound => bail!(unknown(one.id)),
+        Command::Cancel(Cancel { kind, throttle, key, state, created_after, created_before, bulk, .. }) => {
+            let filter = &CancelFilter { kind, throttle, key, state, created_after, created_before };
+            let signed = &bulk.signed.signature();
+            let step = |walk| -> BoxFuture<'_, _> { Box::pin(async move { queue.cancel_jobs(filter, &walk, signed).await }) };
+            bulk.run("cancelled", queue.count_cancel_jobs(filter), step).await?;
+        }
+        Command::Retry { id, keep_attempts, signed } => match queue.retry_signed(id, keep_attempts, &signed.signature()).await? {
+            RetryAnswer::Ready => answer(id, signed.json, "ready")?,
+            RetryAnswer::Refused(state) => {
+                refused(id, state, "only dead, retryable and scheduled jobs can be run again")?;
+            }
+            RetryAnswer::NotFound => bail!(unknown(id)),
+        },
+        Command::Reschedule { id, run_at, signed } => match queue.reschedule(id, run_at, &signed.signature()).await? {
+            MoveAnswer::Moved => answer(id, signed.json, &format!("scheduled for {run_at:.0}"))?,
+            MoveAnswer::Refused(state) => refused(id, state, "only scheduled, ready and retryable jobs can be rescheduled")?,
+            MoveAnswer::NotFound => bail!(unknown(id)),
+        },
+        Command::Discard { id, signed } => match queue.discard(id, &signed.signature()).await? {
+            MoveAnswer::Moved => answer(id, signed.json, "cancelled")?,
+            MoveAnswer::Refused(state) => refused(id, state, "only dead jobs can be discarded")?,
+            MoveAnswer::NotFound => bail!(unknown(id)),
         },
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn answer(one: One, said: &str) -> anyhow::Result<()> {
-    if one.json {
-        return output::json(&serde_json::json!({ "id": one.id, "result": said }));
+/// Walks back page by page until there are enough jobs, no more, or it took long enough.
+async fn search(queue: &Queue, list: List) -> anyhow::Result<()> {
+    let mut filter = Filter {
+        state: list.state.and_then(|search| match search {
+            Search::In(state) => Some(state),
+            Search::Ended => None,
+        }),
+        ended: matches!(list.state, Some(Search::Ended)),
+        kind: list.kind,
+        throttle: list.throttle,
+        key: list.key,
+        created_after: list.created_after,
+        created_before: list.created_before,
+        before: list.before,
+        limit: list.limit,
+    };
+    let begun = Instant::now();
+    let mut jobs = Vec::new();
+    let next = loop {
+        let page = queue.page(&filter).await?;
+        jobs.extend(page.jobs);
+        filter.limit = list.limit - jobs.len() as i64;
+        filter.before = page.next;
+        if page.next.is_none() || filter.limit <= 0 || begun.elapsed() > PATIENCE {
+            break page.next;
+        }
+    };
+    if list.json {
+        return output::json(&serde_json::json!({ "jobs": jobs, "next": next }));
     }
-    say!("job {} is {said}", one.id);
+    let header = ["ID", "STATE", "KIND", "THROTTLE", "KEY", "ATTEMPT", "CREATED", "ERROR"];
+    output::table(&header, jobs.iter().map(row))?;
+    if let Some(next) = next.filter(|_| filter.limit > 0) {
+        eprintln!("flyball: older jobs have not been looked at; go on with --before {next}");
+    }
+    Ok(())
+}
+
+fn refused(id: i64, state: State, allowed: &str) -> anyhow::Result<()> {
+    bail!(Failure::Refused(format!("job {id} is {}; {allowed}", word(state))))
+}
+
+fn answer(id: i64, json: bool, said: &str) -> anyhow::Result<()> {
+    if json {
+        return output::json(&serde_json::json!({ "id": id, "result": said }));
+    }
+    say!("job {id} is {said}");
     Ok(())
 }
 
@@ -146,8 +263,15 @@ fn show(job: &Detail) -> anyhow::Result<()> {
     if let Some(due) = head.due_at {
         say!("due        {due:.0}");
     }
+    if let Some(timeout_s) = job.timeout_s {
+        say!("timeout    {timeout_s} s");
+    }
     if let Some(worker) = &job.worker {
-        say!("worker     {worker}");
+        let beat = job.heartbeat_age_s.map(|age_s| format!(", last heartbeat {age_s:.1} s ago")).unwrap_or_default();
+        say!("worker     {worker}{beat}");
+    }
+    if let Some(traceparent) = &job.traceparent {
+        say!("trace      {traceparent}");
     }
     if let Some(progress) = &job.progress {
         let percent = progress.percent.map(|percent| format!("{percent:.1} %, ")).unwrap_or_default();
@@ -164,6 +288,13 @@ fn show(job: &Detail) -> anyhow::Result<()> {
 fn parse_state(text: &str) -> Result<State, String> {
     serde_json::from_value(serde_json::Value::String(text.to_owned()))
         .map_err(|_| "allowed are scheduled, ready, running, retryable, completed, cancelled, dead".to_owned())
+}
+
+fn parse_search(text: &str) -> Result<Search, String> {
+    if text == "ended" {
+        return Ok(Search::Ended);
+    }
+    parse_state(text).map(Search::In).map_err(|allowed| format!("{allowed}, ended"))
 }
 
 pub(super) fn word(state: State) -> String {

@@ -13,6 +13,7 @@ pub(super) struct Args {}
 
 pub(super) async fn run(_: Args, settings: Settings) -> anyhow::Result<ExitCode> {
     let queue = connect::queue(&settings).await?;
+    queue.refuse_hidden_pooler().await?;
     let done = queue.migrate().await.context("the schema could not be brought up to date")?;
     match done {
         0 => say!("the schema is up to date"),

@@ -2,16 +2,24 @@
 //!
 //! Commands talk to Postgres and Redis directly, so they work while no server runs.
 
+mod bulk;
 mod connect;
+mod cron;
+mod dead;
 mod demo;
 mod enqueue;
 mod exit;
 mod job;
+mod lane;
 mod migrate;
 mod output;
+mod pause;
 mod serve;
 mod services;
+mod signed;
+mod status;
 mod throttle;
+mod when;
 mod why;
 
 use std::path::PathBuf;
@@ -44,9 +52,24 @@ enum Command {
     /// Look at jobs, cancel them, run them again
     #[command(subcommand)]
     Job(job::Command),
+    /// Run dead jobs again, or give them up for good
+    #[command(subcommand)]
+    Dead(dead::Command),
+    /// Look at the lanes of a throttle, weigh them, empty them
+    #[command(subcommand)]
+    Lane(lane::Command),
     /// Look at throttles, turn their knobs, pause and resume them
     #[command(subcommand)]
     Throttle(throttle::Command),
+    /// Stop everything: no worker claims a job until it is resumed; what runs goes on
+    Pause(pause::Args),
+    /// End the pause of everything
+    Resume(pause::Args),
+    /// Say how everything stands: paused or not, workers, throttles with their jobs
+    Status(status::Args),
+    /// Look at schedules, make them, pause them, run them, see when they come next
+    #[command(subcommand)]
+    Cron(cron::Command),
     /// Say in one sentence why a throttle runs at the rate it does, or why a job waits
     Why(why::Args),
     Services(services::ServicesArgs),
@@ -82,7 +105,13 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             Command::Migrate(args) => migrate::run(args, settings).await,
             Command::Enqueue(args) => enqueue::run(args, settings).await,
             Command::Job(command) => job::run(command, settings).await,
+            Command::Dead(command) => dead::run(command, settings).await,
+            Command::Lane(command) => lane::run(command, settings).await,
             Command::Throttle(command) => throttle::run(command, settings).await,
+            Command::Pause(args) => pause::pause(args, settings).await,
+            Command::Resume(args) => pause::resume(args, settings).await,
+            Command::Status(args) => status::run(args, settings).await,
+            Command::Cron(command) => cron::run(command, settings).await,
             Command::Why(args) => why::run(args, settings).await,
             Command::Demo(args) => demo::run(args, settings).await,
             Command::DemoStore(options) => crate::demo::store::serve(options).await.map(|()| ExitCode::SUCCESS),

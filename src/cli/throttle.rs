@@ -9,10 +9,11 @@ use serde_json::{Value, json};
 
 use super::exit::Failure;
 use super::output::say;
+use super::signed::Signed;
 use super::{connect, output};
 use crate::config::Settings;
 use crate::throttle::postgres::Record;
-use crate::throttle::{Change, Error, Knobs, Name, Status, Store};
+use crate::throttle::{Change, Error, Knobs, MAX_PAUSE, Name, Status, Store, check_key};
 
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
@@ -54,7 +55,7 @@ pub(super) enum Command {
         /// Pause only this key
         #[arg(long, requires = "seconds")]
         key: Option<String>,
-        /// For so many seconds (keys only)
+        /// For so many seconds, up to 2592000, which is 30 days (keys only)
         #[arg(long, requires = "key")]
         seconds: Option<f64>,
         #[command(flatten)]
@@ -70,19 +71,6 @@ pub(super) enum Command {
         #[command(flatten)]
         signed: Signed,
     },
-}
-
-#[derive(clap::Args)]
-pub(super) struct Signed {
-    /// Who turns it
-    #[arg(long, env = "USER", default_value = "cli")]
-    by: String,
-    /// Why, for the audit
-    #[arg(long, default_value = "")]
-    why: String,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
 }
 
 pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<ExitCode> {
@@ -101,9 +89,11 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
         Command::Delete { name, signed } => delete(&store, &settings, &Name::new(name)?, &signed).await?,
         Command::Pause { name, key: Some(key), seconds, signed } => {
             let seconds = seconds.unwrap_or_default();
-            if !(seconds > 0.0 && seconds <= 86_400.0) {
-                bail!(Failure::Refused(format!("--seconds is {seconds}; allowed is more than 0 and at most 86400")));
+            if !(seconds > 0.0 && seconds <= MAX_PAUSE.as_secs_f64()) {
+                let most = MAX_PAUSE.as_secs();
+                bail!(Failure::Refused(format!("--seconds is {seconds}; allowed is more than 0 and at most {most} (30 days)")));
             }
+            check_key(&key).map_err(|message| Failure::Refused(format!("--key: {message}")))?;
             let name = known(&store, &name).await?;
             let until = store.pause_key(&name, &key, std::time::Duration::from_secs_f64(seconds), &signed.why).await?;
             let until = jiff::Timestamp::from_millisecond(until)?;
@@ -115,6 +105,7 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
             }
         }
         Command::Resume { name, key: Some(key), signed } => {
+            check_key(&key).map_err(|message| Failure::Refused(format!("--key: {message}")))?;
             let name = known(&store, &name).await?;
             let resumed = store.resume_key(&name, &key).await?;
             note_key(&settings, "key.resume", &name, &signed, json!({ "key": key, "resumed": resumed })).await;

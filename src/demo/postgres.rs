@@ -1,9 +1,10 @@
 //! What the demo keeps in the queue's database: its documents, and where the story stands.
 
+use sqlx::Row;
 use sqlx::postgres::PgPoolCopyExt;
-use sqlx::{PgPool, Row};
 
 use super::corpus::{Corpus, Document};
+use crate::postgres::Db;
 
 /// `to_index` is what the reindex reads: an entry, or once the story is at that point the whole thread of related ones.
 const TABLES: &str = "
@@ -46,18 +47,18 @@ const TRIPS: &str = "
     where breaker = 'open' and previous is distinct from 'open'";
 
 /// Makes the demo's tables where they are missing.
-pub(super) async fn prepare(pool: &PgPool) -> Result<(), sqlx::Error> {
+pub(super) async fn prepare(pool: &Db) -> Result<(), sqlx::Error> {
     sqlx::raw_sql(TABLES).execute(pool).await.map(|_| ())
 }
 
 /// How many documents are loaded.
-pub(super) async fn count(pool: &PgPool) -> Result<usize, sqlx::Error> {
+pub(super) async fn count(pool: &Db) -> Result<usize, sqlx::Error> {
     let count: i64 = sqlx::query_scalar(COUNT).fetch_one(pool).await?;
     Ok(usize::try_from(count).unwrap_or(0))
 }
 
 /// Whether these documents are loaded, by their number, the first and the last.
-pub(super) async fn is_loaded(pool: &PgPool, corpus: &Corpus) -> Result<bool, sqlx::Error> {
+pub(super) async fn is_loaded(pool: &Db, corpus: &Corpus) -> Result<bool, sqlx::Error> {
     if corpus.is_empty() || count(pool).await? != corpus.len() {
         return Ok(false);
     }
@@ -71,9 +72,9 @@ pub(super) async fn is_loaded(pool: &PgPool, corpus: &Corpus) -> Result<bool, sq
 }
 
 /// Loads all documents; tells `loaded` how many are sent so far.
-pub(super) async fn load(pool: &PgPool, corpus: &Corpus, loaded: impl Fn(usize)) -> Result<(), sqlx::Error> {
+pub(super) async fn load(pool: &Db, corpus: &Corpus, loaded: impl Fn(usize)) -> Result<(), sqlx::Error> {
     sqlx::query(EMPTY).execute(pool).await?;
-    let mut copy = pool.copy_in_raw(COPY).await?;
+    let mut copy = pool.pool().copy_in_raw(COPY).await?;
     let mut lines = String::new();
     for place in 0..corpus.len() {
         line(&mut lines, &corpus.document(place));
@@ -96,16 +97,16 @@ fn line(out: &mut String, document: &Document) {
 }
 
 /// Makes documents short or long from now on.
-pub(super) async fn set_hard(pool: &PgPool, hard: bool) -> Result<(), sqlx::Error> {
+pub(super) async fn set_hard(pool: &Db, hard: bool) -> Result<(), sqlx::Error> {
     sqlx::query(SET_HARD).bind(hard).execute(pool).await.map(|_| ())
 }
 
 /// Begins another pass over the documents; answers its number.
-pub(super) async fn next_pass(pool: &PgPool) -> Result<i32, sqlx::Error> {
+pub(super) async fn next_pass(pool: &Db) -> Result<i32, sqlx::Error> {
     sqlx::query(NEXT_PASS).fetch_one(pool).await?.try_get("pass")
 }
 
 /// How often the breaker of a throttle opened since `since_s` (unix time).
-pub(super) async fn trips(pool: &PgPool, throttle: &str, since_s: f64) -> Result<i64, sqlx::Error> {
+pub(super) async fn trips(pool: &Db, throttle: &str, since_s: f64) -> Result<i64, sqlx::Error> {
     sqlx::query_scalar(TRIPS).bind(throttle).bind(since_s).fetch_one(pool).await
 }

@@ -6,7 +6,6 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
-use sqlx::PgPool;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -19,6 +18,7 @@ use super::store_process::StoreProcess;
 use super::watch::{Store, Watch};
 use super::{GovernorSwitch, Options, narrate, plot, postgres, store};
 use crate::jobs::{Filter, NewJob, Queue, State};
+use crate::postgres::Db;
 use crate::throttle::{Change, Name};
 use crate::{reindex, stack};
 
@@ -408,7 +408,7 @@ fn scrape(urls: &stack::Urls, store_url: &str, app_url: &str) -> anyhow::Result<
     Ok(())
 }
 
-async fn load(pool: &PgPool, words: &Path) -> anyhow::Result<()> {
+async fn load(pool: &Db, words: &Path) -> anyhow::Result<()> {
     let dir = words.to_path_buf();
     let corpus = tokio::task::spawn_blocking(move || {
         let mut corpus = Corpus::default();

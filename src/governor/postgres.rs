@@ -5,11 +5,12 @@
 
 use jiff_sqlx::{Timestamp, ToSqlx};
 use serde_json::Value;
+use sqlx::Row;
 use sqlx::postgres::PgRow;
-use sqlx::{PgPool, Row};
 
 use super::breaker::Phase;
 use super::decision::Decision;
+use crate::postgres::Db;
 use crate::throttle::Mode;
 
 /// The newest state of a throttle's governor.
@@ -77,13 +78,13 @@ pub enum Error {
 /// The governor's memory.
 #[derive(Clone, Debug)]
 pub struct Journal {
-    pool: PgPool,
+    pool: Db,
 }
 
 impl Journal {
     /// A journal in the database of `pool`.
-    pub fn new(pool: PgPool) -> Self {
-        Self { pool }
+    pub fn new(pool: impl Into<Db>) -> Self {
+        Self { pool: pool.into() }
     }
 
     /// The newest state of a throttle's governor, with the term that wrote it.

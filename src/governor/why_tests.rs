@@ -4,30 +4,23 @@ use super::super::decision::timestamp;
 use super::super::policy::Policy;
 use super::super::{Bounds, Observation, Plan, Sample, State};
 use super::*;
-use crate::throttle::{Knobs, Name, OnStoreLoss, store::Problem};
+use crate::throttle::{Knobs, Name, store::Problem};
 
 const NOW: f64 = 1_700_000_000.0;
 
 fn status(rps: f64, mode: Mode) -> Status {
     let knobs = Knobs {
         rps,
-        burst: 1.0,
-        window: 1.0,
         mode,
         min: 1.0,
         max: 2000.0,
         safe_rps: 5.0,
-        key_rps: -1.0,
-        key_burst: 1.0,
-        parent: None,
-        paused: false,
-        on_store_loss: OnStoreLoss::Closed,
-        valid_until_ms: None,
         seq: 7,
         term: 1,
         by: "ann".to_owned(),
         at_ms: ((NOW - 300.0) * 1e3) as i64,
         why: "deploy".to_owned(),
+        ..Knobs::default()
     };
     Status {
         name: Name::new("reindex").unwrap(),

@@ -1,15 +1,20 @@
-//! What runs jobs: handlers, and the hands they are given.
+//! What runs jobs: handlers, by kind.
 
 use std::collections::BTreeMap;
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tokio_util::sync::CancellationToken;
 
-use super::{Job, Outcome};
-use crate::throttle;
+use super::retry::Policy;
+use super::typed::{Typed, TypedFn};
+use super::{Context, IntoOutcome, Job, Outcome, TypedHandler};
+
+/// Longest that an attempt may take, where nobody says otherwise.
+pub(super) const DEFAULT_TIMEOUT: Option<Duration> = Some(Duration::from_secs(300));
 
 /// One thing that is wrong with a job's arguments.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
@@ -20,7 +25,7 @@ pub struct Issue {
     pub message: String,
 }
 
-/// Runs the jobs of one kind.
+/// Runs the jobs of one kind. Where arguments have a type of their own, [`TypedHandler`] is more convenient.
 pub trait Handler: Send + Sync + 'static {
     /// Looks at arguments before a job is accepted over HTTP or the CLI, and again before it runs; lists every issue.
     fn check(&self, args: &Value) -> Vec<Issue> {
@@ -31,10 +36,30 @@ pub trait Handler: Send + Sync + 'static {
     /// Runs one attempt. It should stop soon after `context.cancelled` fires.
     fn run(&self, job: Job, context: Context) -> BoxFuture<'_, Outcome>;
 
-    /// Longest that an attempt may take; `None` for no bound.
+    /// Longest that an attempt may take; `None` for no bound. A job's own time-out and the setting of the kind come first.
     fn timeout(&self) -> Option<Duration> {
-        Some(Duration::from_secs(300))
+        DEFAULT_TIMEOUT
     }
+
+    /// What becomes of failed attempts. Settings of the kind come first.
+    fn retry(&self) -> Policy {
+        Policy::default()
+    }
+}
+
+/// What whoever runs Flyball has set for a kind; what is `None` stays as the handler has it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Tuning {
+    /// Longest that an attempt may take.
+    pub timeout: Option<Duration>,
+    /// As in [`Policy::max_attempts`].
+    pub max_attempts: Option<i32>,
+    /// As in [`Policy::base`].
+    pub retry_base: Option<Duration>,
+    /// As in [`Policy::factor`].
+    pub retry_factor: Option<f64>,
+    /// As in [`Policy::max`].
+    pub retry_max: Option<Duration>,
 }
 
 /// The handlers of a process, by kind.
@@ -51,14 +76,53 @@ impl Kinds {
     pub fn register_fn<F, R>(&mut self, kind: impl Into<String>, run: F)
     where
         F: Fn(Job, Context) -> R + Send + Sync + 'static,
-        R: Future<Output = Outcome> + Send + 'static,
+        R: Future<Output: IntoOutcome> + Send + 'static,
     {
         self.register(kind, FromFn(run));
+    }
+
+    /// Adds an async function of typed arguments as a handler.
+    ///
+    /// ```
+    /// use flyball::jobs::{Context, Fault, Kinds};
+    ///
+    /// #[derive(serde::Deserialize)]
+    /// struct Greeting {
+    ///     name: String,
+    /// }
+    ///
+    /// async fn greet(greeting: Greeting, _: Context) -> Result<(), Fault> {
+    ///     println!("hello, {}", greeting.name);
+    ///     Ok(())
+    /// }
+    ///
+    /// let mut kinds = Kinds::default();
+    /// kinds.register_typed("greet", greet);
+    /// ```
+    pub fn register_typed<A, F, R>(&mut self, kind: impl Into<String>, run: F)
+    where
+        A: DeserializeOwned + Send + 'static,
+        F: Fn(A, Context) -> R + Send + Sync + 'static,
+        R: Future<Output: IntoOutcome> + Send + 'static,
+    {
+        self.register(kind, TypedFn(run, PhantomData));
+    }
+
+    /// Adds a typed handler under its own kind.
+    pub fn add<H: TypedHandler>(&mut self, handler: H) {
+        self.register(H::KIND, Typed(handler));
     }
 
     /// Adds every handler of `others`; the later of two for one kind wins.
     pub fn extend(&mut self, others: Kinds) {
         self.0.extend(others.0);
+    }
+
+    /// Lets settings win over what the handler of a kind says; false if there is no such kind here.
+    pub fn tune(&mut self, kind: &str, tuning: &Tuning) -> bool {
+        let Some(handler) = self.0.get(kind).cloned() else { return false };
+        self.0.insert(kind.to_owned(), Arc::new(Tuned { handler, tuning: tuning.clone() }));
+        true
     }
 
     /// The handler of a kind.
@@ -77,58 +141,60 @@ struct FromFn<F>(F);
 impl<F, R> Handler for FromFn<F>
 where
     F: Fn(Job, Context) -> R + Send + Sync + 'static,
-    R: Future<Output = Outcome> + Send + 'static,
+    R: Future<Output: IntoOutcome> + Send + 'static,
 {
     fn run(&self, job: Job, context: Context) -> BoxFuture<'_, Outcome> {
-        Box::pin((self.0)(job, context))
+        let work = (self.0)(job, context);
+        Box::pin(async move { work.await.into_outcome() })
     }
 }
 
-/// The hands that a running handler is given.
-#[derive(Clone)]
-pub struct Context {
-    /// Fires when the job is cancelled, its lease is lost, or the worker stops.
-    pub cancelled: CancellationToken,
-    /// The throttles, for handlers that pace work inside one job.
-    pub throttles: Arc<dyn throttle::Store>,
-    /// Where long jobs leave their cursor.
-    pub checkpoints: Arc<dyn Checkpoints>,
+/// A handler, and what settings say instead.
+struct Tuned {
+    handler: Arc<dyn Handler>,
+    tuning: Tuning,
 }
 
-/// How far a long job has come.
-#[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
-pub struct Checkpoint {
-    /// The handler's own cursor; a later attempt starts from it.
-    pub cursor: Value,
-    /// Units done, e.g. documents.
-    pub done: i64,
-    /// Units in all, where known.
-    pub total: Option<i64>,
-    /// One line for people, e.g. `12,000 of 50,000 documents, about 40 s left`.
-    pub note: String,
+impl Handler for Tuned {
+    fn check(&self, args: &Value) -> Vec<Issue> {
+        self.handler.check(args)
+    }
+
+    fn run(&self, job: Job, context: Context) -> BoxFuture<'_, Outcome> {
+        self.handler.run(job, context)
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        self.tuning.timeout.or(self.handler.timeout())
+    }
+
+    fn retry(&self) -> Policy {
+        let own = self.handler.retry();
+        Policy {
+            base: self.tuning.retry_base.unwrap_or(own.base),
+            factor: self.tuning.retry_factor.unwrap_or(own.factor),
+            max: self.tuning.retry_max.unwrap_or(own.max),
+            max_attempts: self.tuning.max_attempts.or(own.max_attempts),
+        }
+    }
 }
 
-/// Why a checkpoint was not kept.
-#[derive(Debug, thiserror::Error)]
-pub enum CheckpointError {
-    /// Another worker holds the job now: stop, whatever you say will be refused.
-    #[error("the lease of job {0} was lost")]
-    LeaseLost(i64),
-    /// The store did not answer; the work may go on and try again.
-    #[error("the checkpoint of job {job} was not stored: {reason}")]
-    Store {
-        /// The job.
-        job: i64,
-        /// What the store said.
-        reason: String,
-    },
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// Where long jobs leave their cursor, guarded by the lease's fence.
-pub trait Checkpoints: Send + Sync + 'static {
-    /// The last checkpoint of the job, whoever wrote it.
-    fn load(&self, job_id: i64) -> BoxFuture<'_, Result<Option<Checkpoint>, CheckpointError>>;
+    #[test]
+    fn settings_of_a_kind_win_over_its_handler_and_leave_the_rest() {
+        let mut kinds = Kinds::default();
+        kinds.register_fn("mail", |_: Job, _: Context| async { Outcome::Done });
+        let tuning =
+            Tuning { timeout: Some(Duration::from_secs(7)), retry_max: Some(Duration::from_secs(60)), ..Tuning::default() };
 
-    /// Keeps a checkpoint if `fence` still holds the job's lease.
-    fn store<'a>(&'a self, job_id: i64, fence: i64, at: &'a Checkpoint) -> BoxFuture<'a, Result<(), CheckpointError>>;
+        assert!(kinds.tune("mail", &tuning) && !kinds.tune("post", &tuning));
+
+        let mail = kinds.get("mail").unwrap();
+        assert_eq!(mail.timeout(), Some(Duration::from_secs(7)));
+        assert_eq!(mail.retry(), Policy { max: Duration::from_secs(60), ..Policy::default() });
+        assert_eq!(kinds.names(), ["mail"]);
+    }
 }

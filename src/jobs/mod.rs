@@ -2,15 +2,25 @@
 //!
 //! This room knows how jobs wait, run and end. It does not know rates (see [`crate::throttle`]) nor what a handler does.
 
+pub(crate) mod check;
+pub mod context;
+pub mod fault;
 pub mod handler;
 pub mod job;
+pub mod ledger;
+pub mod operate;
 pub mod outcome;
 pub mod postgres;
 pub mod record;
 pub mod retry;
+pub mod typed;
 
-pub use handler::{Checkpoint, CheckpointError, Checkpoints, Context, Handler, Issue, Kinds};
+pub use context::{About, Checkpoint, CheckpointError, Checkpoints, Context};
+pub use fault::{Fault, IntoOutcome};
+pub use handler::{Handler, Issue, Kinds, Tuning};
 pub use job::{Job, NewJob, State};
+pub use operate::*;
 pub use outcome::Outcome;
-pub use postgres::Queue;
+pub use postgres::{Client, Queue};
 pub use record::*;
+pub use typed::TypedHandler;

@@ -13,6 +13,19 @@ pub struct Enqueued {
     pub id: i64,
     /// True if no new job was made.
     pub duplicate: bool,
+    /// True if the job that waited was given the new arguments.
+    pub replaced: bool,
+    /// How far its lane is above the throttle's `max_backlog`; `None` where there is room or no cap.
+    pub backlog: Option<Backlog>,
+}
+
+/// A lane that holds more ready jobs than its throttle's knob `max_backlog` allows: the sign to send less.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, serde::Deserialize, utoipa::ToSchema)]
+pub struct Backlog {
+    /// Ready jobs of the lane, counted no further than one above the cap.
+    pub depth: i64,
+    /// The cap.
+    pub max: i64,
 }
 
 /// A job in a list.
@@ -58,8 +71,16 @@ pub struct Detail {
     pub attempts: Vec<Attempt>,
     /// The worker that runs it now, where one does.
     pub worker: Option<String>,
+    /// The last sign of life of that worker.
+    pub heartbeat_at: Option<Timestamp>,
+    /// Seconds since then, by the clock of Postgres.
+    pub heartbeat_age_s: Option<f64>,
     /// Since when it runs.
     pub started_at: Option<Timestamp>,
+    /// Longest that one attempt may take, in seconds, where the job says so itself; otherwise its kind decides.
+    pub timeout_s: Option<f64>,
+    /// The trace of whoever enqueued it.
+    pub traceparent: Option<String>,
     /// True when its cancellation was asked for and its handler has not stopped yet.
     pub cancelling: bool,
     /// How far a long job has come.
@@ -103,16 +124,31 @@ pub struct Progress {
 pub struct Filter {
     /// Only jobs in this state.
     pub state: Option<State>,
+    /// Only jobs that have ended, completed, cancelled or dead; for lists that name no state.
+    pub ended: bool,
     /// Only jobs of this kind.
     pub kind: Option<String>,
     /// Only jobs of this throttle.
     pub throttle: Option<String>,
     /// Only jobs with this key.
     pub key: Option<String>,
+    /// Only jobs that were enqueued at this time or later.
+    pub created_after: Option<Timestamp>,
+    /// Only jobs that were enqueued before this time.
+    pub created_before: Option<Timestamp>,
     /// Only jobs with a smaller id: the cursor.
     pub before: Option<i64>,
     /// At most so many, 1 to 1000.
     pub limit: i64,
+}
+
+/// A page of jobs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Page {
+    /// Newest first; a page may be short, or empty, though more follow.
+    pub jobs: Vec<Summary>,
+    /// [`Filter::before`] of the next page; `None` when everything was looked at.
+    pub next: Option<i64>,
 }
 
 /// How many jobs of a throttle are in which state, as last counted.
@@ -128,6 +164,55 @@ pub struct Depth {
     pub running: i64,
     /// Dead letters.
     pub dead: i64,
+    /// When its oldest ready job was enqueued; absent where no job is ready.
+    pub oldest_ready_at: Option<Timestamp>,
+}
+
+/// A lane of the directory, with its depth as last counted.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LaneDepth {
+    /// The lane.
+    pub lane_id: i64,
+    /// Its key; empty for the lane of jobs without one.
+    pub key: String,
+    /// Ready jobs.
+    pub depth: i64,
+    /// The depth is no older than this.
+    pub counted_at: Option<Timestamp>,
+    /// When its oldest ready job was enqueued, as it is now.
+    pub oldest_at: Option<Timestamp>,
+    /// Its share beside the other lanes of its throttle.
+    pub weight: f64,
+    /// When somebody first saw it.
+    pub first_seen: Timestamp,
+}
+
+/// In which order lanes are listed, and behind which the page begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LanesAfter {
+    /// The deepest first; lanes without ready jobs are left out.
+    Depth {
+        /// The depth of the last lane that was listed.
+        depth: i64,
+        /// The lane itself.
+        lane_id: i64,
+    },
+    /// By key, after this one.
+    Key(Option<String>),
+}
+
+impl LanesAfter {
+    /// The deepest first, from the beginning.
+    pub const DEEPEST: Self = Self::Depth { depth: i64::MAX, lane_id: i64::MAX };
+}
+
+/// Lanes, and where the next page begins.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LanePage {
+    /// In the order that was asked for.
+    pub lanes: Vec<LaneDepth>,
+    /// `None` after the last page.
+    pub next: Option<LanesAfter>,
 }
 
 /// An attempt that went wrong lately.
@@ -187,6 +272,16 @@ pub enum Error {
         field: String,
         /// What was wrong and what is allowed.
         message: String,
+    },
+    /// A lane is full and its throttle says `on_backlog` reject; nothing was enqueued.
+    #[error("throttle {throttle:?}, key {key:?}: {} jobs of this lane are ready; its knob max_backlog allows {}", .backlog.depth, .backlog.max)]
+    Full {
+        /// The throttle.
+        throttle: String,
+        /// The key.
+        key: String,
+        /// How full.
+        backlog: Backlog,
     },
     /// Postgres cannot be reached or is starting up.
     #[error("the queue store did not answer: {0}")]

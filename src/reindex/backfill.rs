@@ -262,8 +262,8 @@ impl Backfill<'_> {
         let now = Instant::now();
         let want = self.pace.want(self.fitting(now));
         // One unit that costs as many tokens as there are documents: see `Pace`.
-        let lanes = vec![LaneAsk { key: self.job.key.clone(), want: 1, cost: want as f64 }];
-        let ask = Ask { throttle: self.throttle.clone(), lanes };
+        let lanes = vec![LaneAsk { key: self.job.key.clone(), cost: want as f64, ..LaneAsk::default() }];
+        let ask = Ask { throttle: self.throttle.clone(), lanes, holder: None };
         let answer = self.context.throttles.acquire(&ask).await;
         let Some(grant) = answer.lanes.first() else { return };
         let granted = grant.granted > 0;
@@ -483,6 +483,6 @@ fn spell(limit: &Limit) -> Option<String> {
         Limit::Unknown { name } => Some(format!("waiting: there is no throttle {name}")),
         Limit::Paused { why, .. } => Some(format!("waiting: the key is paused: {why}")),
         Limit::StoreLost => Some("waiting: the throttles cannot be asked".to_owned()),
-        Limit::Tier { .. } | Limit::Throttle | Limit::Key => None,
+        Limit::Tier { .. } | Limit::Throttle | Limit::Key | Limit::Concurrency { .. } => None,
     }
 }

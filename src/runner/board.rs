@@ -1,11 +1,16 @@
 //! The board of lanes that have work: who is asked for next, and who must wait until when. Pure; time is an argument.
+//!
+//! Shares follow start-time fair queueing (Goyal, Vin, Cheng 1996): each lane carries a tag that grows by cost / weight with
+//! every job it gets, and the lowest tag is next. A lane that comes with work starts at the tag of whoever is being served, so
+//! it is next within one round, and has saved nothing up while it was away. Throttles share a worker's permits the same way.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap, HashMap};
 use std::time::{Duration, Instant};
 
-use crate::jobs::postgres::ReadyLane;
-use crate::throttle::store::MAX_LANES_PER_ASK;
-use crate::throttle::{Answer, Ask, Grant, LaneAsk, Limit, Name};
+use super::lane::{Lane, Standing, Tag};
+use crate::jobs::postgres::{LaneClaim, Place, ReadyLane, Seen, shard_of};
+use crate::throttle::{Answer, Ask, Grant, Holder, LaneAsk, Limit, Name};
 
 /// A person may turn a knob at any time, so no wait that a knob caused is taken longer than this.
 const MAX_KNOB_WAIT: Duration = Duration::from_millis(400);
@@ -16,20 +21,20 @@ const MAX_PAUSE_WAIT: Duration = Duration::from_secs(2);
 /// Waits are rounded up to this, so that a fast throttle is served in small batches; its bucket keeps the tokens meanwhile.
 const MIN_WAIT: Duration = Duration::from_millis(5);
 
-/// How strongly a newly seen cost counts in the estimate of a lane's mean cost.
-const COST_WEIGHT: f64 = 0.3;
+/// What a throttle is asked for at least, however little it granted the last time.
+const MIN_APPETITE: usize = 8;
 
-struct Lane {
-    key: String,
-    not_before: Option<Instant>,
-    cost: f64,
-}
+/// What is held of a throttle whose jobs are counted is told this often.
+const TELL_EVERY: Duration = Duration::from_secs(1);
 
-#[derive(Default)]
-struct Ring {
-    order: VecDeque<i64>,
-    not_before: Option<Instant>,
-}
+/// And this often where they are not, because a person may begin to count at any time.
+const TELL_ANYWAY: Duration = Duration::from_secs(3);
+
+/// A word that was not heard is said again after this.
+const TELL_AGAIN: Duration = Duration::from_millis(250);
+
+/// Lanes that have been idle for so many sweeps are forgotten.
+const FORGET_AFTER: u32 = 5;
 
 /// One throttle's ask with the lanes that it stands for.
 #[derive(Debug)]
@@ -38,138 +43,502 @@ pub struct Asked {
     pub ask: Ask,
     /// The lanes, in the order of the ask.
     pub lanes: Vec<i64>,
+    ring: usize,
 }
 
-/// The lanes that have work, by throttle, each throttle's in round-robin order.
-#[derive(Default)]
+/// What a worker holds of a throttle whose running jobs are counted.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Held {
+    /// The throttle.
+    pub throttle: Name,
+    /// Jobs of it that run here.
+    pub held: u32,
+    /// Keys whose number fell since it was last told, and, now and then, all that are held.
+    pub lanes: Vec<(String, u32)>,
+    ids: Vec<i64>,
+    ring: usize,
+}
+
+/// Who is next in a throttle: the lowest tag; of equal ones whose job is the oldest; and the lane itself.
+///
+/// Jobs that came one after another lie together on the disk, so a round in the order of their arrival reads each page once.
+type Rank = (Tag, i64, i64);
+
+/// A throttle with its lanes.
+struct Ring {
+    name: Name,
+    weight: f64,
+    tag: f64,
+    /// The lowest tag of those that had work when it was last looked: where a newcomer starts.
+    begin: f64,
+    due: BTreeSet<Rank>,
+    /// Lanes of shards that other workers look after: served when there is nothing else to do.
+    guests: BTreeSet<Rank>,
+    waiting: BTreeSet<(Instant, i64)>,
+    not_before: Option<Instant>,
+    appetite: usize,
+    held: u32,
+    /// The lanes of which jobs are held.
+    holding: BTreeSet<i64>,
+    counts: bool,
+    /// Lanes that hold less than was last told.
+    released: BTreeSet<i64>,
+    told: Option<Instant>,
+    /// The last word was not heard; the next one waits until then.
+    unheard_until: Option<Instant>,
+}
+
+/// The lanes that have work, by throttle.
 pub struct Board {
     lanes: HashMap<i64, Lane>,
-    rings: BTreeMap<Name, Ring>,
-    turn: usize,
+    rings: Vec<Ring>,
+    by_name: HashMap<Name, usize>,
+    /// As in a ring, for the throttles themselves.
+    begin: f64,
+    owned: u64,
+    pass: u32,
+    holder: (String, Duration),
 }
 
 impl Board {
-    /// Takes over what the queue says now. Lanes that stay keep their place, their waits and what was learned of them.
-    pub fn refresh(&mut self, ready: Vec<ReadyLane>) {
-        let present: HashSet<i64> = ready.iter().map(|lane| lane.lane_id).collect();
-        for ring in self.rings.values_mut() {
-            ring.order.retain(|lane| present.contains(lane));
+    /// An empty board of a worker that `holder` names where running jobs are counted, with the time for which its word holds.
+    pub fn new(holder: String, ttl: Duration) -> Self {
+        Self {
+            lanes: HashMap::new(),
+            rings: Vec::new(),
+            by_name: HashMap::new(),
+            begin: 0.0,
+            owned: u64::MAX,
+            pass: 0,
+            holder: (holder, ttl),
         }
-        let placed: HashSet<i64> = self.rings.values().flat_map(|ring| ring.order.iter().copied()).collect();
-        self.lanes.retain(|lane, _| present.contains(lane));
-        for lane in ready {
-            let Ok(throttle) = Name::new(lane.throttle) else { continue };
-            self.lanes.entry(lane.lane_id).or_insert(Lane { key: lane.key, not_before: None, cost: 1.0 });
-            if !placed.contains(&lane.lane_id) {
-                self.rings.entry(throttle).or_default().order.push_back(lane.lane_id);
+    }
+
+    // --- what the queue says ---
+
+    /// Takes note of lanes that have work; answers those that are not known by name.
+    pub fn seen(&mut self, found: &[Seen], now: Instant) -> Vec<Seen> {
+        let mut unknown = Vec::new();
+        for seen in found {
+            match self.lanes.get_mut(&seen.lane_id) {
+                Some(lane) => {
+                    lane.pass = self.pass;
+                    lane.note(seen.priorities, now);
+                    if lane.standing == Standing::Idle {
+                        lane.last = seen.head;
+                        self.stand(seen.lane_id, Standing::Due);
+                    }
+                }
+                None => unknown.push(*seen),
             }
         }
-        self.rings.retain(|_, ring| !ring.order.is_empty());
+        unknown
     }
 
-    /// True when no lane has work.
-    pub fn is_empty(&self) -> bool {
-        self.rings.is_empty()
+    /// Takes a lane in that has work, under its name.
+    pub fn adopt(&mut self, named: ReadyLane, seen: Seen, now: Instant) {
+        let Ok(throttle) = Name::new(named.throttle) else { return };
+        let ring = self.ring(throttle);
+        let mut lane = Lane::new(ring, named.key, named.weight);
+        lane.pass = self.pass;
+        lane.note(seen.priorities, now);
+        lane.last = seen.head;
+        self.lanes.entry(named.lane_id).or_insert(lane);
+        if self.lanes[&named.lane_id].standing == Standing::Idle {
+            self.stand(named.lane_id, Standing::Due);
+        }
     }
 
-    /// Chooses what to ask for, for at most `permits` jobs in all. Throttles share the permits and take turns at the remainder.
+    /// Takes over the weights of lanes; those that are not named weigh 1.
+    pub fn weigh(&mut self, weights: &HashMap<i64, f32>) {
+        for (id, lane) in &mut self.lanes {
+            lane.weight = f64::from(weights.get(id).copied().unwrap_or(1.0));
+        }
+    }
+
+    /// Takes over which shards this worker looks after, as a set of bits.
+    pub fn own(&mut self, owned: u64) {
+        if owned == self.owned {
+            return;
+        }
+        self.owned = owned;
+        let due: Vec<i64> = self.lanes.iter().filter(|(_, lane)| lane.standing == Standing::Due).map(|(id, _)| *id).collect();
+        for ring in &mut self.rings {
+            ring.due.clear();
+            ring.guests.clear();
+        }
+        for id in due {
+            self.place(id);
+        }
+    }
+
+    /// Takes note that a sweep over all lanes has ended, and forgets lanes that have been idle for several.
+    pub fn swept(&mut self) {
+        self.pass = self.pass.wrapping_add(1);
+        let (pass, rings) = (self.pass, &self.rings);
+        self.lanes.retain(|id, lane| {
+            let is_busy = lane.standing != Standing::Idle || lane.held > 0 || rings[lane.ring].released.contains(id);
+            is_busy || pass.wrapping_sub(lane.pass) <= FORGET_AFTER
+        });
+    }
+
+    // --- who is next ---
+
+    /// Chooses what to ask for, for at most `permits` jobs in all.
     pub fn plan(&mut self, now: Instant, permits: usize) -> Vec<Asked> {
-        let due: Vec<Name> = self
-            .rings
-            .iter()
-            .filter(|(_, ring)| ring.not_before.is_none_or(|at| at <= now))
-            .filter(|(_, ring)| ring.order.iter().any(|lane| self.is_due(*lane, now)))
-            .map(|(name, _)| name.clone())
-            .collect();
-        if due.is_empty() || permits == 0 {
-            return Vec::new();
-        }
-        self.turn = self.turn.wrapping_add(1);
+        self.wake(now);
+        let mut chosen: HashMap<usize, Turn> = HashMap::new();
         let mut left = permits;
-        let mut asked = Vec::new();
-        for place in 0..due.len() {
-            let name = &due[(place + self.turn) % due.len()];
-            let share = left.div_ceil(due.len() - place);
-            if share == 0 {
-                break;
+        for guests in [false, true] {
+            let mut rings: BinaryHeap<Reverse<(Tag, usize)>> = BinaryHeap::new();
+            for (place, ring) in self.rings.iter_mut().enumerate() {
+                let lanes = if guests { &ring.guests } else { &ring.due };
+                let Some((lowest, ..)) = lanes.first() else { continue };
+                ring.begin = ring.begin.max(lowest.0);
+                if ring.not_before.is_none_or(|at| at <= now) {
+                    ring.tag = ring.tag.max(self.begin);
+                    rings.push(Reverse((Tag(ring.tag), place)));
+                }
             }
-            let one = self.ask_for(name, now, share);
-            left -= one.ask.lanes.iter().map(|lane| lane.want as usize).sum::<usize>().min(left);
-            asked.push(one);
+            if let Some(Reverse((lowest, _))) = rings.peek() {
+                self.begin = lowest.0;
+            }
+            let mut turns: HashMap<usize, Choice<'_>> = HashMap::new();
+            while left > 0
+                && let Some(Reverse((tag, place))) = rings.pop()
+            {
+                let ring = &self.rings[place];
+                let lanes = if guests { &ring.guests } else { &ring.due };
+                let turn = chosen.entry(place).or_default();
+                if turn.jobs >= ring.appetite {
+                    continue;
+                }
+                let choice =
+                    turns.entry(place).or_insert_with(|| Choice { fresh: lanes.iter(), again: BinaryHeap::new(), next: None });
+                let Some(lane) = choice.next(&self.lanes) else { continue };
+                turn.give(lane);
+                left -= 1;
+                rings.push(Reverse((Tag(tag.0 + 1.0 / ring.weight), place)));
+            }
         }
+        let mut asked: Vec<Asked> =
+            chosen.into_iter().filter(|(_, turn)| turn.jobs > 0).map(|(ring, turn)| self.ask(ring, turn)).collect();
+        asked.sort_by(|a, b| a.ask.throttle.cmp(&b.ask.throttle));
         asked
     }
 
-    fn is_due(&self, lane: i64, now: Instant) -> bool {
-        self.lanes.get(&lane).is_some_and(|lane| lane.not_before.is_none_or(|at| at <= now))
-    }
-
-    fn ask_for(&self, name: &Name, now: Instant, share: usize) -> Asked {
-        let lanes: Vec<i64> = self.rings[name]
-            .order
-            .iter()
-            .copied()
-            .filter(|lane| self.is_due(*lane, now))
-            .take(share.min(MAX_LANES_PER_ASK))
-            .collect();
-        let each = share / lanes.len();
-        let extra = share % lanes.len();
-        let wants = lanes.iter().enumerate().map(|(place, id)| {
+    fn ask(&self, place: usize, turn: Turn) -> Asked {
+        let ring = &self.rings[place];
+        let lanes = turn.order.iter().map(|id| {
             let lane = &self.lanes[id];
-            LaneAsk { key: lane.key.clone(), want: (each + usize::from(place < extra)) as u32, cost: lane.cost }
+            LaneAsk { key: lane.key.to_string(), want: turn.wants[id], cost: lane.cost, held: lane.held }
         });
-        Asked { ask: Ask { throttle: name.clone(), lanes: wants.collect() }, lanes: lanes.clone() }
+        let holder = Holder { id: self.holder.0.clone(), ttl: self.holder.1, held: ring.held };
+        let ask = Ask { throttle: ring.name.clone(), lanes: lanes.collect(), holder: Some(holder) };
+        Asked { ask, lanes: turn.order, ring: place }
     }
 
-    /// Takes note of an answer: lanes that got something go to the back, lanes that must wait get their time.
+    /// Takes note of an answer: what was granted counts, and lanes or throttles that must wait get their time.
     pub fn answered(&mut self, asked: &Asked, answer: &Answer, now: Instant) {
-        let Some(ring) = self.rings.get_mut(&asked.ask.throttle) else { return };
-        for (id, grant) in asked.lanes.iter().zip(&answer.lanes) {
-            if grant.granted > 0 {
-                ring.order.retain(|lane| lane != id);
-                ring.order.push_back(*id);
-            }
+        let (mut wanted, mut granted_all) = (0, 0);
+        for ((id, wish), grant) in asked.lanes.iter().zip(&asked.ask.lanes).zip(&answer.lanes) {
+            wanted += wish.want as usize;
+            granted_all += grant.granted as usize;
+            self.charge(*id, grant.granted, wish.cost);
+            self.hold(*id, i64::from(grant.granted));
             let Some(limit) = &grant.limit else { continue };
             let until = now + wait(grant, limit);
             match limit {
-                Limit::Key | Limit::Paused { .. } => {
-                    if let Some(lane) = self.lanes.get_mut(id) {
-                        lane.not_before = Some(until);
-                    }
+                Limit::Key | Limit::Paused { .. } | Limit::Concurrency { key: true, .. } => {
+                    self.stand(*id, Standing::Waiting(until));
                 }
-                _ => ring.not_before = Some(until),
+                _ => self.rings[asked.ring].not_before = Some(until),
             }
+        }
+        let ring = &mut self.rings[asked.ring];
+        if answer.weight > 0.0 {
+            ring.weight = answer.weight;
+        }
+        ring.counts = answer.limits_concurrency;
+        // Asking for much more than a throttle gives only makes its answers dear.
+        ring.appetite = if granted_all >= wanted {
+            ring.appetite.saturating_mul(2).clamp(MIN_APPETITE, 1 << 20)
+        } else {
+            (2 * granted_all).max(MIN_APPETITE)
+        };
+    }
+
+    /// Where the claim of a granted lane begins.
+    pub fn claim(&mut self, lane_id: i64, jobs: u32, now: Instant, head_every: Duration) -> LaneClaim {
+        let (after, look) = match self.lanes.get_mut(&lane_id) {
+            Some(lane) => (lane.begin(now, head_every), lane.look(jobs)),
+            None => (Place::default(), false),
+        };
+        LaneClaim { lane_id, jobs: jobs as i32, after, look }
+    }
+
+    /// How many lanes are due.
+    pub fn due(&self) -> usize {
+        self.rings.iter().map(|ring| ring.due.len() + ring.guests.len()).sum()
+    }
+
+    /// Takes note of what a claim, made at `asked_at`, took of a lane, as places in the lane, and whether it saw that no job is
+    /// left behind them.
+    pub fn claimed(&mut self, claim: &LaneClaim, taken: &[Place], is_dry: bool, asked_at: Instant) {
+        let missing = i64::from(claim.jobs) - taken.len() as i64;
+        self.hold(claim.lane_id, -missing);
+        let Some(lane) = self.lanes.get_mut(&claim.lane_id) else { return };
+        lane.pass = self.pass;
+        let is_empty = lane.took(claim.after, taken, is_dry || missing > 0, asked_at);
+        match lane.standing {
+            _ if is_empty => self.stand(claim.lane_id, Standing::Idle),
+            // Of two claims under way at once, the one that found the end was answered first.
+            Standing::Idle => self.stand(claim.lane_id, Standing::Due),
+            _ => {}
         }
     }
 
-    /// Takes note that a lane gave fewer jobs than were granted: it is empty until the queue says otherwise.
-    pub fn drained(&mut self, lane: i64) {
-        for ring in self.rings.values_mut() {
-            ring.order.retain(|other| *other != lane);
+    /// Takes note that a claim failed.
+    pub fn unclaimed(&mut self, claim: &LaneClaim) {
+        self.hold(claim.lane_id, -i64::from(claim.jobs));
+    }
+
+    fn hold(&mut self, id: i64, jobs: i64) {
+        let Some(lane) = self.lanes.get_mut(&id) else { return };
+        let ring = &mut self.rings[lane.ring];
+        lane.held = (i64::from(lane.held) + jobs).max(0) as u32;
+        ring.held = (i64::from(ring.held) + jobs).max(0) as u32;
+        if lane.held > 0 {
+            ring.holding.insert(id);
+        } else {
+            ring.holding.remove(&id);
         }
-        self.rings.retain(|_, ring| !ring.order.is_empty());
+        // What was granted and not found is a release as well: the ask has told that it would run.
+        if jobs < 0 && ring.counts {
+            ring.released.insert(id);
+        }
+    }
+
+    /// Takes note that a job of the lane has ended.
+    pub fn ended(&mut self, lane_id: i64) {
+        self.hold(lane_id, -1);
     }
 
     /// Learns what a job of the lane costs.
-    pub fn learn_cost(&mut self, lane: i64, mean: f64) {
-        if let Some(lane) = self.lanes.get_mut(&lane) {
-            lane.cost += (mean - lane.cost) * COST_WEIGHT;
-            if (lane.cost - mean).abs() < 1e-3 * mean {
-                lane.cost = mean;
+    pub fn learn_cost(&mut self, lane_id: i64, mean: f64) {
+        if let Some(lane) = self.lanes.get_mut(&lane_id) {
+            lane.learn_cost(mean);
+        }
+    }
+
+    // --- limits of concurrency ---
+
+    /// What is to be told now of what runs here, mostly of throttles whose running jobs are counted.
+    pub fn tell(&mut self, now: Instant) -> Vec<Held> {
+        let mut all = Vec::new();
+        for (place, ring) in self.rings.iter_mut().enumerate() {
+            let every = if ring.counts { TELL_EVERY } else { TELL_ANYWAY };
+            if ring.held > 0 && ring.told.is_none() && !ring.counts {
+                ring.told = Some(now);
+            }
+            let is_due = ring.held > 0 && ring.told.is_none_or(|told| now.duration_since(told) >= every);
+            if (!is_due && ring.released.is_empty()) || ring.unheard_until.is_some_and(|at| now < at) {
+                continue;
+            }
+            let mut ids = std::mem::take(&mut ring.released);
+            if is_due {
+                ids.extend(&ring.holding);
+            }
+            ring.told = Some(now);
+            ring.unheard_until = None;
+            if ring.counts {
+                // A slot that was freed here may be what this throttle waits for.
+                ring.not_before = None;
+            }
+            all.push(ring.word(place, ring.held, ids, |id| self.lanes.get(&id).map(|lane| (&*lane.key, lane.held))));
+        }
+        all
+    }
+
+    /// Takes note that a word was not heard: it is said again soon, for what is not named stays as it was.
+    pub fn unheard(&mut self, word: &Held, now: Instant) {
+        let ring = &mut self.rings[word.ring];
+        ring.released.extend(&word.ids);
+        ring.unheard_until = Some(now + TELL_AGAIN);
+    }
+
+    /// The last word of a worker that stops: nothing runs here any more.
+    pub fn farewell(&mut self) -> Vec<Held> {
+        let mut all = Vec::new();
+        for (place, ring) in self.rings.iter_mut().enumerate().filter(|(_, ring)| ring.counts || ring.held > 0) {
+            let mut ids = std::mem::take(&mut ring.released);
+            ids.extend(&ring.holding);
+            all.push(ring.word(place, 0, ids, |id| self.lanes.get(&id).map(|lane| (&*lane.key, 0))));
+        }
+        all
+    }
+
+    /// True while a throttle whose running jobs are counted is among those that are served.
+    pub fn counts(&self) -> bool {
+        self.rings.iter().any(|ring| ring.counts && ring.held > 0)
+    }
+
+    /// When the next lane may be asked for, among those that wait, or the next word on running jobs is due.
+    pub fn next_due(&self, now: Instant) -> Option<Instant> {
+        let asks = self.rings.iter().filter_map(|ring| {
+            let first = if ring.due.is_empty() && ring.guests.is_empty() { ring.waiting.first()?.0 } else { now };
+            Some(first.max(ring.not_before.unwrap_or(now)))
+        });
+        let words =
+            self.rings.iter().filter(|ring| ring.counts && ring.held > 0).map(|ring| ring.told.map_or(now, |at| at + TELL_EVERY));
+        let releases = self.rings.iter().filter(|ring| !ring.released.is_empty()).map(|ring| ring.unheard_until.unwrap_or(now));
+        asks.chain(words).chain(releases).min()
+    }
+
+    // --- inside ---
+
+    fn ring(&mut self, name: Name) -> usize {
+        if let Some(place) = self.by_name.get(&name) {
+            return *place;
+        }
+        self.by_name.insert(name.clone(), self.rings.len());
+        self.rings.push(Ring {
+            name,
+            weight: 1.0,
+            tag: 0.0,
+            begin: 0.0,
+            due: BTreeSet::new(),
+            guests: BTreeSet::new(),
+            waiting: BTreeSet::new(),
+            not_before: None,
+            appetite: MIN_APPETITE * 8,
+            held: 0,
+            holding: BTreeSet::new(),
+            counts: false,
+            released: BTreeSet::new(),
+            told: None,
+            unheard_until: None,
+        });
+        self.rings.len() - 1
+    }
+
+    /// Moves lanes whose wait is over among those that are due.
+    fn wake(&mut self, now: Instant) {
+        for place in 0..self.rings.len() {
+            while let Some((at, id)) = self.rings[place].waiting.first().copied()
+                && at <= now
+            {
+                self.stand(id, Standing::Due);
             }
         }
     }
 
-    /// When the next lane may be asked for again, among those that wait.
-    pub fn next_due(&self, now: Instant) -> Option<Instant> {
-        self.rings
-            .values()
-            .filter_map(|ring| {
-                let lane =
-                    ring.order.iter().filter_map(|id| self.lanes.get(id)).map(|lane| lane.not_before.unwrap_or(now)).min()?;
-                Some(lane.max(ring.not_before.unwrap_or(now)))
-            })
-            .min()
+    /// Gives a lane another standing, and puts it where it then belongs.
+    fn stand(&mut self, id: i64, standing: Standing) {
+        self.unplace(id);
+        if let Some(lane) = self.lanes.get_mut(&id) {
+            if standing == Standing::Due {
+                lane.order = lane.last;
+                lane.tag = lane.tag.max(self.rings[lane.ring].begin);
+            }
+            lane.standing = standing;
+        }
+        self.place(id);
+    }
+
+    fn unplace(&mut self, id: i64) {
+        let Some(lane) = self.lanes.get(&id) else { return };
+        let ring = &mut self.rings[lane.ring];
+        match lane.standing {
+            Standing::Idle => {}
+            Standing::Due => _ = ring.due.remove(&rank(id, lane)) || ring.guests.remove(&rank(id, lane)),
+            Standing::Waiting(at) => _ = ring.waiting.remove(&(at, id)),
+        }
+    }
+
+    fn place(&mut self, id: i64) {
+        let Some(lane) = self.lanes.get(&id) else { return };
+        let ring = &mut self.rings[lane.ring];
+        match lane.standing {
+            Standing::Idle => {}
+            Standing::Due if self.owned & (1 << shard_of(id)) == 0 => _ = ring.guests.insert(rank(id, lane)),
+            Standing::Due => _ = ring.due.insert(rank(id, lane)),
+            Standing::Waiting(at) => _ = ring.waiting.insert((at, id)),
+        }
+    }
+
+    /// Moves the tags on by what was granted.
+    fn charge(&mut self, id: i64, jobs: u32, cost: f64) {
+        if jobs == 0 {
+            return;
+        }
+        self.unplace(id);
+        if let Some(lane) = self.lanes.get_mut(&id) {
+            let ring = &mut self.rings[lane.ring];
+            lane.tag += f64::from(jobs) * cost / lane.weight;
+            lane.order = lane.last;
+            ring.tag += f64::from(jobs) / ring.weight;
+        }
+        self.place(id);
+    }
+}
+
+impl Ring {
+    /// A word about lanes of this throttle, as far as they are still known.
+    fn word<'a>(&self, place: usize, held: u32, ids: BTreeSet<i64>, lane: impl Fn(i64) -> Option<(&'a str, u32)>) -> Held {
+        let lanes = ids.iter().filter_map(|id| lane(*id)).map(|(key, held)| (key.to_owned(), held));
+        Held { throttle: self.name.clone(), held, lanes: lanes.collect(), ids: ids.iter().copied().collect(), ring: place }
+    }
+}
+
+fn rank(id: i64, lane: &Lane) -> Rank {
+    (Tag(lane.tag), lane.order, id)
+}
+
+/// What one throttle's lanes were given in a plan.
+#[derive(Default)]
+struct Turn {
+    order: Vec<i64>,
+    wants: HashMap<i64, u32>,
+    jobs: usize,
+}
+
+impl Turn {
+    fn give(&mut self, lane: i64) {
+        let wants = self.wants.entry(lane).or_insert(0);
+        if *wants == 0 {
+            self.order.push(lane);
+        }
+        *wants += 1;
+        self.jobs += 1;
+    }
+}
+
+/// Chooses lanes of a throttle job by job, lowest tag first.
+struct Choice<'a> {
+    fresh: std::collections::btree_set::Iter<'a, Rank>,
+    again: BinaryHeap<Reverse<(Rank, u32)>>,
+    next: Option<Rank>,
+}
+
+impl Choice<'_> {
+    fn next(&mut self, lanes: &HashMap<i64, Lane>) -> Option<i64> {
+        if self.next.is_none() {
+            self.next = self.fresh.next().copied();
+        }
+        let ((tag, order, id), given) = match (self.next, self.again.peek()) {
+            (Some(fresh), Some(Reverse((again, _)))) if *again < fresh => self.again.pop()?.0,
+            (Some(fresh), _) => {
+                self.next = None;
+                (fresh, 0)
+            }
+            (None, _) => self.again.pop()?.0,
+        };
+        let lane = lanes.get(&id)?;
+        if given + 1 < lane.appetite {
+            self.again.push(Reverse(((Tag(tag.0 + lane.cost / lane.weight), order, id), given + 1)));
+        }
+        Some(id)
     }
 }
 
@@ -187,90 +556,5 @@ fn wait(grant: &Grant, limit: &Limit) -> Duration {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn lane(id: i64, throttle: &str, key: &str) -> ReadyLane {
-        ReadyLane { lane_id: id, throttle: throttle.into(), key: key.into() }
-    }
-
-    fn answer(grants: &[(u32, Option<Limit>)]) -> Answer {
-        let lanes = grants
-            .iter()
-            .map(|(granted, limit)| Grant {
-                granted: *granted,
-                wait: Duration::from_millis(100),
-                limit: limit.clone(),
-                charge_us: Vec::new(),
-            })
-            .collect();
-        Answer { lanes, effective_rps: 1.0, at_us: 0, seq: 0 }
-    }
-
-    #[test]
-    fn lanes_of_a_slow_throttle_take_turns() {
-        let mut board = Board::default();
-        board.refresh(vec![lane(1, "t", "a"), lane(2, "t", "b"), lane(3, "t", "c")]);
-        let mut now = Instant::now();
-        let mut served = Vec::new();
-
-        for _ in 0..6 {
-            let asked = board.plan(now, 8).remove(0);
-            served.push(asked.lanes[0]);
-            let one_token = answer(&[(1, Some(Limit::Throttle)), (0, Some(Limit::Throttle)), (0, Some(Limit::Throttle))]);
-            board.answered(&asked, &one_token, now);
-            assert!(board.plan(now, 8).is_empty(), "nothing is asked before the throttle's wait has passed");
-            now += Duration::from_millis(100);
-        }
-
-        assert_eq!(served, [1, 2, 3, 1, 2, 3]);
-    }
-
-    #[test]
-    fn a_paused_lane_is_not_asked_for_and_holds_nobody_up() {
-        let mut board = Board::default();
-        board.refresh(vec![lane(1, "t", "a"), lane(2, "t", "b")]);
-        let now = Instant::now();
-        let asked = board.plan(now, 2).remove(0);
-
-        board.answered(&asked, &answer(&[(0, Some(Limit::Paused { until_ms: 0, why: "429".into() })), (1, None)]), now);
-
-        assert_eq!(board.plan(now, 2).remove(0).lanes, [2]);
-        assert_eq!(board.plan(now + MAX_PAUSE_WAIT, 2).remove(0).lanes, [1, 2]);
-    }
-
-    #[test]
-    fn throttles_share_the_permits() {
-        let mut board = Board::default();
-        board.refresh(vec![lane(1, "a", ""), lane(2, "b", "")]);
-
-        let wants: Vec<u32> = board.plan(Instant::now(), 9).iter().map(|asked| asked.ask.lanes[0].want).collect();
-
-        assert_eq!(wants.iter().sum::<u32>(), 9);
-        assert!(wants.iter().all(|want| *want >= 4), "{wants:?}");
-    }
-
-    #[test]
-    fn a_drained_lane_comes_back_with_the_next_look_and_keeps_its_cost() {
-        let mut board = Board::default();
-        board.refresh(vec![lane(1, "t", "")]);
-        board.learn_cost(1, 11.0);
-        board.drained(1);
-        assert!(board.is_empty());
-
-        board.refresh(vec![lane(1, "t", "")]);
-
-        assert!((board.plan(Instant::now(), 1)[0].ask.lanes[0].cost - 4.0).abs() < 1e-9);
-    }
-
-    #[test]
-    fn permits_are_never_exceeded() {
-        let mut board = Board::default();
-        board.refresh((0..200).map(|id| lane(id, if id % 2 == 0 { "a" } else { "b" }, &id.to_string())).collect());
-
-        for permits in 1..300 {
-            let wanted: u32 = board.plan(Instant::now(), permits).iter().flat_map(|a| &a.ask.lanes).map(|lane| lane.want).sum();
-            assert!(wanted as usize <= permits, "{wanted} of {permits}");
-        }
-    }
-}
+#[path = "board_tests.rs"]
+mod tests;

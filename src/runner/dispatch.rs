@@ -6,213 +6,394 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
+use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::board::{Asked, Board};
+use super::discover::Discovery;
 use super::execute::execute;
-use super::worker::Shared;
+use super::running::Stop;
+use super::shared::{Shared, bounded, patience};
+use super::tell::{tell, tell_to_the_end};
 use crate::jobs::Error;
-use crate::jobs::postgres::{Claimed, LaneClaim};
-use crate::throttle::{Answer, Grant, Name};
+use crate::jobs::postgres::{Claimed, LaneClaim, Place};
+use crate::throttle::{Answer, Grant, Name, Refund};
 
-/// The queue is looked over at least this often while there is work, so that new lanes are found.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// Producers are asked to ring before a pause that is longer than this.
+const NAP: Duration = Duration::from_millis(40);
 
-/// And this often when there is none: producers ring then.
+/// A dispatcher that has nothing to do looks around at least this often, for where nobody can ring.
 const IDLE_LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Looking may take at most one part in this many of the time.
-const LOOK_DUTY: u32 = 20;
-
-/// Shorter pauses are slept through without asking producers to ring.
-const NAP: Duration = Duration::from_millis(50);
+/// When it is rung for more often than this in a second, it asks producers not to, and looks by itself.
+const MAX_RINGS: u32 = 200;
 
 /// How long to leave Postgres alone after it failed.
 const AFTER_FAILURE: Duration = Duration::from_millis(250);
 
-/// Longest wait for an answer to a claim or a look; at most half the worker's time to live.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// While a person has stopped everything, and while no permit is free, this is how often the rest is attended to.
+const STANDSTILL: Duration = Duration::from_millis(500);
+
+/// Claims begin at the heads of their lanes again after this many times what it takes to walk over the heads of all,
+const HEAD_DUTY: f64 = 20.0;
+
+/// as estimated with this much weight on the last claim that walked over some,
+const HEAD_WEIGHT: f64 = 0.3;
+
+/// but not more often than this,
+const MIN_HEAD_EVERY: Duration = Duration::from_millis(50);
+
+/// nor less often: a job that committed late waits for it.
+const MAX_HEAD_EVERY: Duration = Duration::from_secs(2);
+
+/// Jobs whose end is not written yet may be this many times as many as run at once, before the dispatcher waits for Postgres.
+const UNWRITTEN: usize = 4;
+
+/// Claims that may be under way at once: while Postgres carries one out, the next is made out and the last one's jobs start.
+const CLAIMS: usize = 3;
 
 /// A grant for one lane, with what it was granted by.
 struct Granted {
     throttle: Name,
     key: String,
-    lane: i64,
     grant: Grant,
     cost: f64,
+    claim: LaneClaim,
 }
 
-pub(super) async fn dispatch(shared: Arc<Shared>, cancel: CancellationToken) {
-    let mut board = Board::default();
-    let mut next_look = Instant::now();
+/// A claim that was carried out, or not.
+struct Claim {
+    granted: Vec<Granted>,
+    asked_at: Instant,
+    took: Duration,
+    taken: Result<HashMap<i64, Taken>, Error>,
+}
+
+/// What was taken of a lane.
+#[derive(Default)]
+struct Taken {
+    places: Vec<Place>,
+    cost: f64,
+    is_dry: bool,
+}
+
+/// What the dispatcher keeps between two turns.
+struct Desk {
+    board: Board,
+    claims: JoinSet<Claim>,
+    /// Jobs that were granted and whose claim is under way.
+    granted: usize,
+    discovery: Discovery,
+    /// What it takes to claim from the head of a lane, in seconds.
+    head_cost_s: f64,
+    rings: (Instant, u32),
+    loud_until: Instant,
+    rung_for_until: Instant,
+}
+
+/// How a dispatcher is stopped, step by step.
+#[derive(Clone, Default)]
+pub(super) struct Stopping {
+    /// It is to claim nothing more.
+    pub(super) asked: CancellationToken,
+    /// It is to wait no longer for claims that are under way.
+    pub(super) hurried: CancellationToken,
+    /// It answers that no job will begin any more.
+    pub(super) settled: CancellationToken,
+    /// The last job has ended: it is to say so, and to end.
+    pub(super) over: CancellationToken,
+}
+
+pub(super) async fn dispatch(shared: Arc<Shared>, stopping: Stopping) {
+    // Answered however this ends, for somebody waits for it.
+    let settled = stopping.settled.clone().drop_guard();
+    let now = Instant::now();
+    let mut desk = Desk {
+        board: Board::new(shared.holder.clone(), shared.config.ttl),
+        claims: JoinSet::new(),
+        granted: 0,
+        discovery: Discovery::new(now),
+        head_cost_s: 0.0,
+        rings: (now, 0),
+        loud_until: now,
+        rung_for_until: now,
+    };
+    tokio::select! {
+        () = stopping.hurried.cancelled() => {}
+        () = serve_lanes(&shared, &mut desk, &stopping.asked) => {}
+    }
+    // What is being claimed still is found by its lease when the worker signs off.
+    desk.claims.shutdown().await;
+    drop(settled);
+    tell_to_the_end(&shared, &mut desk.board, &stopping.over).await;
+}
+
+/// Takes turns until it is asked to stop, and then waits for the claims that are under way.
+async fn serve_lanes(shared: &Arc<Shared>, desk: &mut Desk, cancel: &CancellationToken) {
     let mut failing = false;
     while !cancel.is_cancelled() {
-        let permits = shared.config.concurrency.saturating_sub(shared.running.len());
-        if permits == 0 {
-            tokio::select! {
-                () = cancel.cancelled() => return,
-                () = shared.running.ended.notified() => {}
-            }
-            continue;
-        }
-        let turn = async {
-            if Instant::now() >= next_look {
-                next_look = look(&shared, &mut board).await?;
-            }
-            serve(&shared, &mut board, permits).await
-        };
-        match turn.await {
-            Ok(served) => {
-                failing = false;
-                if !served {
-                    next_look = rest(&shared, &mut board, next_look, &cancel).await;
-                }
-            }
+        match turn(shared, desk, cancel).await {
+            Ok(()) => failing = false,
             Err(error) => {
                 if !failing {
                     tracing::warn!(%error, "dispatching is interrupted; it will be tried again");
                 }
                 failing = true;
-                next_look = Instant::now();
                 tokio::select! {
-                    () = cancel.cancelled() => return,
+                    () = cancel.cancelled() => {}
                     () = tokio::time::sleep(AFTER_FAILURE) => {}
                 }
             }
         }
     }
+    // What is being claimed will be this worker's to run or to give back.
+    while !desk.claims.is_empty() {
+        tell(shared, &mut desk.board).await;
+        tokio::select! {
+            Some(done) = desk.claims.join_next() => {
+                if let Err(error) = settle(shared, desk, done).await {
+                    tracing::debug!(%error, "a last claim failed");
+                }
+            }
+            () = tokio::time::sleep(STANDSTILL) => {}
+        }
+    }
 }
 
-/// Looks which lanes have work; when to look next.
-async fn look(shared: &Shared, board: &mut Board) -> Result<Instant, Error> {
-    let begun = Instant::now();
-    board.refresh(bounded(shared, shared.queue.ready_lanes()).await?);
-    let took = begun.elapsed();
-    Ok(Instant::now() + LOOK_EVERY.max(took * LOOK_DUTY))
+async fn turn(shared: &Arc<Shared>, desk: &mut Desk, cancel: &CancellationToken) -> Result<(), Error> {
+    while let Some(done) = desk.claims.try_join_next() {
+        settle(shared, desk, done).await?;
+    }
+    tell(shared, &mut desk.board).await;
+    let permits = permits(shared, desk);
+    if permits == 0 || desk.claims.len() >= CLAIMS {
+        tokio::select! {
+            () = cancel.cancelled() => {}
+            Some(done) = desk.claims.join_next() => settle(shared, desk, done).await?,
+            () = shared.running.ended.notified(), if permits == 0 => {}
+            () = tokio::time::sleep(STANDSTILL) => {}
+        }
+        return Ok(());
+    }
+    look(shared, desk).await?;
+    if serve(shared, desk, permits).await {
+        return Ok(());
+    }
+    rest(shared, desk, cancel).await
 }
 
-/// Asks for tokens and claims what was granted; false if nobody could be asked for anything.
-async fn serve(shared: &Arc<Shared>, board: &mut Board, permits: usize) -> Result<bool, Error> {
-    let asked = board.plan(Instant::now(), permits);
+/// How many jobs may be claimed now.
+fn permits(shared: &Shared, desk: &Desk) -> usize {
+    if shared.paused.load(Ordering::Relaxed) || shared.fenced.load(Ordering::SeqCst) {
+        return 0;
+    }
+    let most = shared.config.concurrency;
+    let unwritten = shared.unwritten.load(Ordering::Acquire);
+    let free = most.saturating_sub(shared.running.len()).min((UNWRITTEN * most).saturating_sub(unwritten));
+    free.saturating_sub(desk.granted).min(shared.config.batch)
+}
+
+async fn look(shared: &Shared, desk: &mut Desk) -> Result<(), Error> {
+    let rung = shared.bell.take();
+    let now = Instant::now();
+    if now.duration_since(desk.rings.0) > Duration::from_secs(1) {
+        desk.rings = (now, 0);
+    }
+    desk.rings.1 += rung.times;
+    if desk.rings.1 > MAX_RINGS {
+        desk.loud_until = now + Duration::from_secs(1);
+        if now < desk.rung_for_until {
+            desk.rung_for_until = now;
+            bounded(shared, shared.queue.wake_up()).await?;
+        }
+    }
+    let owned = shared.shards.load(Ordering::Relaxed);
+    desk.discovery.look(shared, &mut desk.board, rung, owned, now < desk.rung_for_until).await
+}
+
+/// Asks for tokens and sets a claim of what was granted going; false if nobody could be asked for anything.
+async fn serve(shared: &Arc<Shared>, desk: &mut Desk, permits: usize) -> bool {
+    let asked = desk.board.plan(Instant::now(), permits);
     if asked.is_empty() {
-        return Ok(false);
+        shared.able();
+        return false;
     }
     let answers = join_all(asked.iter().map(|one| shared.throttles.acquire(&one.ask))).await;
+    if answers.iter().any(lets_serve) {
+        shared.able();
+    }
     let now = Instant::now();
     for (one, answer) in asked.iter().zip(&answers) {
-        board.answered(one, answer, now);
+        desk.board.answered(one, answer, now);
     }
-    let granted = granted(asked, answers);
-    if granted.is_empty() {
-        return Ok(true);
+    let granted = granted(desk, asked, answers, now);
+    if !granted.is_empty() {
+        desk.granted += jobs(&granted);
+        desk.claims.spawn(claim(shared.clone(), granted));
     }
-    let lanes: Vec<LaneClaim> =
-        granted.iter().map(|one| LaneClaim { lane_id: one.lane, jobs: one.grant.granted as i32 }).collect();
-    let worker_id = shared.worker_id.load(Ordering::Acquire);
-    let fence = rand::random::<i64>() & i64::MAX;
-    let claimed = match bounded(shared, shared.queue.claim(worker_id, fence, &lanes)).await {
-        Ok(claimed) => claimed,
-        Err(error) => {
-            // The claim may have been carried out although its answer got lost.
-            shared.doubts.note(worker_id, fence);
-            for one in &granted {
-                refund(shared, one, one.grant.granted).await;
-            }
-            return Err(error);
-        }
-    };
-    shared.metrics.claimed.inc_by(claimed.len() as u64);
-    account(shared, board, &granted, &claimed).await;
-    for one in claimed {
-        let token = shared.running.begin((one.job.id, fence));
-        shared.tasks.spawn(execute(shared.clone(), one.job, token));
-    }
-    shared.metrics.running.set(shared.running.len() as i64);
-    Ok(true)
+    true
 }
 
-fn granted(asked: Vec<Asked>, answers: Vec<Answer>) -> Vec<Granted> {
+/// Whether the store answered, or let jobs through although it could not be asked.
+fn lets_serve(answer: &Answer) -> bool {
+    answer.at_us > 0 || answer.lanes.iter().any(|lane| lane.granted > 0)
+}
+
+fn granted(desk: &mut Desk, asked: Vec<Asked>, answers: Vec<Answer>, now: Instant) -> Vec<Granted> {
+    let all_heads = Duration::from_secs_f64(desk.head_cost_s * desk.board.due() as f64 * HEAD_DUTY);
+    let head_every = all_heads.clamp(MIN_HEAD_EVERY, MAX_HEAD_EVERY);
     let mut granted = Vec::new();
     for (one, answer) in asked.into_iter().zip(answers) {
         let throttle = one.ask.throttle;
         for ((lane, wanted), grant) in one.lanes.into_iter().zip(one.ask.lanes).zip(answer.lanes) {
             if grant.granted > 0 {
-                granted.push(Granted { throttle: throttle.clone(), key: wanted.key, lane, grant, cost: wanted.cost });
+                let claim = desk.board.claim(lane, grant.granted, now, head_every);
+                granted.push(Granted { throttle: throttle.clone(), key: wanted.key, grant, cost: wanted.cost, claim });
             }
         }
     }
     granted
 }
 
-/// Gives back what no job used, and charges what the claimed jobs really cost beyond the estimate.
-async fn account(shared: &Shared, board: &mut Board, granted: &[Granted], claimed: &[Claimed]) {
-    let mut taken: HashMap<i64, (u32, f64)> = HashMap::new();
-    for one in claimed {
-        let (jobs, cost) = taken.entry(one.lane_id).or_default();
-        *jobs += 1;
-        *cost += one.job.cost;
+fn jobs(granted: &[Granted]) -> usize {
+    granted.iter().map(|one| one.grant.granted as usize).sum()
+}
+
+/// Claims what was granted and lets it run.
+async fn claim(shared: Arc<Shared>, granted: Vec<Granted>) -> Claim {
+    let asked_at = Instant::now();
+    let lanes: Vec<LaneClaim> = granted.iter().map(|one| one.claim).collect();
+    let worker_id = shared.worker_id.load(Ordering::Acquire);
+    let fence = rand::random::<i64>() & i64::MAX;
+    let claimed = bounded(&shared, shared.queue.claim_and_look(worker_id, fence, &lanes)).await;
+    let took = asked_at.elapsed();
+    // A process that slept finds the answer and the end of its patience at once, and by then the leases may be others'.
+    let is_late = took > patience(&shared) || !shared.is_in_force(worker_id);
+    let claimed = claimed.and_then(|claimed| match is_late {
+        true => Err(Error::Lost("the answer to a claim came too late to begin its jobs".to_owned())),
+        false => Ok(claimed),
+    });
+    let taken = claimed.map(|batch| {
+        let mut taken: HashMap<i64, Taken> = HashMap::with_capacity(lanes.len());
+        for one in &batch.jobs {
+            let lane = taken.entry(one.lane_id).or_default();
+            lane.places.push(Place { priority: one.job.priority as i16, job_id: one.job.id });
+            lane.cost += one.job.cost;
+        }
+        for lane in &batch.dry {
+            taken.entry(*lane).or_default().is_dry = true;
+        }
+        start(&shared, batch.jobs, worker_id, fence);
+        taken
+    });
+    if taken.is_err() {
+        // The claim may have been carried out although its answer got lost.
+        shared.doubts.note(worker_id, fence);
     }
-    for one in granted {
-        let (jobs, cost) = taken.get(&one.lane).copied().unwrap_or_default();
+    Claim { granted, asked_at, took, taken }
+}
+
+/// Lets the claimed jobs run.
+fn start(shared: &Arc<Shared>, claimed: Vec<Claimed>, worker_id: i32, fence: i64) {
+    shared.metrics.claimed.inc_by(claimed.len() as u64);
+    shared.unwritten.fetch_add(claimed.len(), Ordering::AcqRel);
+    let tokens = shared.running.begin(claimed.iter().map(|one| ((one.job.id, fence), one.lane_id)));
+    if !shared.is_in_force(worker_id) {
+        // The worker was fenced between the look before this and now, and these jobs may have come too late to be told.
+        shared.running.stop_all(Stop::Fenced);
+    }
+    for (one, token) in claimed.into_iter().zip(tokens) {
+        shared.tasks.spawn(execute(shared.clone(), one, token));
+    }
+    shared.metrics.running.set(shared.running.len() as i64);
+}
+
+/// Takes note of what was claimed, gives back what no job used, and charges what the jobs cost beyond the estimate.
+async fn settle(shared: &Shared, desk: &mut Desk, done: Result<Claim, JoinError>) -> Result<(), Error> {
+    // Nothing in a claim panics; if it did, what it held is found by its lease.
+    let claim = done.map_err(|error| Error::Lost(format!("a claim was broken off: {error}")))?;
+    desk.granted -= jobs(&claim.granted);
+    let taken = match claim.taken {
+        Ok(taken) => taken,
+        Err(error) => {
+            for one in &claim.granted {
+                desk.board.unclaimed(&one.claim);
+            }
+            refund(shared, claim.granted.iter().map(|one| (one, one.grant.granted)).collect()).await;
+            return Err(error);
+        }
+    };
+    let heads = claim.granted.iter().filter(|one| one.claim.after == Place::default()).count();
+    if heads > 0 {
+        desk.head_cost_s += (claim.took.as_secs_f64() / heads as f64 - desk.head_cost_s) * HEAD_WEIGHT;
+    }
+    let none = Taken::default();
+    let mut unused = Vec::new();
+    let mut differences: HashMap<&Name, Vec<(&str, f64)>> = HashMap::new();
+    for one in &claim.granted {
+        let lane = taken.get(&one.claim.lane_id).unwrap_or(&none);
+        desk.board.claimed(&one.claim, &lane.places, lane.is_dry, claim.asked_at);
+        let jobs = lane.places.len() as u32;
         if jobs < one.grant.granted {
-            refund(shared, one, one.grant.granted - jobs).await;
-            board.drained(one.lane);
+            unused.push((one, one.grant.granted - jobs));
         }
-        if jobs > 0 {
-            let difference = cost - f64::from(jobs) * one.cost;
-            if difference.abs() > 1e-9 {
-                board.learn_cost(one.lane, cost / f64::from(jobs));
-                if let Err(error) = shared.throttles.settle(&one.throttle, &one.key, difference).await {
-                    tracing::debug!(throttle.name = %one.throttle, %error, "a cost could not be settled");
-                }
-            }
+        let difference = lane.cost - f64::from(jobs) * one.cost;
+        if jobs > 0 && difference.abs() > 1e-9 {
+            desk.board.learn_cost(one.claim.lane_id, lane.cost / f64::from(jobs));
+            differences.entry(&one.throttle).or_default().push((&one.key, difference));
+        }
+    }
+    refund(shared, unused).await;
+    for (throttle, tokens) in differences {
+        if let Err(error) = shared.throttles.settle_many(throttle, &tokens).await {
+            tracing::debug!(throttle.name = %throttle, %error, "costs could not be settled");
+        }
+    }
+    Ok(())
+}
+
+async fn refund(shared: &Shared, unused: Vec<(&Granted, u32)>) {
+    let mut by_throttle: HashMap<&Name, Vec<Refund<'_>>> = HashMap::new();
+    for (one, units) in unused {
+        let refund = Refund { key: &one.key, grant: &one.grant, units, cost: one.cost };
+        by_throttle.entry(&one.throttle).or_default().push(refund);
+    }
+    for (throttle, refunds) in by_throttle {
+        // A refund that gets lost only makes the throttle slower for a moment.
+        if let Err(error) = shared.throttles.refund_many(throttle, &refunds).await {
+            tracing::debug!(throttle.name = %throttle, %error, "unused tokens could not be given back");
         }
     }
 }
 
-async fn refund(shared: &Shared, one: &Granted, units: u32) {
-    // A refund that gets lost only makes the throttle slower for a moment.
-    if let Err(error) = shared.throttles.refund(&one.throttle, &one.key, &one.grant, units, one.cost).await {
-        tracing::debug!(throttle.name = %one.throttle, %error, "unused tokens could not be given back");
-    }
-}
-
-/// Sleeps until a lane is due, a look is due, or somebody rings. Before a longer sleep, producers are asked to ring, and the
-/// queue is looked over once more, so that nobody who came in between is missed.
-async fn rest(shared: &Shared, board: &mut Board, next_look: Instant, cancel: &CancellationToken) -> Instant {
+/// Sleeps until a lane is due, a look is due, a claim is done, or somebody rings. Before a longer sleep, producers are asked to
+/// ring, and new jobs are looked for once more, so that nobody who came in between is missed.
+async fn rest(shared: &Shared, desk: &mut Desk, cancel: &CancellationToken) -> Result<(), Error> {
+    desk.discovery.guests(shared, &mut desk.board).await?;
     let now = Instant::now();
-    let idle = board.is_empty();
-    let look_at = if idle { next_look.max(now + jittered(IDLE_LOOK_EVERY)) } else { next_look };
-    let until = board.next_due(now).map_or(look_at, |due| due.min(look_at));
-    if until > now + NAP {
-        // Both statements may fail while Postgres is away; the loop will find out with its next look.
-        let _ = bounded(shared, shared.queue.fall_asleep()).await;
-        match bounded(shared, shared.queue.ready_lanes()).await {
-            Ok(lanes) => {
-                board.refresh(lanes);
-                if board.next_due(now).is_some_and(|due| due <= now + NAP) {
-                    let _ = bounded(shared, shared.queue.wake_up()).await;
-                    return look_at;
-                }
-            }
-            Err(_) => return Instant::now(),
-        }
+    let due = desk.board.next_due(now);
+    if due.is_some_and(|at| at <= now) {
+        return Ok(());
     }
+    let may_sleep = desk.claims.is_empty() && now >= desk.loud_until && due.is_none_or(|at| at > now + NAP);
+    if may_sleep && now >= desk.rung_for_until {
+        bounded(shared, shared.queue.fall_asleep()).await?;
+        // Another worker may ask producers to be quiet again, so this is good for a while only.
+        desk.rung_for_until = now + IDLE_LOOK_EVERY;
+        desk.discovery.arrivals(shared, &mut desk.board, Instant::now()).await?;
+    }
+    let now = Instant::now();
+    let until =
+        [desk.board.next_due(now), Some(desk.discovery.next(now < desk.rung_for_until)), Some(now + jittered(IDLE_LOOK_EVERY))];
+    let until = until.into_iter().flatten().min().unwrap_or(now);
     tokio::select! {
-        () = cancel.cancelled() => look_at,
-        () = tokio::time::sleep_until(until.into()) => look_at,
-        () = shared.bell.notified() => {
-            let _ = bounded(shared, shared.queue.wake_up()).await;
-            Instant::now()
-        }
+        () = cancel.cancelled() => {}
+        () = tokio::time::sleep_until(until.into()) => {}
+        () = shared.bell.rung() => {}
+        Some(done) = desk.claims.join_next() => settle(shared, desk, done).await?,
+        () = shared.running.ended.notified(), if desk.board.counts() => {}
     }
-}
-
-/// A connection can hang without a word, and the dispatcher must not hang with it.
-async fn bounded<T>(shared: &Shared, asked: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-    let patience = PATIENCE.min(shared.config.ttl / 2);
-    let answer = tokio::time::timeout(patience, asked).await;
-    answer.unwrap_or_else(|_| Err(Error::Lost(format!("no answer within {} s", patience.as_secs_f64()))))
+    Ok(())
 }
 
 fn jittered(every: Duration) -> Duration {

@@ -1,53 +1,78 @@
 //! Runs one job and says how it ended.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
+use tokio_util::sync::CancellationToken;
 
 use super::metrics::{Ended, OfKind};
 use super::running::Stop;
-use super::worker::Shared;
-use crate::jobs::postgres::{Ending, Finish};
-use crate::jobs::{Context, Issue, Job, Outcome, retry};
-use crate::throttle::Name;
+use super::shared::{End, Shared, bounded};
+use crate::jobs::postgres::{Claimed, Ending, Finish};
+use crate::jobs::retry::Policy;
+use crate::jobs::{About, Context, Handler, Issue, Job, Outcome};
+use crate::throttle::{MAX_PAUSE, Name};
 
 /// Pause after a 429 that does not say how long.
 const DEFAULT_PAUSE: Duration = Duration::from_secs(5);
-
-/// How long a job waits whose kind this worker does not run.
-const STRANGER_WAIT: Duration = Duration::from_secs(5);
 
 /// How long a handler that was told to stop may go on before it is dropped. Where the lease was lost, the next worker may
 /// begin when this one's time to live is over, so the wait is a tenth of that at most.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
 
-pub(super) async fn execute(shared: Arc<Shared>, job: Job, cancelled: tokio_util::sync::CancellationToken) {
+pub(super) async fn execute(shared: Arc<Shared>, claimed: Claimed, cancelled: CancellationToken) {
     let begun = Instant::now();
-    let (id, fence, kind) = (job.id, job.fence, job.kind.clone());
+    let Claimed { lane_id, job, unreadable } = claimed;
+    let of_run = shared.runs.get(&job.kind).cloned();
+    let handler = of_run.as_ref().map(|of_run| &*of_run.handler);
+    // What is left of a job once its handler has it.
+    let about = Arc::new(About::from(&job));
     // Nothing that a handler does may keep its permit and its lease for ever, so every panic ends here.
-    let ran = std::panic::AssertUnwindSafe(run(&shared, job.clone(), cancelled)).catch_unwind().await;
-    let outcome = ran.unwrap_or_else(|_| Outcome::Retry { after: None, error: "the handler panicked".to_owned() });
-    let stop = shared.running.end((id, fence));
-    shared.metrics.running.set(shared.running.len() as i64);
-    let ending = judge(&shared, &job, outcome, stop).await;
-    shared.metrics.duration.get_or_create(&OfKind { kind: kind.clone() }).observe(begun.elapsed().as_secs_f64());
-    shared.metrics.finished.get_or_create(&Ended { kind, outcome: word(&ending) }).inc();
+    let outcome = match (unreadable, handler) {
+        // No worker can, so there is nobody to wait for.
+        (Some(error), _) => Outcome::Dead { error },
+        (None, Some(handler)) => {
+            let caught = AssertUnwindSafe(run(&shared, handler, job, about.clone(), cancelled)).catch_unwind().await;
+            caught.unwrap_or_else(|_| Outcome::Retry { after: None, error: "the handler panicked".to_owned() })
+        }
+        (None, None) => Outcome::Snooze { delay: shared.strangers.wait(job.id, begun) },
+    };
+    let stop = shared.running.end((about.id, about.fence));
+    let judged = AssertUnwindSafe(judge(&shared, &about, outcome, stop, handler)).catch_unwind().await;
+    let ending = judged.unwrap_or_else(|_| {
+        failed(Policy::default(), &about, None, "the handler panicked when it was asked for its retry policy".to_owned())
+    });
+    let took = begun.elapsed().as_secs_f64();
+    match &of_run {
+        Some(of_run) => {
+            of_run.duration.observe(took);
+            if ending == Ending::Completed {
+                of_run.completed.inc();
+            }
+        }
+        None => shared.metrics.duration.get_or_create(&OfKind { kind: about.kind.clone() }).observe(took),
+    }
+    if of_run.is_none() || ending != Ending::Completed {
+        shared.metrics.finished.get_or_create(&Ended { kind: about.kind.clone(), outcome: word(&ending) }).inc();
+    }
     // The receiver lives until every sender is gone, so this can fail only while the process is being torn down.
-    let _ = shared.ends.send(Finish { job_id: id, fence, ending }).await;
+    let _ = shared.ends.send(End { finish: Finish { job_id: about.id, fence: about.fence, ending }, lane_id }).await;
 }
 
-async fn run(shared: &Shared, job: Job, cancelled: tokio_util::sync::CancellationToken) -> Outcome {
-    let Some(handler) = shared.kinds.get(&job.kind) else {
-        return Outcome::Snooze { delay: STRANGER_WAIT };
-    };
+async fn run(shared: &Shared, handler: &dyn Handler, job: Job, about: Arc<About>, cancelled: CancellationToken) -> Outcome {
+    // Whatever the handler has set going hears that the attempt is over, by its time-out too.
+    let _over = cancelled.clone().drop_guard();
+    if let Some(outcome) = lost_its_last(shared, handler, &job).await {
+        return outcome;
+    }
     let issues = handler.check(&job.args);
     if !issues.is_empty() {
         return Outcome::Dead { error: listed(&issues) };
     }
-    let context =
-        Context { cancelled: cancelled.clone(), throttles: shared.throttles.clone(), checkpoints: shared.checkpoints.clone() };
-    let limit = handler.timeout();
+    let context = Context::new(about, cancelled.clone(), shared.throttles.clone(), shared.checkpoints.clone());
+    let limit = job.timeout.or_else(|| handler.timeout());
     let run = (job.id, job.fence);
     let work = handler.run(job, context);
     let timed_out = async {
@@ -63,6 +88,8 @@ async fn run(shared: &Shared, job: Job, cancelled: tokio_util::sync::Cancellatio
         tokio::time::sleep(patience).await;
     };
     tokio::select! {
+        // A handler that is done at once needs neither timer nor token.
+        biased;
         ended = work => ended,
         () = timed_out => Outcome::Retry {
             after: None,
@@ -72,7 +99,22 @@ async fn run(shared: &Shared, job: Job, cancelled: tokio_util::sync::Cancellatio
     }
 }
 
-async fn judge(shared: &Shared, job: &Job, outcome: Outcome, stop: Option<Stop>) -> Ending {
+/// Whoever gives back what a dead worker held knows how many attempts the job allows, but not how many its kind does: the one
+/// that was lost may have been the last. What came back on another way, for instance by a person's hand, may run once more.
+async fn lost_its_last(shared: &Shared, handler: &dyn Handler, job: &Job) -> Option<Outcome> {
+    let used = job.attempt - 1;
+    if used == 0 || !handler.retry().is_last(used, job.max_attempts) {
+        return None;
+    }
+    match bounded(shared, shared.queue.was_lost(job.id)).await {
+        Ok(true) => Some(Outcome::Dead { error: "the worker died in the last attempt that was left".to_owned() }),
+        Ok(false) => None,
+        // It must not run before this is known.
+        Err(_) => Some(Outcome::HandedBack),
+    }
+}
+
+async fn judge(shared: &Shared, job: &About, outcome: Outcome, stop: Option<Stop>, handler: Option<&dyn Handler>) -> Ending {
     match (outcome, stop) {
         (Outcome::Done, _) => Ending::Completed,
         (Outcome::Dead { error }, _) => Ending::Dead { error },
@@ -81,33 +123,41 @@ async fn judge(shared: &Shared, job: &Job, outcome: Outcome, stop: Option<Stop>)
         // Where the lease was lost the fence refuses this word. Where it was not (Postgres came back just in time), the job
         // must not stay leased to a worker that no longer runs it.
         (Outcome::HandedBack, _) | (_, Some(Stop::Draining | Stop::Fenced)) => Ending::HandedBack,
-        (Outcome::Snooze { delay }, _) => Ending::Snoozed { delay, why: stranger(shared, job) },
+        (Outcome::Snooze { delay }, _) => Ending::Snoozed { delay, why: stranger(job, handler.is_some()) },
         (Outcome::Throttled { delay, error }, _) => {
             pause(shared, job, delay.unwrap_or(DEFAULT_PAUSE), &error).await;
             Ending::Throttled { error }
         }
-        (Outcome::Retry { error, .. }, _) if job.attempt >= job.max_attempts => Ending::Dead { error },
-        (Outcome::Retry { after, error }, _) => {
-            let delay = after.unwrap_or_else(|| retry::delay(job.attempt, rand::random()));
-            Ending::Failed { delay, error }
-        }
+        (Outcome::Retry { after, error }, _) => failed(handler.map(Handler::retry).unwrap_or_default(), job, after, error),
     }
 }
 
-fn stranger(shared: &Shared, job: &Job) -> String {
-    match shared.kinds.get(&job.kind) {
-        Some(_) => String::new(),
-        None => format!("this worker does not run the kind {}; waiting for one that does", job.kind),
+fn failed(policy: Policy, job: &About, after: Option<Duration>, error: String) -> Ending {
+    if policy.is_last(job.attempt, job.max_attempts) {
+        return Ending::Dead { error };
     }
+    Ending::Failed { delay: after.unwrap_or_else(|| policy.delay(job.attempt, rand::random())), error }
+}
+
+fn stranger(job: &About, is_known: bool) -> String {
+    if is_known {
+        return String::new();
+    }
+    format!("this worker does not run the kind {}; waiting for one that does", job.kind)
 }
 
 /// Pauses the job's key for everybody. A store that is away only means that the next job will hear the same answer.
-async fn pause(shared: &Shared, job: &Job, delay: Duration, why: &str) {
+async fn pause(shared: &Shared, job: &About, delay: Duration, why: &str) {
     let Ok(throttle) = Name::new(job.throttle.clone()) else { return };
     // Jitter goes upwards only: coming back early earns the next refusal.
-    let delay = delay.mul_f64(1.0 + rand::random::<f64>() * 0.1);
-    if let Err(error) = shared.throttles.pause_key(&throttle, &job.key, delay, why).await {
-        tracing::warn!(throttle.name = %throttle, %error, "the key could not be paused");
+    let delay = delay.min(MAX_PAUSE).mul_f64(1.0 + rand::random::<f64>() * 0.1);
+    for pause in [Duration::from_millis(20), Duration::from_millis(200), Duration::ZERO] {
+        match shared.throttles.pause_key(&throttle, &job.key, delay, why).await {
+            Ok(_) => return,
+            // A store that is slow for a moment must not cost another refusal.
+            Err(_) if pause > Duration::ZERO => tokio::time::sleep(pause).await,
+            Err(error) => tracing::warn!(throttle.name = %throttle, %error, "the key could not be paused"),
+        }
     }
 }
 

@@ -1,15 +1,17 @@
 //! Writes how attempts ended, in batches, until Postgres has taken each word.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 
-use super::Metrics;
+use super::shared::{Backlog, End};
+use crate::jobs::Error;
 use crate::jobs::postgres::{Ending, Finish};
-use crate::jobs::{Error, Queue};
 
 /// Most ends in one statement.
-const MAX_BATCH: usize = 500;
+const MAX_BATCH: usize = 1000;
 
 /// Longest wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -17,8 +19,13 @@ const PATIENCE: Duration = Duration::from_secs(15);
 /// How long the first end of a batch waits for company.
 const LINGER: Duration = Duration::from_millis(5);
 
+/// Batches that may be on their way to Postgres at once.
+const WRITERS: usize = 2;
+
 /// Takes ends until every sender is gone, then returns. While Postgres is away, ends are kept and tried again.
-pub(super) async fn finish_all(queue: Queue, metrics: Metrics, mut ends: mpsc::Receiver<Finish>) {
+pub(super) async fn finish_all(backlog: Backlog, mut ends: mpsc::Receiver<End>) {
+    let backlog = Arc::new(backlog);
+    let mut writers = JoinSet::new();
     let mut batch = Vec::with_capacity(MAX_BATCH);
     while ends.recv_many(&mut batch, MAX_BATCH).await > 0 {
         if batch.len() < MAX_BATCH / 2 {
@@ -30,8 +37,27 @@ pub(super) async fn finish_all(queue: Queue, metrics: Metrics, mut ends: mpsc::R
                 }
             }
         }
-        write(&queue, &metrics, &batch).await;
-        batch.clear();
+        if writers.len() >= WRITERS {
+            writers.join_next().await;
+        }
+        writers.spawn(write_all(backlog.clone(), std::mem::take(&mut batch)));
+    }
+    while writers.join_next().await.is_some() {}
+}
+
+/// Writes a batch. Those that completed go by themselves: there is a faster statement for them.
+async fn write_all(backlog: Arc<Backlog>, batch: Vec<End>) {
+    let back: Vec<i64> = batch.iter().filter(|end| goes_back(&end.finish.ending)).map(|end| end.lane_id).collect();
+    let (completed, others): (Vec<Finish>, Vec<Finish>) =
+        batch.into_iter().map(|end| end.finish).partition(|finish| finish.ending == Ending::Completed);
+    for part in [completed, others] {
+        if !part.is_empty() {
+            write(&backlog, &part).await;
+            backlog.wrote(&part);
+        }
+    }
+    if !back.is_empty() {
+        backlog.bell.ring(&back);
     }
 }
 
@@ -43,7 +69,8 @@ async fn bounded<T>(said: impl Future<Output = Result<T, Error>>) -> Result<T, E
 
 /// Writes a batch. One with a row that Postgres cannot take is halved until that row stands alone; anything else that goes
 /// wrong is no fault of the jobs, and is tried again.
-async fn write(queue: &Queue, metrics: &Metrics, batch: &[Finish]) {
+async fn write(backlog: &Backlog, batch: &[Finish]) {
+    let queue = &backlog.queue;
     let mut halves = vec![batch];
     let mut pause = Duration::from_millis(50);
     while let Some(part) = halves.pop() {
@@ -51,7 +78,7 @@ async fn write(queue: &Queue, metrics: &Metrics, batch: &[Finish]) {
             Ok(kept) => {
                 let fenced = part.len() - kept.len();
                 if fenced > 0 {
-                    metrics.fenced.inc_by(fenced as u64);
+                    backlog.metrics.fenced.inc_by(fenced as u64);
                     tracing::warn!(jobs = fenced, "late answers were refused: the leases had gone to other workers");
                 }
             }
@@ -76,4 +103,9 @@ async fn write(queue: &Queue, metrics: &Metrics, batch: &[Finish]) {
             }
         }
     }
+}
+
+/// True if the job is ready again at once.
+fn goes_back(ending: &Ending) -> bool {
+    matches!(ending, Ending::Throttled { .. } | Ending::HandedBack)
 }

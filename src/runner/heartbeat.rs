@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::running::Stop;
-use super::worker::Shared;
+use super::shared::Shared;
 use crate::jobs::Error;
 
 /// Heartbeats also carry cancellations, so they come at least this often.
@@ -29,6 +29,8 @@ async fn beat_on(shared: &Shared) {
     let every = (ttl / 6).min(MAX_BEAT);
     let mut last = Instant::now();
     let mut fenced = false;
+    // Whether to beat on the connections of everybody: the way that worked last, and the other one where it fails.
+    let mut beside = false;
     loop {
         tokio::time::sleep(every).await;
         // The time is taken before asking: an answer that was long under way proves life only at its beginning.
@@ -36,14 +38,17 @@ async fn beat_on(shared: &Shared) {
         // An answer that does not come must not hold up the fence.
         let patience =
             if fenced { ttl / 3 } else { ttl.mul_f64(FENCE_AT).saturating_sub(last.elapsed()).clamp(every / 5, ttl / 3) };
-        match pulse(shared, patience).await {
-            Ok(true) => (last, fenced) = (asked, false),
+        match pulse(shared, beside, patience).await {
+            Ok(true) => {
+                (last, fenced) = (asked, false);
+                unfence(shared);
+            }
             Ok(false) => {
                 fence(shared, "this worker was taken for dead");
                 match timeout(ttl / 3, shared.register()).await {
                     Ok(Ok(())) => {
                         (last, fenced) = (Instant::now(), false);
-                        shared.bell.notify_one();
+                        unfence(shared);
                     }
                     Ok(Err(error)) => tracing::warn!(%error, "the worker could not register again yet"),
                     Err(_) => tracing::warn!("the worker could not register again yet: no answer in time"),
@@ -51,6 +56,7 @@ async fn beat_on(shared: &Shared) {
             }
             Err(error) => {
                 tracing::debug!(%error, "no heartbeat");
+                beside = !beside;
                 if last.elapsed() >= ttl.mul_f64(FENCE_AT) && !fenced {
                     fenced = true;
                     fence(shared, "no heartbeat got through for most of the worker's time to live");
@@ -60,16 +66,29 @@ async fn beat_on(shared: &Shared) {
     }
 }
 
-async fn pulse(shared: &Shared, patience: Duration) -> Result<bool, Error> {
-    let answer = timeout(patience, shared.queue.pulse(shared.worker_id.load(Ordering::Acquire))).await;
+async fn pulse(shared: &Shared, beside: bool, patience: Duration) -> Result<bool, Error> {
+    let worker_id = shared.worker_id.load(Ordering::Acquire);
+    let asked =
+        async { if beside { shared.queue.pulse_beside_others(worker_id).await } else { shared.queue.pulse(worker_id).await } };
+    let answer = timeout(patience, asked).await;
     let pulse = answer.map_err(|_| Error::Lost("no answer in time".to_owned()))??;
+    shared.paused.store(pulse.paused, Ordering::Relaxed);
     for job in pulse.cancel {
         shared.running.stop(job, Stop::Cancelled);
     }
     Ok(pulse.alive)
 }
 
+/// Stops what runs and lets nothing begin: the flag comes first, so that a claim whose answer comes just now either sees it or
+/// is stopped with the others.
 fn fence(shared: &Shared, why: &str) {
+    shared.fenced.store(true, Ordering::SeqCst);
     tracing::warn!(jobs = shared.running.len(), "stopping all running jobs: {why}");
     shared.running.stop_all(Stop::Fenced);
+}
+
+fn unfence(shared: &Shared) {
+    if shared.fenced.swap(false, Ordering::SeqCst) {
+        shared.bell.ring(&[]);
+    }
 }

@@ -2,17 +2,26 @@
 //!
 //! The runner knows lanes, throttles and handlers, but no kind by name: whoever composes the process registers handlers.
 
+mod bell;
 mod board;
+mod depth;
+mod discover;
 mod dispatch;
 mod doubts;
 mod execute;
 mod finisher;
 mod heartbeat;
+mod lane;
 mod metrics;
 mod running;
+mod runs;
+mod shared;
+mod strangers;
+mod tell;
 mod upkeep;
 mod worker;
 
-pub use board::Board;
+pub use depth::keep_depth;
 pub use metrics::Metrics;
-pub use worker::{Config, Worker};
+pub use shared::Config;
+pub use worker::Worker;

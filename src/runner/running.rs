@@ -3,7 +3,7 @@
 //! A run is named by job and fence: a job that was taken from this worker may come back to it while the old run is still
 //! stopping, and the two must not be mixed up.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::Notify;
@@ -21,8 +21,18 @@ pub(super) enum Stop {
 }
 
 struct Entry {
+    lane_id: i64,
     token: CancellationToken,
     stop: Option<Stop>,
+}
+
+#[derive(Default)]
+struct Entries {
+    by_run: HashMap<Run, Entry>,
+    /// Runs that are over and whose end is not written yet.
+    unwritten: HashSet<Run>,
+    /// Lanes of jobs that ended since the dispatcher last asked, one entry per job.
+    ended: Vec<i64>,
 }
 
 /// A job, and the fence of the lease under which it runs.
@@ -31,49 +41,77 @@ pub(super) type Run = (i64, i64);
 /// The jobs that run now. Cheap to clone.
 #[derive(Clone, Default)]
 pub(super) struct Running {
-    entries: Arc<Mutex<HashMap<Run, Entry>>>,
+    entries: Arc<Mutex<Entries>>,
     /// Rings whenever a job ends.
     pub(super) ended: Arc<Notify>,
 }
 
 impl Running {
-    pub(super) fn begin(&self, run: Run) -> CancellationToken {
-        let token = CancellationToken::new();
-        self.lock().insert(run, Entry { token: token.clone(), stop: None });
-        token
+    /// Puts runs on the list, each with its lane; answers one token per run, in their order.
+    pub(super) fn begin(&self, runs: impl Iterator<Item = (Run, i64)>) -> Vec<CancellationToken> {
+        let mut entries = self.lock();
+        runs.map(|(run, lane_id)| {
+            let token = CancellationToken::new();
+            entries.by_run.insert(run, Entry { lane_id, token: token.clone(), stop: None });
+            token
+        })
+        .collect()
     }
 
     /// Takes the run off the list; why it was told to stop, if it was.
     pub(super) fn end(&self, run: Run) -> Option<Stop> {
-        let entry = self.lock().remove(&run);
+        let mut entries = self.lock();
+        let entry = entries.by_run.remove(&run);
+        if entry.is_some() {
+            entries.unwritten.insert(run);
+        }
+        entries.ended.extend(entry.as_ref().map(|entry| entry.lane_id));
+        drop(entries);
         self.ended.notify_one();
         entry.and_then(|entry| entry.stop)
     }
 
+    /// Takes note that the ends of runs were written.
+    pub(super) fn written(&self, runs: impl Iterator<Item = Run>) {
+        let mut entries = self.lock();
+        runs.for_each(|run| _ = entries.unwritten.remove(&run));
+    }
+
+    /// The fences under which something runs here, or has run and is not written yet.
+    pub(super) fn fences(&self) -> HashSet<i64> {
+        let entries = self.lock();
+        entries.by_run.keys().chain(&entries.unwritten).map(|(_, fence)| *fence).collect()
+    }
+
+    /// The lanes of the jobs that ended since this was last asked, one entry per job.
+    pub(super) fn take_ended(&self) -> Vec<i64> {
+        std::mem::take(&mut self.lock().ended)
+    }
+
     pub(super) fn len(&self) -> usize {
-        self.lock().len()
+        self.lock().by_run.len()
     }
 
     /// Why the run was told to stop, if it was.
     pub(super) fn why(&self, run: Run) -> Option<Stop> {
-        self.lock().get(&run)?.stop
+        self.lock().by_run.get(&run)?.stop
     }
 
     pub(super) fn stop(&self, job_id: i64, why: Stop) {
-        for (_, entry) in self.lock().iter_mut().filter(|((job, _), _)| *job == job_id) {
+        for (_, entry) in self.lock().by_run.iter_mut().filter(|((job, _), _)| *job == job_id) {
             entry.stop.get_or_insert(why);
             entry.token.cancel();
         }
     }
 
     pub(super) fn stop_all(&self, why: Stop) {
-        for entry in self.lock().values_mut() {
+        for entry in self.lock().by_run.values_mut() {
             entry.stop.get_or_insert(why);
             entry.token.cancel();
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Run, Entry>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Entries> {
         self.entries.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
@@ -85,9 +123,9 @@ mod tests {
     #[test]
     fn a_job_that_came_back_is_not_taken_for_its_old_run() {
         let running = Running::default();
-        let old = running.begin((1, 10));
+        let old = running.begin([((1, 10), 5)].into_iter()).remove(0);
         running.stop_all(Stop::Fenced);
-        let new = running.begin((1, 11));
+        let new = running.begin([((1, 11), 5)].into_iter()).remove(0);
 
         assert_eq!(running.end((1, 10)), Some(Stop::Fenced));
 
@@ -96,5 +134,18 @@ mod tests {
         running.stop(1, Stop::Cancelled);
         assert!(new.is_cancelled());
         assert_eq!(running.end((1, 11)), Some(Stop::Cancelled));
+        assert_eq!(running.take_ended(), [5, 5]);
+    }
+
+    #[test]
+    fn a_lease_is_held_from_the_beginning_of_the_run_until_its_end_is_written() {
+        let running = Running::default();
+        running.begin([((1, 10), 5), ((2, 11), 5)].into_iter());
+        running.end((1, 10));
+        assert_eq!(running.fences(), [10, 11].into());
+
+        running.written([(1, 10)].into_iter());
+
+        assert_eq!(running.fences(), [11].into());
     }
 }

@@ -1,16 +1,22 @@
 //! What some worker must do for all: promote what is due, rescue what was lost, keep house.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::worker::Shared;
+use super::shared::{SHARD_TTL, Shared};
 use crate::jobs::Error;
+use crate::jobs::postgres::Rescued;
 use crate::service::{Pace, periodic};
 
 const PROMOTE_EVERY: Duration = Duration::from_millis(200);
 const RESCUE_EVERY: Duration = Duration::from_secs(2);
+const ORPHANS_EVERY: Duration = Duration::from_secs(30);
+/// Claims of which nobody here knows that are given back in one round.
+const FORGOTTEN_AT_ONCE: usize = 100;
+
 const MAINTAIN_EVERY: Duration = Duration::from_secs(60);
 
 pub(super) async fn promote(shared: Arc<Shared>, cancel: CancellationToken) {
@@ -19,11 +25,11 @@ pub(super) async fn promote(shared: Arc<Shared>, cancel: CancellationToken) {
         let shared = shared.clone();
         async move {
             loop {
-                let (moved, more) = shared.queue.promote().await?;
-                if moved > 0 {
-                    shared.bell.notify_one();
+                let promoted = shared.queue.promote().await?;
+                if promoted.jobs > 0 {
+                    shared.bell.ring(&promoted.lanes);
                 }
-                if !more {
+                if !promoted.more {
                     return Ok::<(), Error>(());
                 }
             }
@@ -40,21 +46,68 @@ pub(super) async fn rescue(shared: Arc<Shared>, cancel: CancellationToken) {
             let found = shared.doubts.settle(&shared.queue).await?;
             if found > 0 {
                 tracing::warn!(jobs = found, "gave back jobs of claims whose answer had got lost");
-                shared.bell.notify_one();
+                shared.bell.ring(&[]);
             }
-            let rescued = shared.queue.rescue().await?;
-            if rescued.workers > 0 || !rescued.ready.is_empty() || !rescued.dead.is_empty() {
-                tracing::warn!(
-                    workers = rescued.workers,
-                    ready = rescued.ready.len(),
-                    dead = rescued.dead.len(),
-                    "gave back the jobs of dead workers"
-                );
-                shared.metrics.workers_lost.inc_by(rescued.workers as u64);
-                shared.metrics.rescued.inc_by((rescued.ready.len() + rescued.dead.len()) as u64);
-                shared.bell.notify_one();
-            }
+            tell(&shared, &shared.queue.rescue().await?);
             shared.throttles.set_workers(shared.queue.live_workers().await?.max(1) as u32);
+            Ok::<(), Error>(())
+        }
+    })
+    .await;
+}
+
+pub(super) async fn rescue_orphans(shared: Arc<Shared>, cancel: CancellationToken) {
+    let pace = Pace { name: "rescue_orphans", every: ORPHANS_EVERY, wake: None };
+    periodic(pace, cancel, || {
+        let shared = shared.clone();
+        async move {
+            tell(&shared, &shared.queue.rescue_orphans().await?);
+            give_back_forgotten(&shared).await
+        }
+    })
+    .await;
+}
+
+/// Gives back what is leased to this worker and what it knows nothing of. Claims in doubt are looked for only for a while, and
+/// one that waited longer behind a lock in Postgres was carried out after that.
+async fn give_back_forgotten(shared: &Shared) -> Result<(), Error> {
+    let worker_id = shared.worker_id.load(Ordering::Acquire);
+    // The leases are read first: whatever is that old began to run here long ago, or never will.
+    let old = shared.queue.old_claims(worker_id).await?;
+    let known = shared.running.fences();
+    let mut given_back = 0;
+    for fence in old.into_iter().filter(|fence| !known.contains(fence)).take(FORGOTTEN_AT_ONCE) {
+        given_back += shared.queue.disown(worker_id, fence).await?;
+    }
+    if given_back > 0 {
+        tracing::warn!(jobs = given_back, "gave back jobs that were leased to this worker and did not run here");
+        shared.bell.ring(&[]);
+    }
+    Ok(())
+}
+
+fn tell(shared: &Shared, rescued: &Rescued) {
+    if rescued.workers == 0 && rescued.ready.is_empty() && rescued.dead.is_empty() {
+        return;
+    }
+    tracing::warn!(
+        workers = rescued.workers,
+        ready = rescued.ready.len(),
+        dead = rescued.dead.len(),
+        "gave back the jobs of dead workers"
+    );
+    shared.metrics.workers_lost.inc_by(rescued.workers as u64);
+    shared.metrics.rescued.inc_by((rescued.ready.len() + rescued.dead.len()) as u64);
+    shared.bell.ring(&rescued.lanes);
+}
+
+/// Renews this worker's part of the shards.
+pub(super) async fn hold_shards(shared: Arc<Shared>, cancel: CancellationToken) {
+    let pace = Pace { name: "hold_shards", every: SHARD_TTL / 4, wake: None };
+    periodic(pace, cancel, || {
+        let shared = shared.clone();
+        async move {
+            shared.hold_shards().await?;
             Ok::<(), Error>(())
         }
     })
@@ -66,7 +119,7 @@ pub(super) async fn maintain(shared: Arc<Shared>, cancel: CancellationToken) {
     periodic(pace, cancel, || {
         let shared = shared.clone();
         async move {
-            let done = shared.queue.maintain(shared.config.retention_days).await?;
+            let done = shared.queue.maintain(shared.config.retention).await?;
             if done.pruned_days > 0 {
                 tracing::info!(days = done.pruned_days, "emptied days past their retention");
             }

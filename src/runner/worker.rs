@@ -1,87 +1,37 @@
 //! A worker: the loops that run jobs in this process, from start to orderly stop.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::bell::Bell;
+use super::dispatch::Stopping;
 use super::doubts::Doubts;
 use super::running::{Running, Stop};
-use super::{Metrics, dispatch, finisher, heartbeat, upkeep};
-use crate::jobs::postgres::{Finish, NewWorker, PgCheckpoints};
-use crate::jobs::{Checkpoints, Error, Kinds, Queue};
+use super::runs::Runs;
+use super::shared::{Backlog, Config, Shared};
+use super::strangers::Strangers;
+use super::{Metrics, depth, dispatch, finisher, heartbeat, upkeep};
+use crate::jobs::postgres::PgCheckpoints;
+use crate::jobs::{Error, Kinds, Queue};
 use crate::service::Vital;
 use crate::throttle;
 
 /// How many ends may wait to be written before handlers wait for them.
 const ENDS_IN_HAND: usize = 10_000;
 
-/// How a worker behaves.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// A name for people; a number is added that makes it unique.
-    pub name: String,
-    /// Jobs that may run at once.
-    pub concurrency: usize,
-    /// Time without a heartbeat after which the worker counts as dead.
-    pub ttl: Duration,
-    /// How long running jobs may go on after the worker was asked to stop.
-    pub grace: Duration,
-    /// Days of history that are kept.
-    pub retention_days: u32,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            name: "worker".to_owned(),
-            concurrency: 64,
-            ttl: Duration::from_secs(30),
-            grace: Duration::from_secs(20),
-            retention_days: 7,
-        }
-    }
-}
-
-/// What the loops of one worker share.
-pub(super) struct Shared {
-    pub(super) config: Config,
-    pub(super) queue: Queue,
-    pub(super) throttles: Arc<dyn throttle::Store>,
-    pub(super) checkpoints: Arc<dyn Checkpoints>,
-    pub(super) kinds: Kinds,
-    pub(super) metrics: Metrics,
-    pub(super) running: Running,
-    pub(super) doubts: Doubts,
-    pub(super) worker_id: AtomicI32,
-    pub(super) bell: Arc<Notify>,
-    pub(super) ends: mpsc::Sender<Finish>,
-    pub(super) tasks: TaskTracker,
-}
-
-impl Shared {
-    /// Takes a fresh identity.
-    pub(super) async fn register(&self) -> Result<(), Error> {
-        let worker = NewWorker {
-            name: self.config.name.clone(),
-            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
-            pid: std::process::id() as i32,
-            ttl: self.config.ttl,
-            kinds: self.kinds.names(),
-        };
-        self.worker_id.store(self.queue.register(&worker).await?, Ordering::Release);
-        Ok(())
-    }
-}
+/// How long the last word to the throttles may take, beside what runs out by itself.
+const FAREWELL: Duration = Duration::from_secs(2);
 
 /// A running worker.
 pub struct Worker {
     shared: Arc<Shared>,
-    dispatching: CancellationToken,
+    stopping: Stopping,
     living: CancellationToken,
     vital: Vital,
     dispatcher: JoinHandle<()>,
@@ -105,31 +55,49 @@ impl Worker {
             config,
             queue: queue.clone(),
             throttles,
-            kinds,
+            runs: Runs::new(kinds, &metrics),
             metrics: metrics.clone(),
             running: Running::default(),
             doubts: Doubts::default(),
+            strangers: Strangers::default(),
             worker_id: AtomicI32::new(0),
-            bell: Arc::new(Notify::new()),
+            holder: format!("{:016x}", rand::random::<u64>()),
+            shards: AtomicU64::new(0),
+            paused: AtomicBool::new(false),
+            fenced: AtomicBool::new(false),
+            able_at: Mutex::new(Instant::now()),
+            unwritten: Arc::default(),
+            bell: Arc::default(),
             ends,
             tasks: TaskTracker::new(),
         });
         shared.register().await?;
-        let dispatching = CancellationToken::new();
+        shared.hold_shards().await?;
+        let backlog = Backlog {
+            queue,
+            metrics,
+            bell: shared.bell.clone(),
+            unwritten: shared.unwritten.clone(),
+            running: shared.running.clone(),
+        };
+        let stopping = Stopping::default();
         let living = CancellationToken::new();
         let vital = Vital::default();
-        let asked = || dispatching.clone();
-        let dispatcher = vital.spawn("dispatch", asked(), dispatch::dispatch(shared.clone(), asked()));
+        let asked = || stopping.asked.clone();
+        let dispatcher = vital.spawn("dispatch", asked(), dispatch::dispatch(shared.clone(), stopping.clone()));
         let loops = vec![
-            vital.spawn("listen", asked(), listen(queue.clone(), shared.bell.clone(), asked())),
+            vital.spawn("listen", asked(), listen(shared.queue.clone(), shared.bell.clone(), asked())),
             vital.spawn("promote", asked(), upkeep::promote(shared.clone(), asked())),
             vital.spawn("rescue", asked(), upkeep::rescue(shared.clone(), asked())),
+            vital.spawn("rescue_orphans", asked(), upkeep::rescue_orphans(shared.clone(), asked())),
+            vital.spawn("hold_shards", asked(), upkeep::hold_shards(shared.clone(), asked())),
             vital.spawn("maintain", asked(), upkeep::maintain(shared.clone(), asked())),
+            vital.spawn("depth", asked(), depth::keep_depth(shared.queue.clone(), asked())),
             vital.spawn("heartbeat", living.clone(), heartbeat::beat(shared.clone(), living.clone())),
         ];
-        let finisher = vital.spawn("finish", living.clone(), finisher::finish_all(queue, metrics, receiver));
+        let finisher = vital.spawn("finish", living.clone(), finisher::finish_all(backlog, receiver));
         tracing::info!(worker.id = shared.worker_id.load(Ordering::Relaxed), "worker started");
-        Ok(Self { shared, dispatching, living, vital, dispatcher, loops, finisher })
+        Ok(Self { shared, stopping, living, vital, dispatcher, loops, finisher })
     }
 
     /// The worker's number in `flyball.worker`.
@@ -145,19 +113,24 @@ impl Worker {
     /// Stops in order: claims nothing more, lets running jobs finish within the grace time, asks the rest to stop, writes
     /// every end, and gives back what is left, without using an attempt. Answers how many jobs were given back.
     pub async fn stop(mut self) -> u64 {
-        self.dispatching.cancel();
+        self.stopping.asked.cancel();
         let id = self.id();
         let grace_over = tokio::time::Instant::now() + self.shared.config.grace;
-        // The dispatcher goes first: a claim that is under way must end before the running jobs are counted. One that waits
-        // for a Postgres that is away is broken off; should it have claimed after all, signing off gives that back.
-        if tokio::time::timeout_at(grace_over, &mut self.dispatcher).await.is_err() {
-            self.dispatcher.abort();
+        // Claims go first: one that is under way must end before the running jobs are counted. One that waits for a Postgres
+        // that is away is broken off; should it have claimed after all, signing off gives that back.
+        if tokio::time::timeout_at(grace_over, self.stopping.settled.cancelled()).await.is_err() {
+            self.stopping.hurried.cancel();
+            self.stopping.settled.cancelled().await;
         }
         self.shared.tasks.close();
         if tokio::time::timeout_at(grace_over, self.shared.tasks.wait()).await.is_err() {
             tracing::warn!(jobs = self.shared.running.len(), "the grace time is over; asking running jobs to stop");
             self.shared.running.stop_all(Stop::Draining);
             let _ = tokio::time::timeout(Duration::from_secs(12), self.shared.tasks.wait()).await;
+        }
+        self.stopping.over.cancel();
+        if tokio::time::timeout(FAREWELL, &mut self.dispatcher).await.is_err() {
+            self.dispatcher.abort();
         }
         self.living.cancel();
         for one in self.loops {
@@ -179,6 +152,6 @@ impl Worker {
     }
 }
 
-async fn listen(queue: Queue, bell: Arc<Notify>, cancel: CancellationToken) {
-    queue.listen(bell, cancel).await;
+async fn listen(queue: Queue, bell: Arc<Bell>, cancel: CancellationToken) {
+    queue.listen(|lanes| bell.ring(lanes), cancel).await;
 }

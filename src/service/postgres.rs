@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sqlx::PgPool;
+use crate::postgres::Db;
 
 // The term grows whenever the holder changes or let the lease lapse, so that an old leader's late writes can be refused.
 const HOLD: &str = "
@@ -23,7 +23,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[("hold", HOLD), ("release", RELEASE)];
 /// A candidate for one leadership.
 #[derive(Clone)]
 pub struct Leader {
-    pool: PgPool,
+    pool: Db,
     name: &'static str,
     holder: String,
     ttl: Duration,
@@ -33,10 +33,13 @@ impl Leader {
     /// A candidate under the name `holder`, which must be unique to this process start.
     ///
     /// It has connections of its own beside `pool`, one and another if that one hangs, so that a crowd of requests cannot take its lease away.
-    pub fn new(pool: PgPool, name: &'static str, holder: impl Into<String>, ttl: Duration) -> Self {
-        let options = pool.options().clone().min_connections(0).max_connections(2).acquire_timeout(ttl / 3);
-        let own = options.connect_lazy_with((*pool.connect_options()).clone());
-        Self { pool: own, name, holder: holder.into(), ttl }
+    pub fn new(pool: impl Into<Db>, name: &'static str, holder: impl Into<String>, ttl: Duration) -> Self {
+        Self { pool: pool.into().apart(2, ttl / 3), name, holder: holder.into(), ttl }
+    }
+
+    /// A candidate that shares the connections of `pool`, for leaderships that may pass on without harm.
+    pub fn sharing(pool: impl Into<Db>, name: &'static str, holder: impl Into<String>, ttl: Duration) -> Self {
+        Self { pool: pool.into(), name, holder: holder.into(), ttl }
     }
 
     /// Takes or renews the lease; the term if this process leads now. Answers within half the lease.

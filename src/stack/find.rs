@@ -70,7 +70,10 @@ pub fn places(search_path: &[PathBuf]) -> Vec<Place> {
     places.extend(newest_first(Path::new("/usr"), "pgsql-").into_iter().map(|dir| plain(dir.join("bin"))));
     for brew in ["/opt/homebrew/opt", "/usr/local/opt", "/home/linuxbrew/.linuxbrew/opt"] {
         places.extend(newest_first(Path::new(brew), "postgresql@").into_iter().map(|dir| plain(dir.join("bin"))));
-        places.extend(["postgresql", "redis", "valkey", "prometheus"].map(|name| plain(Path::new(brew).join(name).join("bin"))));
+        places.extend(
+            ["postgresql", "redis", "valkey", "prometheus", "pgbouncer"]
+                .map(|name| plain(Path::new(brew).join(name).join("bin"))),
+        );
     }
     if let Some(cache) = cache_dir() {
         places.extend(unpacked(&cache.join("apt/root")));
@@ -96,7 +99,7 @@ fn unpacked(root: &Path) -> Vec<Place> {
         libraries.extend(entries(&lib).into_iter().filter(|name| name.ends_with("-linux-gnu")).map(|name| lib.join(name)));
     }
     let library_path = std::env::join_paths(&libraries).ok();
-    let mut dirs = vec![root.join("usr/bin")];
+    let mut dirs = vec![root.join("usr/bin"), root.join("usr/sbin")];
     dirs.extend(newest_first(&root.join("usr/lib/postgresql"), "").into_iter().map(|dir| dir.join("bin")));
     dirs.into_iter().map(|dir| Place { dir, library_path: library_path.clone() }).collect()
 }
@@ -142,6 +145,11 @@ pub fn redis(places: &[Place]) -> Option<Program> {
 /// The first Prometheus.
 pub fn prometheus(places: &[Place]) -> Option<Program> {
     all(places, &["prometheus"]).into_iter().next()
+}
+
+/// The first PgBouncer. No stack has one; tests put it before a Postgres.
+pub fn pgbouncer(places: &[Place]) -> Option<Program> {
+    all(places, &["pgbouncer"]).into_iter().next()
 }
 
 fn all(places: &[Place], names: &[&str]) -> Vec<Program> {

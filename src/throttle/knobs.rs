@@ -37,6 +37,17 @@ pub enum OnStoreLoss {
     Local,
 }
 
+/// What happens when more jobs of a lane wait than `max_backlog`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnBacklog {
+    /// It is shown.
+    #[default]
+    Signal,
+    /// New jobs of the lane are refused.
+    Reject,
+}
+
 /// The knobs of one throttle after reading: every field has a usable value.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Knobs {
@@ -65,6 +76,16 @@ pub struct Knobs {
     pub paused: bool,
     /// What acquire answers when Redis cannot be asked.
     pub on_store_loss: OnStoreLoss,
+    /// Jobs of this throttle and those below it that may run at once over all processes; -1 is no limit.
+    pub concurrency: i64,
+    /// Jobs of each key that may run at once over all processes; -1 is no limit.
+    pub key_concurrency: i64,
+    /// Share of a worker's slots beside other throttles.
+    pub weight: f64,
+    /// Jobs of one lane that may wait before `on_backlog` acts.
+    pub max_backlog: Option<u64>,
+    /// What happens above `max_backlog`.
+    pub on_backlog: OnBacklog,
     /// Unix milliseconds after which `rps` no longer counts and `safe_rps` does; `None` never lapses. Always `None` where
     /// the hash says `mode` manual, shadow or off: what a person set stays.
     pub valid_until_ms: Option<i64>,
@@ -95,6 +116,11 @@ impl Default for Knobs {
             parent: None,
             paused: false,
             on_store_loss: OnStoreLoss::Closed,
+            concurrency: -1,
+            key_concurrency: -1,
+            weight: 1.0,
+            max_backlog: None,
+            on_backlog: OnBacklog::Signal,
             valid_until_ms: None,
             seq: 0,
             term: 0,
@@ -109,7 +135,8 @@ impl Knobs {
     /// Reads the hash of a throttle; each field has its own default, and what cannot be used is a problem, not an error.
     ///
     /// Nonsense in a number that shapes the rate (`rps burst window safe_rps key_rps key_burst`) makes the throttle run
-    /// at `safe_rps`, or at `rps` if that is readable and slower: a typo must never speed anything up.
+    /// at `safe_rps`, or at `rps` if that is readable and slower: a typo must never speed anything up. For the same reason
+    /// nonsense in a limit of concurrency lets one job run at a time.
     pub fn read(raw: &BTreeMap<String, String>) -> (Self, Vec<Problem>) {
         let mut reader = Reader { raw, problems: Vec::new(), careful: false };
         let plain = Self::default();
@@ -156,6 +183,12 @@ impl Knobs {
             Some((text, Err(_))) => reader.nonsense("parent", text),
             None => None,
         };
+        let on_backlog = match raw.get("on_backlog").map(|text| (text.as_str(), OnBacklog::of(text))) {
+            Some((_, Some(word))) => word,
+            Some((text, None)) => reader.nonsense("on_backlog", text).unwrap_or_default(),
+            None => OnBacklog::Signal,
+        };
+        let max_backlog = reader.number("max_backlog", f64::NAN);
         let lease = reader.number("valid_until", f64::NAN);
         let knobs = Self {
             rps,
@@ -170,6 +203,11 @@ impl Knobs {
             parent,
             paused,
             on_store_loss,
+            concurrency: reader.at_once("concurrency"),
+            key_concurrency: reader.at_once("key_concurrency"),
+            weight: reader.number("weight", plain.weight),
+            max_backlog: (!max_backlog.is_nan()).then_some(max_backlog as u64),
+            on_backlog,
             valid_until_ms: (!lease.is_nan() && matches!(mode, None | Some(Mode::Auto))).then_some(lease as i64),
             seq: reader.number("seq", 0.0) as u64,
             term: reader.number("term", 0.0) as u64,
@@ -245,6 +283,20 @@ impl OnStoreLoss {
     }
 }
 
+impl OnBacklog {
+    /// The word used in the hash.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Signal => "signal",
+            Self::Reject => "reject",
+        }
+    }
+
+    fn of(text: &str) -> Option<Self> {
+        [Self::Signal, Self::Reject].into_iter().find(|word| word.as_str() == text)
+    }
+}
+
 fn truth(text: &str) -> Option<bool> {
     match text {
         "1" | "true" | "yes" | "on" => Some(true),
@@ -276,6 +328,18 @@ impl Reader<'_> {
         let value = self.number(field, default);
         self.careful |= self.problems.len() > problems;
         value
+    }
+
+    fn at_once(&mut self, field: &str) -> i64 {
+        let problems = self.problems.len();
+        let limit = self.number(field, -1.0);
+        match self.problems.get_mut(problems) {
+            None => limit as i64,
+            Some(problem) => {
+                problem.message.push_str("; one job runs at a time");
+                1
+            }
+        }
     }
 
     fn nonsense<T>(&mut self, field: &str, text: &str) -> Option<T> {

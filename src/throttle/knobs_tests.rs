@@ -51,6 +51,18 @@ fn nonsense_in_another_number_of_the_rate_never_speeds_anything_up() {
 }
 
 #[test]
+fn nonsense_in_a_limit_of_concurrency_lets_one_job_run_at_a_time() {
+    for nonsense in ["ten", "2.5", "-2", "1e7", ""] {
+        let (knobs, problems) = read(&[("rps", "50"), ("concurrency", nonsense), ("key_concurrency", nonsense)]);
+
+        assert_eq!((knobs.rps, knobs.concurrency, knobs.key_concurrency), (50.0, 1, 1), "{nonsense}");
+        assert!(problems.iter().all(|problem| problem.message.ends_with("; one job runs at a time")), "{problems:?}");
+    }
+    let (knobs, _) = read(&[("rps", "50"), ("concurrency", "1e2"), ("key_concurrency", "-1"), ("weight", "0.5")]);
+    assert_eq!((knobs.concurrency, knobs.key_concurrency, knobs.weight), (100, -1, 0.5));
+}
+
+#[test]
 fn nonsense_elsewhere_uses_that_fields_default_and_is_a_problem() {
     let fields = [("rps", "50"), ("mode", "fast"), ("min", "low"), ("parent", "a b"), ("paused", "perhaps"), ("rsp", "1")];
 
@@ -109,6 +121,11 @@ fn doors_refuse_the_rest_and_name_what_is_allowed() {
         ("mode", json!("fast"), "\"fast\" is not allowed: it must be auto, manual, shadow or off"),
         ("paused", json!("yes"), "\"yes\" is not allowed: it must be 0 or 1, true or false"),
         ("parent", json!("two words"), "\"two words\" is not allowed: it must be the name"),
+        ("concurrency", json!(2.5), "2.5 is not allowed: it must be a whole number from 0 (none runs) to 1000000, or -1"),
+        ("key_concurrency", json!(-2), "-2 is not allowed: it must be a whole number"),
+        ("weight", json!(0), "0 is not allowed: it must be a number from 0.001 to 1000"),
+        ("max_backlog", json!(0), "0 is not allowed: it must be a whole number from 1"),
+        ("on_backlog", json!("drop"), "\"drop\" is not allowed: it must be signal or reject"),
         ("seq", json!(3), "is written by Flyball itself"),
         ("rsp", json!(3), "is not a knob; knobs are rps, burst, window"),
     ];

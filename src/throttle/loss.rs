@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::bucket::{Bucket, Meter, Rate, slower};
-use super::tree::{self, Level, Where, Wish, sane_cost};
+use super::holds::room;
+use super::serve::{self, Level, Served, Source, Where, Wish, sane_cost};
 use super::{Answer, Ask, Grant, LaneAsk, Limit, Name, OnStoreLoss};
 
 /// How long people are told to wait before they ask a lost store again, in microseconds.
@@ -24,6 +25,10 @@ pub struct Seen {
     pub window_s: f64,
     /// The rate of each key.
     pub key_rate: Rate,
+    /// The lowest limit of concurrency of its chain; -1 is no limit.
+    pub concurrency: i64,
+    /// The limit of concurrency of each key; -1 is no limit.
+    pub key_concurrency: i64,
 }
 
 /// Remembers throttles while the store answers, and answers in its place when it does not.
@@ -75,17 +80,17 @@ impl Memo {
 }
 
 fn closed(ask: &Ask) -> Answer {
-    Answer { lanes: ask.lanes.iter().map(|lane| refused(lane, LOST_WAIT_US)).collect(), effective_rps: 0.0, at_us: 0, seq: 0 }
+    Answer { lanes: ask.lanes.iter().map(|lane| refused(lane, LOST_WAIT_US)).collect(), ..Answer::default() }
 }
 
 fn open(ask: &Ask) -> Answer {
-    let grant = |lane: &LaneAsk| Grant { granted: lane.want, wait: Duration::ZERO, limit: None, charge_us: Vec::new() };
-    Answer { lanes: ask.lanes.iter().map(grant).collect(), effective_rps: -1.0, at_us: 0, seq: 0 }
+    let grant = |lane: &LaneAsk| Grant { granted: lane.want, wait: Duration::ZERO, ..Grant::default() };
+    Answer { lanes: ask.lanes.iter().map(grant).collect(), effective_rps: -1.0, ..Answer::default() }
 }
 
 fn refused(lane: &LaneAsk, wait_us: u64) -> Grant {
     let (wait, limit) = if lane.want > 0 { (wait_us, Some(Limit::StoreLost)) } else { (0, None) };
-    Grant { granted: 0, wait: Duration::from_micros(wait), limit, charge_us: Vec::new() }
+    Grant { granted: 0, wait: Duration::from_micros(wait), limit, ..Grant::default() }
 }
 
 /// The last rate over the live workers, halved with every window that passes: `rps / workers / 2^windows`.
@@ -101,36 +106,61 @@ fn local(ask: &Ask, seen: &Seen, stand: &mut Stand, now_us: i64, workers: u32) -
     let rps = shared(seen.slowest_rps);
     let rate = Rate { rps, depth_us: 0.0 };
     let key_rate = Rate { rps: shared(seen.key_rate.rps), depth_us: 0.0 };
-    let lanes = ask.lanes.iter();
-    let wishes: Vec<Wish<'_>> = lanes
-        .map(|lane| Wish { key: &lane.key, want: f64::from(lane.want), cost: sane_cost(lane.cost), paused_until_ms: None })
-        .collect();
-    let mut levels = [Level { rate, bucket: stand.bucket, meter: stand.meter }];
-    let served = tree::serve(now_us as f64, &mut levels, key_rate, &mut stand.keys, &wishes);
+    // Nobody can be asked what others hold, so each takes an equal share, rounded down, and no more run than may.
+    let share_of = |limit: i64| limit.div_euclid(i64::from(workers.max(1)));
+    let holder = ask.holder.as_ref();
+    let lane_room = |lane: &LaneAsk| {
+        let is_limited = seen.key_concurrency >= 0 && holder.is_some() && !lane.key.is_empty();
+        is_limited.then(|| room(share_of(seen.key_concurrency), lane.held))
+    };
+    let wish = |lane| {
+        let LaneAsk { key, want, cost, .. }: &LaneAsk = lane;
+        Wish { key, want: f64::from(*want), cost: sane_cost(*cost), paused_until_ms: None, room: lane_room(lane) }
+    };
+    let wishes: Vec<Wish<'_>> = ask.lanes.iter().map(wish).collect();
+    let holder = holder.filter(|_| seen.concurrency >= 0);
+    let room = holder.map(|holder| room(share_of(seen.concurrency), holder.held));
+    let mut levels = [Level { rate, bucket: stand.bucket, meter: stand.meter, room }];
+    let source = Source { levels: &mut levels, key_rate, keys: &mut stand.keys };
+    let (served, _) = serve::serve(now_us as f64, source, &wishes);
     (stand.bucket, stand.meter) = (levels[0].bucket, levels[0].meter);
-    let grant = |one: tree::Served| Grant {
+    let grant = |one: Served| Grant {
         granted: one.granted as u32,
         // The store may be back long before the halved rate would grant the next unit.
         wait: Duration::from_micros((one.wait_us as u64).min(LOST_WAIT_US)),
-        limit: one.limit.map(|place| if place == Where::Key { Limit::Key } else { Limit::StoreLost }),
-        charge_us: Vec::new(),
+        limit: one.limit.map(|place| match place {
+            Where::Key => Limit::Key,
+            Where::KeyCrowded => Limit::Concurrency { name: ask.throttle.clone(), key: true },
+            Where::Crowded(_) => Limit::Concurrency { name: ask.throttle.clone(), key: false },
+            _ => Limit::StoreLost,
+        }),
+        ..Grant::default()
     };
+    let limits_concurrency = seen.concurrency >= 0 || seen.key_concurrency >= 0;
     let effective_rps = slower(rps, -1.0);
-    Answer { lanes: served.into_iter().map(grant).collect(), effective_rps, at_us: 0, seq: 0 }
+    Answer { lanes: served.into_iter().map(grant).collect(), effective_rps, limits_concurrency, ..Answer::default() }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::throttle::Holder;
 
     fn ask(want: u32) -> Ask {
-        let lanes = vec![LaneAsk { key: String::new(), want, cost: 1.0 }];
-        Ask { throttle: Name::new("mail").unwrap(), lanes }
+        let lanes = vec![LaneAsk { want, ..LaneAsk::default() }];
+        Ask { throttle: Name::new("mail").unwrap(), lanes, holder: None }
     }
 
     fn memo(on_store_loss: OnStoreLoss, rps: f64) -> Memo {
         let mut memo = Memo::default();
-        let seen = Seen { on_store_loss, slowest_rps: rps, window_s: 1.0, key_rate: Rate::UNLIMITED };
+        let seen = Seen {
+            on_store_loss,
+            slowest_rps: rps,
+            window_s: 1.0,
+            key_rate: Rate::UNLIMITED,
+            concurrency: -1,
+            key_concurrency: -1,
+        };
         memo.saw(&Name::new("mail").unwrap(), seen);
         memo
     }
@@ -166,6 +196,25 @@ mod tests {
         assert!((48..=53).contains(&second), "{second}");
         assert!((23..=28).contains(&third), "{third}");
         assert_eq!(much_later, 0);
+    }
+
+    #[test]
+    fn local_shares_the_limit_of_concurrency_and_rounds_down() {
+        let mut memo = memo(OnStoreLoss::Local, -1.0);
+        let mail = Name::new("mail").unwrap();
+        let seen = Seen { concurrency: 7, key_concurrency: 4, ..memo.throttles[&mail].0 };
+        memo.saw(&mail, seen);
+        let holder = |held| Some(Holder { id: "w".into(), ttl: Duration::from_secs(30), held });
+        let lane = |key: &str, held| LaneAsk { key: key.into(), want: 9, held, ..LaneAsk::default() };
+
+        let plain = memo.answer(&Ask { holder: holder(1), ..ask(9) }, 0, 2);
+        let keyed = Ask { lanes: vec![lane("k", 1), lane("l", 0)], holder: holder(1), throttle: mail.clone() };
+        let keyed = memo.answer(&keyed, 0, 2);
+
+        assert_eq!(plain.lanes[0].granted, 2, "three for each of two workers, and one runs");
+        assert_eq!(plain.lanes[0].limit, Some(Limit::Concurrency { name: mail, key: false }));
+        assert_eq!([keyed.lanes[0].granted, keyed.lanes[1].granted], [1, 1]);
+        assert_eq!(memo.answer(&ask(9), 0, 2).lanes[0].granted, 9, "who asks for tokens alone is not limited");
     }
 
     #[test]

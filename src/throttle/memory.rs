@@ -7,9 +7,11 @@ use std::time::Duration;
 use futures_util::future::{BoxFuture, FutureExt, ready};
 
 use super::bucket::{Bucket, Meter, Rate, STOPPED_WAIT_US, Start};
+use super::holds::{Holds, room};
 use super::rules::{self, number};
-use super::tree::{self, Level, Served, Where, Wish, sane_cost};
-use super::{Answer, Ask, Change, Error, Grant, Knobs, LaneAsk, Limit, Name, Status, Store};
+use super::serve::{self, KeyRoom, Level, Served, Source, Where, Wish, sane_cost};
+use super::tree;
+use super::{Answer, Ask, Change, Error, Grant, Holder, Knobs, LaneAsk, Limit, Name, Refund, Status, Store};
 
 /// Answers the time in unix microseconds.
 pub type Clock = Arc<dyn Fn() -> i64 + Send + Sync>;
@@ -29,6 +31,8 @@ struct Throttle {
     meter: Meter,
     keys: BTreeMap<String, Bucket>,
     pauses: BTreeMap<String, (i64, String)>,
+    holds: Holds,
+    key_holds: BTreeMap<String, Holds>,
 }
 
 impl MemoryStore {
@@ -70,26 +74,54 @@ impl MemoryStore {
         let chain = Self::chain(throttles, &ask.throttle);
         let known = throttles.get(&ask.throttle).filter(|throttle| !throttle.raw.is_empty());
         let knobs = known.map(|throttle| Knobs::read(&throttle.raw).0);
-        let effective_rps = knobs.as_ref().map_or(0.0, |knobs| knobs.effective_rps(now));
-        let seq = knobs.as_ref().map_or(0, |knobs| knobs.seq);
+        let mut answer = Answer { at_us: now, ..Answer::default() };
+        if let Some(knobs) = &knobs {
+            (answer.effective_rps, answer.seq, answer.weight) = (knobs.effective_rps(now), knobs.seq, knobs.weight);
+        }
+        let limits: Vec<i64> =
+            chain.iter().map(|name| throttles.get(name).map_or(-1, |level| Knobs::read(&level.raw).0.concurrency)).collect();
+        let key_limits = knobs.iter().map(|knobs| knobs.key_concurrency);
+        answer.limits_concurrency = knobs.is_some() && limits.iter().copied().chain(key_limits).any(|limit| limit >= 0);
         let unknown = chain.iter().find(|name| throttles.get(*name).is_none_or(|throttle| throttle.raw.is_empty()));
         let (Some(knobs), None) = (knobs, unknown) else {
             let limit = Limit::Unknown { name: unknown.unwrap_or(&ask.throttle).clone() };
-            let lanes = ask.lanes.iter().map(|lane| nothing(lane, &limit)).collect();
-            return Answer { lanes, effective_rps, at_us: now, seq };
+            answer.lanes = ask.lanes.iter().map(|lane| nothing(lane, &limit)).collect();
+            return answer;
         };
         let mut levels: Vec<Level> = chain.iter().map(|name| throttles[name].level(now)).collect();
+        let is_stopped = levels.iter().any(|level| level.rate.rps == 0.0);
+        // Who holds what is not looked at while nothing flows, so that what has lapsed is dropped at the same asks as in Redis.
+        let holder = ask.holder.as_ref().filter(|_| !is_stopped);
+        let who = holder.map(|holder| who(holder, &ask.throttle)).unwrap_or_default();
+        if let Some(holder) = holder {
+            for ((name, level), limit) in chain.iter().zip(&mut levels).zip(&limits).filter(|(_, limit)| **limit >= 0) {
+                let holds = &mut throttles.entry(name.clone()).or_default().holds;
+                level.room = Some(room(holds.share_of(&who, *limit, now.div_euclid(1000)), holder.held));
+            }
+        }
         let leaf = throttles.entry(ask.throttle.clone()).or_default();
-        let wishes: Vec<Wish<'_>> = ask.lanes.iter().map(|lane| leaf.wish(lane)).collect();
+        let has_key_limit = knobs.key_concurrency >= 0 && knobs.key_rps != 0.0 && holder.is_some();
+        let key_limit = has_key_limit.then_some(knobs.key_concurrency);
+        let wishes: Vec<Wish<'_>> = ask.lanes.iter().map(|lane| leaf.wish(lane, key_limit, &who, now)).collect();
         let mut keys = std::mem::take(&mut leaf.keys);
-        let served = tree::serve(now as f64, &mut levels, knobs.key_rate(), &mut keys, &wishes);
-        let lanes = served.into_iter().zip(&ask.lanes).map(|(one, lane)| leaf.grant(one, lane, &chain)).collect();
+        let source = Source { levels: &mut levels, key_rate: knobs.key_rate(), keys: &mut keys };
+        let (served, rooms) = serve::serve(now as f64, source, &wishes);
+        answer.lanes = served.into_iter().zip(&ask.lanes).map(|(one, lane)| leaf.grant(one, lane, &chain)).collect();
         leaf.keys = keys;
+        if let Some(holder) = holder {
+            let granted = answer.lanes.iter().map(|lane| i64::from(lane.granted)).sum::<i64>();
+            for name in chain.iter().zip(&limits).filter(|(_, limit)| **limit >= 0).map(|(name, _)| name) {
+                let holds = &mut throttles.entry(name.clone()).or_default().holds;
+                holds.say(&who, i64::from(holder.held) + granted, now.div_euclid(1000), holder.ttl_ms());
+            }
+            let leaf = throttles.entry(ask.throttle.clone()).or_default();
+            leaf.say_keys(&who, ask, holder, &rooms, now);
+        }
         for (name, level) in chain.iter().zip(levels) {
             let throttle = throttles.entry(name.clone()).or_default();
             (throttle.bucket, throttle.meter) = (level.bucket, level.meter);
         }
-        Answer { lanes, effective_rps, at_us: now, seq }
+        answer
     }
 
     fn write(throttles: &mut Throttles, name: &Name, change: &Change, now: i64) -> Result<(Option<Status>, Status), Error> {
@@ -156,6 +188,11 @@ impl MemoryStore {
     }
 }
 
+/// The name under which a holder's word about a throttle stands, there and at the levels above it.
+fn who(holder: &Holder, throttle: &Name) -> String {
+    format!("{}/{throttle}", holder.id)
+}
+
 fn put(raw: &mut BTreeMap<String, String>, field: &str, text: Option<String>) {
     match text {
         Some(text) => raw.insert(field.to_owned(), text),
@@ -165,22 +202,39 @@ fn put(raw: &mut BTreeMap<String, String>, field: &str, text: Option<String>) {
 
 fn nothing(lane: &LaneAsk, limit: &Limit) -> Grant {
     let (wait_us, limit) = if lane.want > 0 { (STOPPED_WAIT_US, Some(limit.clone())) } else { (0.0, None) };
-    Grant { granted: 0, wait: Duration::from_micros(wait_us as u64), limit, charge_us: Vec::new() }
+    Grant { granted: 0, wait: Duration::from_micros(wait_us as u64), limit, ..Grant::default() }
 }
 
 // === impl Throttle ===
 
 impl Throttle {
     fn level(&self, now: i64) -> Level {
-        Level { rate: Knobs::read(&self.raw).0.rate(now), bucket: self.bucket, meter: self.meter }
+        Level { rate: Knobs::read(&self.raw).0.rate(now), bucket: self.bucket, meter: self.meter, room: None }
     }
 
-    fn wish<'a>(&self, lane: &'a LaneAsk) -> Wish<'a> {
+    /// Tells for each key that has a limit what its holder runs now.
+    fn say_keys(&mut self, who: &str, ask: &Ask, holder: &Holder, rooms: &BTreeMap<String, KeyRoom>, now: i64) {
+        for (key, room) in rooms {
+            let held = ask.lanes.iter().find(|lane| lane.key == *key).map_or(0, |lane| lane.held);
+            let holds = self.key_holds.entry(key.clone()).or_default();
+            holds.say(who, i64::from(held) + room.granted as i64, now.div_euclid(1000), holder.ttl_ms());
+        }
+    }
+
+    fn wish<'a>(&mut self, lane: &'a LaneAsk, key_limit: Option<i64>, who: &str, now: i64) -> Wish<'a> {
+        let paused_until_ms = self.pauses.get(&lane.key).map(|pause| pause.0);
+        let is_paused = paused_until_ms.is_some_and(|until| until as f64 * 1000.0 > now as f64);
+        let key_limit = key_limit.filter(|_| !lane.key.is_empty() && !is_paused);
+        let share = |limit| {
+            let holds = self.key_holds.entry(lane.key.clone()).or_default();
+            room(holds.share_of(who, limit, now.div_euclid(1000)), lane.held)
+        };
         Wish {
+            room: key_limit.map(share),
             key: &lane.key,
             want: f64::from(lane.want),
             cost: sane_cost(lane.cost),
-            paused_until_ms: self.pauses.get(&lane.key).map(|pause| pause.0),
+            paused_until_ms,
         }
     }
 
@@ -190,6 +244,8 @@ impl Throttle {
             Where::Level(at) => Limit::Tier { name: chain[at].clone() },
             Where::Stopped(at) => Limit::Stopped { name: chain[at].clone() },
             Where::Key => Limit::Key,
+            Where::Crowded(at) => Limit::Concurrency { name: chain[at].clone(), key: false },
+            Where::KeyCrowded => Limit::Concurrency { name: chain[chain.len() - 1].clone(), key: true },
             Where::Paused => {
                 let (until_ms, why) = self.pauses[&lane.key].clone();
                 Limit::Paused { until_ms, why }
@@ -226,48 +282,43 @@ impl Store for MemoryStore {
         ready(Self::ask(&mut copy, ask, self.now())).boxed()
     }
 
-    fn refund<'a>(
+    fn hold<'a>(
         &'a self,
         throttle: &'a Name,
-        key: &'a str,
-        grant: &'a Grant,
-        units: u32,
-        cost: f64,
+        holder: &'a Holder,
+        lanes: &'a [(String, u32)],
     ) -> BoxFuture<'a, Result<(), Error>> {
         let throttles = &mut *self.locked();
-        let chain = Self::chain(throttles, throttle);
-        let units = f64::from(units);
-        if grant.charge_us.is_empty() {
-            return ready(Ok(())).boxed();
-        }
-        // If the chain changed since the grant its charges belong to other throttles: then only the key is repaid.
-        if grant.charge_us.len() == chain.len() + 1 {
-            for (name, charge_us) in chain.iter().zip(&grant.charge_us) {
-                let throttle = throttles.entry(name.clone()).or_default();
-                throttle.bucket.refund(units * charge_us);
-                throttle.meter.used -= units * sane_cost(cost);
+        let (now_ms, ttl_ms, who) = (self.now().div_euclid(1000), holder.ttl_ms(), who(holder, throttle));
+        for name in Self::chain(throttles, throttle) {
+            let Some(level) = throttles.get_mut(&name) else { continue };
+            let knobs = Knobs::read(&level.raw).0;
+            if knobs.concurrency >= 0 {
+                level.holds.say(&who, i64::from(holder.held), now_ms, ttl_ms);
             }
-        }
-        let bucket = throttles.get_mut(throttle).and_then(|throttle| throttle.keys.get_mut(key));
-        if let (Some(bucket), Some(charge_us)) = (bucket, grant.charge_us.last()) {
-            bucket.refund(units * charge_us);
+            if knobs.key_concurrency >= 0 && name == *throttle {
+                for (key, held) in lanes.iter().filter(|(key, _)| !key.is_empty()) {
+                    level.key_holds.entry(key.clone()).or_default().say(&who, i64::from(*held), now_ms, ttl_ms);
+                }
+            }
         }
         ready(Ok(())).boxed()
     }
 
-    fn settle<'a>(&'a self, throttle: &'a Name, key: &'a str, tokens: f64) -> BoxFuture<'a, Result<(), Error>> {
+    fn refund_many<'a>(&'a self, throttle: &'a Name, refunds: &'a [Refund<'a>]) -> BoxFuture<'a, Result<(), Error>> {
+        let throttles = &mut *self.locked();
+        for refund in refunds {
+            refund_one(throttles, throttle, refund);
+        }
+        ready(Ok(())).boxed()
+    }
+
+    fn settle_many<'a>(&'a self, throttle: &'a Name, tokens: &'a [(&'a str, f64)]) -> BoxFuture<'a, Result<(), Error>> {
         let throttles = &mut *self.locked();
         let now = self.now();
-        for name in Self::chain(throttles, throttle) {
-            let Some(level) = throttles.get_mut(&name).filter(|level| !level.raw.is_empty()) else {
-                return ready(Err(Error::Unknown(name))).boxed();
-            };
-            let (knobs, _) = Knobs::read(&level.raw);
-            settle_one(&mut level.bucket, knobs.rate(now), Start::OneToken, now, tokens);
-            level.meter.used += tokens;
-            if name == *throttle && !key.is_empty() && knobs.key_rps > 0.0 {
-                let bucket = level.keys.entry(key.to_owned()).or_default();
-                settle_one(bucket, knobs.key_rate(), Start::Full, now, tokens);
+        for (key, tokens) in tokens {
+            if let Err(error) = settle_one(throttles, throttle, key, *tokens, now) {
+                return ready(Err(error)).boxed();
             }
         }
         ready(Ok(())).boxed()
@@ -321,7 +372,44 @@ impl Store for MemoryStore {
     }
 }
 
-fn settle_one(bucket: &mut Bucket, rate: Rate, start: Start, now: i64, tokens: f64) {
+fn refund_one(throttles: &mut Throttles, throttle: &Name, refund: &Refund<'_>) {
+    let charge_us = &refund.grant.charge_us;
+    let Some((key_charge_us, level_charges_us)) = charge_us.split_last() else { return };
+    let chain = MemoryStore::chain(throttles, throttle);
+    let units = f64::from(refund.units);
+    // If the chain changed since the grant its charges belong to other throttles: then only the key is repaid.
+    if level_charges_us.len() == chain.len() {
+        for (name, charge_us) in chain.iter().zip(level_charges_us) {
+            let throttle = throttles.entry(name.clone()).or_default();
+            throttle.bucket.refund(units * charge_us);
+            throttle.meter.used -= units * sane_cost(refund.cost);
+        }
+    }
+    if let Some(bucket) = throttles.get_mut(throttle).and_then(|throttle| throttle.keys.get_mut(refund.key)) {
+        bucket.refund(units * key_charge_us);
+    }
+}
+
+fn settle_one(throttles: &mut Throttles, throttle: &Name, key: &str, tokens: f64, now: i64) -> Result<(), Error> {
+    let chain = MemoryStore::chain(throttles, throttle);
+    let is_known = |name: &&Name| throttles.get(*name).is_some_and(|level| !level.raw.is_empty());
+    if let Some(unknown) = chain.iter().find(|name| !is_known(name)) {
+        return Err(Error::Unknown(unknown.clone()));
+    }
+    for name in chain {
+        let level = throttles.entry(name.clone()).or_default();
+        let (knobs, _) = Knobs::read(&level.raw);
+        settle_bucket(&mut level.bucket, knobs.rate(now), Start::OneToken, now, tokens);
+        level.meter.used += tokens;
+        if name == *throttle && !key.is_empty() && knobs.key_rps > 0.0 {
+            let bucket = level.keys.entry(key.to_owned()).or_default();
+            settle_bucket(bucket, knobs.key_rate(), Start::Full, now, tokens);
+        }
+    }
+    Ok(())
+}
+
+fn settle_bucket(bucket: &mut Bucket, rate: Rate, start: Start, now: i64, tokens: f64) {
     if rate.rps > 0.0 {
         let mut open = bucket.open(rate, start, now as f64, 1.0);
         open.settle(tokens, now as f64);

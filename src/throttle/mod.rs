@@ -6,6 +6,7 @@
 
 pub mod bucket;
 pub mod file;
+pub mod holds;
 pub mod knobs;
 pub mod loss;
 pub mod memory;
@@ -14,13 +15,17 @@ pub mod postgres;
 pub mod redis;
 pub mod rules;
 pub mod seed;
+pub mod serve;
 pub mod store;
 pub mod tree;
 
 pub use self::redis::RedisStore;
 pub use file::KnobsFile;
-pub use knobs::{Knobs, Mode, OnStoreLoss};
+pub use knobs::{Knobs, Mode, OnBacklog, OnStoreLoss};
 pub use memory::MemoryStore;
 pub use name::Name;
 pub use seed::seed;
-pub use store::{Answer, Ask, Change, Error, Grant, LaneAsk, Limit, MAX_LANES_PER_ASK, Problem, Status, Store};
+pub use store::{
+    Answer, Ask, Change, Error, Grant, Holder, LaneAsk, Limit, MAX_KEY_BYTES, MAX_LANES_PER_ASK, MAX_PAUSE, Problem, Refund,
+    Status, Store, check_key,
+};

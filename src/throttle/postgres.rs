@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use sqlx::Row;
 use sqlx::types::Json;
-use sqlx::{PgPool, Row};
 
 use super::Name;
+use crate::postgres::Db;
 
 const SAVE: &str = "
 insert into flyball.knobs (throttle, fields) values ($1, $2)
@@ -22,13 +23,13 @@ pub const STATEMENTS: &[(&str, &str)] = &[("save knobs", SAVE), ("load knobs", L
 /// The record of knobs.
 #[derive(Clone)]
 pub struct Record {
-    pool: PgPool,
+    pool: Db,
 }
 
 impl Record {
     /// The record in the database of `pool`.
-    pub fn new(pool: PgPool) -> Self {
-        Self { pool }
+    pub fn new(pool: impl Into<Db>) -> Self {
+        Self { pool: pool.into() }
     }
 
     /// Keeps the hash of a throttle as it stands; writes nothing if it has not changed.

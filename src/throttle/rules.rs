@@ -33,6 +33,12 @@ enum Kind {
         zero: bool,
         unlimited: bool,
     },
+    /// A whole number from low to high, and -1 where it means no limit.
+    Whole {
+        low: f64,
+        high: f64,
+        unlimited: bool,
+    },
     Choice(&'static [&'static str]),
     Flag,
     Throttle,
@@ -46,6 +52,9 @@ const RATE: &str = "a number from 0.000001 to 1000000000, or 0 (stopped), or -1 
 const BURST: &str = "a number from 0 to 10000";
 const BOUND: &str = "a number from 0.000001 to 1000000000";
 const WHOLE: &str = "a whole number of 0 or more";
+const CONCURRENCY: &str = "a whole number from 0 (none runs) to 1000000, or -1 (no limit)";
+
+const AT_ONCE: Kind = Kind::Whole { low: 0.0, high: 1e6, unlimited: true };
 
 const fn rate(zero: bool, unlimited: bool) -> Kind {
     Kind::Number { low: 1e-6, high: 1e9, zero, unlimited }
@@ -78,6 +87,16 @@ pub const TABLE: &[Knob] = &[
         meaning: "1 stops the throttle while `rps` keeps its value; after the pause it starts empty, without a burst." },
     Knob { name: "on_store_loss", default: "closed", unit: "", allowed: "closed, open or local", kind: Kind::Choice(&["closed", "open", "local"]),
         meaning: "What workers do while Redis cannot be asked: grant nothing (closed), grant all (open), or grant the last known rate divided by the live workers and halved each window (local)." },
+    Knob { name: "concurrency", default: "-1", unit: "jobs", allowed: CONCURRENCY, kind: AT_ONCE,
+        meaning: "How many jobs of this throttle, and of the throttles below it, may run at once over all processes." },
+    Knob { name: "key_concurrency", default: "-1", unit: "jobs", allowed: CONCURRENCY, kind: AT_ONCE,
+        meaning: "How many jobs of one key may run at once over all processes. Jobs without a key have no such limit." },
+    Knob { name: "weight", default: "1", unit: "", allowed: "a number from 0.001 to 1000", kind: Kind::Number { low: 0.001, high: 1000.0, zero: false, unlimited: false },
+        meaning: "This throttle's share of a worker's slots beside other throttles that have work: 2 gets twice as many as 1." },
+    Knob { name: "max_backlog", default: "", unit: "jobs", allowed: "a whole number from 1 to 1000000000", kind: Kind::Whole { low: 1.0, high: 1e9, unlimited: false },
+        meaning: "How many jobs of one lane may wait before `on_backlog` acts; none where absent." },
+    Knob { name: "on_backlog", default: "signal", unit: "", allowed: "signal or reject", kind: Kind::Choice(&["signal", "reject"]),
+        meaning: "What happens above `max_backlog`: it is shown (signal), or new jobs of the lane are refused (reject)." },
     Knob { name: "valid_until", default: "", unit: "unix ms", allowed: WHOLE, kind: Kind::Count,
         meaning: "Written by the governor: after this time `safe_rps` is in force until somebody writes again. It does not count in the modes manual, shadow and off." },
     Knob { name: "seq", default: "0", unit: "", allowed: WHOLE, kind: Kind::Count,
@@ -107,9 +126,14 @@ pub fn names() -> Vec<&'static str> {
     TABLE.iter().map(|knob| knob.name).collect()
 }
 
+/// True for what the Lua text takes for a blank.
+pub(super) fn is_blank(c: char) -> bool {
+    [' ', '\t', '\n', '\r', '\x0b', '\x0c'].contains(&c)
+}
+
 /// Reads a number as the Lua text does: blanks around it are fine; hex, `inf`, `nan` and values out of range are not.
 pub fn number(field: &str, text: &str) -> Option<f64> {
-    let text = text.trim_matches([' ', '\t', '\n', '\r', '\x0b', '\x0c']);
+    let text = text.trim_matches(is_blank);
     let plain = |c: char| c.is_ascii_digit() || ".eE+-".contains(c);
     let value: f64 = if text.chars().all(plain) { text.parse().ok()? } else { return None };
     knob(field)?.accepts(value).then_some(value)
@@ -126,6 +150,9 @@ impl Knob {
             Kind::Number { low, high, zero, unlimited } => {
                 (low..=high).contains(&value) || (zero && value == 0.0) || (unlimited && value == -1.0)
             }
+            Kind::Whole { low, high, unlimited } => {
+                value.fract() == 0.0 && (low..=high).contains(&value) || (unlimited && value == -1.0)
+            }
             Kind::Count => (0.0..=9e15).contains(&value),
             _ => false,
         }
@@ -138,7 +165,7 @@ impl Knob {
             (Kind::Record | Kind::Count, _) => Err("is written by Flyball itself and cannot be set".to_owned()),
             (_, Value::Null) if self.name == "rps" => Err("cannot be removed; use 0 to stop or -1 for no limit".to_owned()),
             (_, Value::Null) => Ok(None),
-            (Kind::Number { .. }, Value::Number(n)) => match n.as_f64().filter(|n| self.accepts(*n)) {
+            (Kind::Number { .. } | Kind::Whole { .. }, Value::Number(n)) => match n.as_f64().filter(|n| self.accepts(*n)) {
                 Some(n) => Ok(Some(format!("{}", n + 0.0))),
                 None => refuse(),
             },

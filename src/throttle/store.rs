@@ -1,18 +1,34 @@
 //! What any store of throttles can do, and the words it answers with.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, FutureExt, ready};
 
 use super::bucket::Meter;
 use super::{Knobs, Name, tree};
 
-/// Most lanes that one ask may carry, so that Redis is never blocked for more than half a millisecond.
-pub const MAX_LANES_PER_ASK: usize = 48;
+/// Most lanes that one ask should carry, so that Redis is never blocked for more than half a millisecond. More are served by
+/// several calls, and so are fewer where each lane has something of its own to be asked.
+pub const MAX_LANES_PER_ASK: usize = 256;
 
-/// The longest pause of a key, in milliseconds (31 days).
+/// The longest pause of a key that a person or a handler may ask for: 30 days.
+pub const MAX_PAUSE: Duration = Duration::from_secs(30 * 86_400);
+
+/// The longest pause of a key that is kept, in milliseconds (31 days).
 pub const MAX_PAUSE_MS: u128 = 31 * 86_400_000;
+
+/// The longest rate-limit key, in bytes.
+pub const MAX_KEY_BYTES: usize = 512;
+
+/// Whether a text can be a rate-limit key, or why not.
+pub fn check_key(key: &str) -> Result<(), String> {
+    if key.len() <= MAX_KEY_BYTES && !key.contains('\0') {
+        return Ok(());
+    }
+    Err(format!("the key has {} bytes; allowed: at most {MAX_KEY_BYTES} without NUL", key.len()))
+}
 
 /// A request for tokens of one throttle, for many lanes at once.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,6 +37,21 @@ pub struct Ask {
     pub throttle: Name,
     /// The lanes in the order in which they shall be served; at most [`MAX_LANES_PER_ASK`].
     pub lanes: Vec<LaneAsk>,
+    /// Who will run the jobs that are granted, so that the limits of concurrency count them. `None` asks for tokens alone, for
+    /// work that runs already: no limit of concurrency concerns it.
+    pub holder: Option<Holder>,
+}
+
+/// A process that runs jobs, as the limits of concurrency know it. All its numbers are absolute, so that an answer or a
+/// release that got lost is made good by the next word; what it holds lapses `ttl` after its last word.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Unique for each start of a process.
+    pub id: String,
+    /// How long after this word the numbers still count; at most an hour.
+    pub ttl: Duration,
+    /// Jobs of the throttle that it runs now, counting those that were granted and are not yet claimed.
+    pub held: u32,
 }
 
 /// What one lane wants.
@@ -32,6 +63,15 @@ pub struct LaneAsk {
     pub want: u32,
     /// Tokens that one unit costs; above 0, at most 1e9.
     pub cost: f64,
+    /// Jobs of this lane that the holder runs now, counted as [`Holder::held`]; without a holder it means nothing.
+    pub held: u32,
+}
+
+impl Default for LaneAsk {
+    /// One unit of one token, without a key.
+    fn default() -> Self {
+        Self { key: String::new(), want: 1, cost: 1.0, held: 0 }
+    }
 }
 
 /// The answer to an [`Ask`].
@@ -45,10 +85,22 @@ pub struct Answer {
     pub at_us: i64,
     /// The knobs' `seq` at that time.
     pub seq: u64,
+    /// The knob `weight`: this throttle's share beside others in a worker.
+    pub weight: f64,
+    /// The throttle, a level above it or its keys have a limit of concurrency, so that releases must be told with
+    /// [`Store::hold`].
+    pub limits_concurrency: bool,
+}
+
+impl Default for Answer {
+    /// Nothing granted to nobody.
+    fn default() -> Self {
+        Self { lanes: Vec::new(), effective_rps: 0.0, at_us: 0, seq: 0, weight: 1.0, limits_concurrency: false }
+    }
 }
 
 /// What one lane got.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Grant {
     /// Units of work granted, 0 to `want`.
     pub granted: u32,
@@ -56,9 +108,22 @@ pub struct Grant {
     pub wait: Duration,
     /// When fewer were granted than wanted: the level that says so.
     pub limit: Option<Limit>,
-    /// Microseconds that one unit was charged at each level, root first, then the key; what [`Store::refund`] gives back.
-    /// Empty where nothing was granted or the store was lost.
-    pub charge_us: Vec<f64>,
+    /// Microseconds that one unit was charged at each level, root first, then the key; what [`Store::refund_many`] gives back.
+    /// Empty where nothing was granted or the store was lost. Lanes that were charged alike share it.
+    pub charge_us: Arc<[f64]>,
+}
+
+/// Units of a grant that no work used.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Refund<'a> {
+    /// The rate-limit key; empty for none.
+    pub key: &'a str,
+    /// The grant.
+    pub grant: &'a Grant,
+    /// How many of its units are given back.
+    pub units: u32,
+    /// Tokens that one unit cost.
+    pub cost: f64,
 }
 
 /// The level that granted less than was wanted.
@@ -85,6 +150,13 @@ pub enum Limit {
     Stopped {
         /// The stopped throttle.
         name: Name,
+    },
+    /// As many jobs run as may run at once. A release cannot be foreseen, so the wait is a guess.
+    Concurrency {
+        /// The throttle whose knob says so.
+        name: Name,
+        /// True for `key_concurrency`, which concerns this lane alone; false for `concurrency`, which concerns all lanes.
+        key: bool,
     },
     /// There is no throttle of that name.
     Unknown {
@@ -231,18 +303,27 @@ pub trait Store: Send + Sync + 'static {
     /// Asks for tokens; parents are charged first. A lost store answers by the throttle's own `on_store_loss`.
     fn acquire<'a>(&'a self, ask: &'a Ask) -> BoxFuture<'a, Answer>;
 
-    /// Gives `units` of a grant back that no work used, as time.
-    fn refund<'a>(
+    /// Tells what a holder holds of a throttle and renews it; answers whatever the knobs are.
+    ///
+    /// `lanes` are keys with the jobs of them that it runs now; one that fell to 0 is to be named once with 0, for what is not
+    /// named stays as it is until it lapses. To be called every second or so for each throttle of which jobs run, and soon
+    /// after a release where [`Answer::limits_concurrency`] says so; never while an acquire of the same throttle by the same
+    /// holder is under way, because the number would not hold what that one grants.
+    fn hold<'a>(
         &'a self,
         throttle: &'a Name,
-        key: &'a str,
-        grant: &'a Grant,
-        units: u32,
-        cost: f64,
-    ) -> BoxFuture<'a, Result<(), Error>>;
+        holder: &'a Holder,
+        lanes: &'a [(String, u32)],
+    ) -> BoxFuture<'a, Result<(), Error>> {
+        let _ = (throttle, holder, lanes);
+        ready(Ok(())).boxed()
+    }
 
-    /// Charges (positive) or returns (negative) tokens after the real cost is known; debt is allowed.
-    fn settle<'a>(&'a self, throttle: &'a Name, key: &'a str, tokens: f64) -> BoxFuture<'a, Result<(), Error>>;
+    /// Gives back, as time, what no work used of grants of one throttle. Holders tell what they hold by themselves.
+    fn refund_many<'a>(&'a self, throttle: &'a Name, refunds: &'a [Refund<'a>]) -> BoxFuture<'a, Result<(), Error>>;
+
+    /// Charges (positive) or returns (negative) tokens of keys of one throttle after the real cost is known; debt is allowed.
+    fn settle_many<'a>(&'a self, throttle: &'a Name, tokens: &'a [(&'a str, f64)]) -> BoxFuture<'a, Result<(), Error>>;
 
     /// Pauses a key for `delay` from now by the store's clock; the later of two ends wins. Answers the end, unix milliseconds.
     fn pause_key<'a>(

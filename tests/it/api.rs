@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use flyball::api::{self, Deps, Live, NoDecisions, Secret};
 use flyball::jobs::{Context, Handler, Issue, Job, Kinds, NewJob, Outcome, Queue};
+use flyball::runner::keep_depth;
 use flyball::throttle::{Change, Knobs, Name, RedisStore, Store};
 use futures_util::future::BoxFuture;
 use reqwest::{Method, Response, StatusCode};
@@ -63,6 +64,7 @@ async fn spawn_api(token: Option<&str>) -> Api {
         registry: Arc::default(),
         cancel: cancel.clone(),
     };
+    tokio::spawn(keep_depth(queue.clone(), cancel.clone()));
     let listener = api::bind("127.0.0.1:0", token.is_some()).await.unwrap();
     let base = format!("http://{}", listener.local_addr().unwrap());
     let served = tokio::spawn(api::serve(deps, listener));
@@ -275,6 +277,29 @@ async fn a_waiting_job_says_why_and_until_when() {
 }
 
 #[tokio::test]
+async fn programs_that_name_themselves_are_counted_by_limits_of_concurrency() {
+    let api = spawn_api(None).await;
+    api.turn("slots", &[("rps", "-1"), ("concurrency", "3"), ("key_concurrency", "2")]).await;
+    let take = async |body: Value| {
+        let answer = api.post("/api/v1/throttles/slots/acquire", body).await.json::<Value>().await.unwrap();
+        (answer["granted"].as_u64().unwrap(), answer["limit"]["level"].as_str().map(str::to_owned), answer["reason"].clone())
+    };
+
+    assert_eq!(take(json!({"holder": "a", "key": "acme", "want": 9})).await.0, 2);
+    let (granted, level, reason) = take(json!({"holder": "b", "want": 9})).await;
+    assert_eq!((granted, level.as_deref()), (1, Some("concurrency")));
+    assert_eq!(reason, "as many jobs of throttle slots run as may run at once; it starts when one of them ends");
+    assert_eq!(take(json!({"want": 9})).await.0, 9, "without a name nobody is counted");
+    let id = api.enqueue(json!({"throttle": "slots", "key": "acme"})).await;
+    let waiting = api.body(&format!("/api/v1/jobs/{id}")).await["waiting"].clone();
+    assert_eq!(waiting["reason"], reason);
+
+    assert_eq!(take(json!({"holder": "a", "key": "acme", "want": 0, "held": 1, "key_held": 1})).await.0, 0);
+
+    assert_eq!(take(json!({"holder": "b", "want": 9, "held": 1})).await.0, 1);
+}
+
+#[tokio::test]
 async fn an_unknown_throttle_parks_its_jobs_and_is_shown_as_such() {
     let api = spawn_api(None).await;
     let response = api.post("/api/v1/jobs", json!({"kind": "mail", "args": {"to": "a"}, "throttle": "parked"})).await;
@@ -288,6 +313,40 @@ async fn an_unknown_throttle_parks_its_jobs_and_is_shown_as_such() {
     })
     .await;
     assert_eq!((&shown["state"], &shown["knobs"], &shown["depth"]["ready"]), (&json!("unknown"), &Value::Null, &json!(1)));
+}
+
+#[tokio::test]
+async fn lanes_are_listed_with_depth_age_and_pause() {
+    let api = spawn_api(None).await;
+    api.turn("a/b", &[("rps", "0.01")]).await;
+    for (key, jobs) in [("acme", 3), ("", 2), ("idle/ü", 1)] {
+        let job = json!({"kind": "mail", "args": {"to": "a"}, "throttle": "a/b", "key": key});
+        api.post("/api/v1/jobs/batch", json!(vec![job; jobs])).await;
+    }
+    api.post("/api/v1/throttles/a%2Fb/keys/acme/pause", json!({"seconds": 60, "why": "429"})).await;
+    api.queue.count_now().await.unwrap();
+
+    let first = api.body("/api/v1/throttles/a%2Fb/lanes?limit=2").await;
+    let second = api.body(first["next"].as_str().unwrap()).await;
+
+    let lanes: Vec<_> = [&first, &second]
+        .iter()
+        .flat_map(|page| page["lanes"].as_array().unwrap())
+        .map(|lane| (&lane["key"], &lane["depth"]))
+        .collect();
+    assert_eq!(lanes, [(&json!("acme"), &json!(3)), (&json!(""), &json!(2)), (&json!("idle/ü"), &json!(1))]);
+    assert_eq!((&first["lanes"][0]["paused"]["why"], &first["lanes"][1]["paused"]), (&json!("429"), &Value::Null));
+    assert!(first["lanes"][0]["oldest_ready_s"].as_f64().unwrap() >= 0.0 && first["lanes"][0]["counted_at"].is_string());
+    assert_eq!(second["next"], Value::Null);
+    let by_key = api.body("/api/v1/throttles/a%2Fb/lanes?order=key&limit=1").await;
+    assert_eq!(by_key["lanes"][0]["key"], "");
+    assert_eq!(api.body(by_key["next"].as_str().unwrap()).await["lanes"][0]["key"], "acme");
+    assert_eq!(api.body("/api/v1/throttles/a%2Fb/lanes?key=acme").await["lanes"][0]["weight"], 1.0);
+    assert_eq!(api.body("/api/v1/throttles/a%2Fb/lanes?key=-").await["lanes"][0]["depth"], 2);
+    let wrong = api.get("/api/v1/throttles/a%2Fb/lanes?after=x&order=deep").await;
+    assert_eq!(wrong.status(), StatusCode::BAD_REQUEST);
+    let problem: Value = wrong.json().await.unwrap();
+    assert_eq!(problem["errors"].as_array().unwrap().len(), 2, "{problem}");
 }
 
 #[tokio::test]
@@ -499,4 +558,77 @@ async fn every_statement_of_the_api_can_be_prepared_on_the_migrated_schema() {
         let prepared = connection.prepare(sqlx::AssertSqlSafe(statement.to_owned()).into_sql_str()).await;
         assert!(prepared.is_ok(), "{name}: {:?}", prepared.err());
     }
+}
+
+async fn cap(api: &Api, throttle: &str, fields: Value) {
+    let sql = "insert into flyball.knobs (throttle, fields) values ($1, $2)";
+    sqlx::query(sql).bind(throttle).bind(fields).execute(&api.queue.pool).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_full_lane_answers_503_with_its_depth_and_when_to_try_again() {
+    let api = spawn_api(None).await;
+    cap(&api, "hooks", json!({"max_backlog": "1", "on_backlog": "reject"})).await;
+    cap(&api, "mails", json!({"max_backlog": "1"})).await;
+    let job = |throttle: &str| json!({"kind": "mail", "args": {"to": "a"}, "throttle": throttle, "key": "k"});
+
+    let first = api.post("/api/v1/jobs", job("hooks")).await;
+    assert_eq!(first.status(), StatusCode::CREATED);
+    assert_eq!(first.json::<Value>().await.unwrap()["backlog"], Value::Null);
+    for (path, body) in [("/api/v1/jobs", job("hooks")), ("/api/v1/jobs/batch", json!([job("mails"), job("hooks")]))] {
+        let full = api.post(path, body).await;
+        assert_eq!(full.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(full.headers()["retry-after"], "5");
+        assert_eq!(full.headers()["content-type"], "application/problem+json");
+        let problem: Value = full.json().await.unwrap();
+        assert_eq!((&problem["code"], &problem["depth"], &problem["max_backlog"]), (&json!("lane_full"), &json!(1), &json!(1)));
+        let detail = problem["detail"].as_str().unwrap();
+        assert!(detail.starts_with("throttle \"hooks\", key \"k\": 1 jobs of this lane are ready"), "{detail}");
+    }
+
+    let batch: Value = api.post("/api/v1/jobs/batch", json!([job("mails"), job("mails")])).await.json().await.unwrap();
+    assert_eq!(batch["jobs"][1]["backlog"], json!({"depth": 2, "max": 1}));
+    let metrics = api.get("/metrics").await.text().await.unwrap();
+    assert!(metrics.contains(r#"flyball_enqueue_over_backlog_total{answer="rejected"} 2"#), "{metrics}");
+    assert!(metrics.contains(r#"flyball_enqueue_over_backlog_total{answer="signalled"} 2"#), "{metrics}");
+}
+
+#[tokio::test]
+async fn the_trace_of_a_request_is_kept_with_its_jobs_unless_the_body_names_one() {
+    let api = spawn_api(None).await;
+    let trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let other = trace.replace("00f0", "11f0");
+    let post = async |header: &str, path: &str, body: Value| {
+        let request = api.client.post(format!("{}{path}", api.base)).header("traceparent", header).json(&body);
+        assert_eq!(request.send().await.unwrap().status(), StatusCode::CREATED);
+    };
+    let job = json!({"kind": "mail", "args": {"to": "a"}});
+    let mut named = job.clone();
+    named["traceparent"] = json!(other);
+
+    post(trace, "/api/v1/jobs", job.clone()).await;
+    post(trace, "/api/v1/jobs", named.clone()).await;
+    post(trace, "/api/v1/jobs/batch", json!([job, named])).await;
+    post("nonsense", "/api/v1/jobs", job.clone()).await;
+
+    let sql = "select coalesce(traceparent, '') from flyball.job order by id";
+    let kept: Vec<String> = sqlx::query_scalar(sql).fetch_all(&api.queue.pool).await.unwrap();
+    assert_eq!(kept, [trace, &other, trace, &other, ""]);
+    named["traceparent"] = json!("nonsense");
+    let refused: Value = api.post("/api/v1/jobs", named).await.json().await.unwrap();
+    assert_eq!(refused["errors"][0]["pointer"], "/traceparent");
+}
+
+#[tokio::test]
+async fn a_job_that_replaces_the_waiting_one_is_no_new_job() {
+    let api = spawn_api(None).await;
+    let job = |n: i32| json!({"kind": "mail", "args": {"to": "a", "n": n}, "unique_key": "k", "debounce": "1 minute"});
+    let first: Value = api.post("/api/v1/jobs", job(1)).await.json().await.unwrap();
+
+    let second = api.post("/api/v1/jobs", job(2)).await;
+
+    assert_eq!(second.status(), StatusCode::OK);
+    let second: Value = second.json().await.unwrap();
+    assert_eq!((&second["id"], &second["replaced"], &second["duplicate"]), (&first["id"], &json!(true), &json!(true)));
+    assert_eq!((&second["state"], &second["args"]["n"]), (&json!("scheduled"), &json!(2)));
 }

@@ -155,7 +155,7 @@ async fn a_job_is_enqueued_listed_shown_cancelled_and_retried() {
         json!({"id": id.parse::<i64>().unwrap(), "result": "cancelled"})
     );
 
-    shell.refused(&["job", "cancel", &id], 4, "is cancelled already");
+    assert_eq!(shell.ok(&["job", "cancel", &id]).out, format!("job {id} is cancelled\n"), "twice is as good as once");
     shell.refused(&["job", "retry", &id], 4, "only dead, retryable and scheduled jobs");
     shell.refused(&["job", "show", "7"], 3, "there is no job 7");
     shell.refused(&["why", "--job", "7"], 3, "there is no job 7");
@@ -210,6 +210,9 @@ async fn knobs_are_turned_shown_and_refused_by_name() {
     assert!(shell.ok(&["throttle", "delete", "old"]).out.contains("old is deleted"));
     assert_eq!(shell.ok(&["throttle", "list", "--json"]).json()["throttles"].as_array().unwrap().len(), 1);
 
+    shell.ok(&["throttle", "pause", "hooks", "--key", "acme", "--seconds", "2592000"]);
+
+    let long = "k".repeat(513);
     let cases: &[(&[&str], i32, &str)] = &[
         (&["throttle", "delete", "old"], 3, "there is no throttle old"),
         (&["throttle", "set", "hooks", "rps=-5"], 4, "rps: -5 is not allowed: it must be a number from 0.000001"),
@@ -226,6 +229,13 @@ async fn knobs_are_turned_shown_and_refused_by_name() {
         (&["throttle", "pause", "none", "--key", "a", "--seconds", "5"], 3, "there is no throttle none"),
         (&["throttle", "resume", "none", "--key", "a"], 3, "there is no throttle none"),
         (&["throttle", "pause", "hooks", "--key", "a", "--seconds", "0"], 4, "--seconds is 0; allowed is more than 0"),
+        (&["throttle", "pause", "hooks", "--key", "a", "--seconds", "2592001"], 4, "at most 2592000 (30 days)"),
+        (
+            &["throttle", "pause", "hooks", "--key", &long, "--seconds", "5"],
+            4,
+            "--key: the key has 513 bytes; allowed: at most 512",
+        ),
+        (&["throttle", "resume", "hooks", "--key", &long], 4, "--key: the key has 513 bytes"),
         (&["throttle", "pause", "hooks", "--seconds", "5"], 2, "--key"),
     ];
     for (args, code, words) in cases {
@@ -417,4 +427,58 @@ fn promtool(text: &str) {
     let said = promtool.wait_with_output().unwrap();
     let words = format!("{}{}", String::from_utf8_lossy(&said.stdout), String::from_utf8_lossy(&said.stderr));
     assert!(said.status.success() && words.trim().is_empty(), "{words}");
+}
+
+#[tokio::test]
+async fn a_full_lane_has_an_exit_code_of_its_own_and_a_lane_above_its_cap_is_told() {
+    let shell = shell().await;
+    let pool = shell._database.pool();
+    let args = r#"{"url":"http://example.com/"}"#;
+    let on = |throttle| ["enqueue", "http", "--args", args, "--throttle", throttle, "--key", "k"];
+    for (throttle, fields) in
+        [("hooks", json!({"max_backlog": "1", "on_backlog": "reject"})), ("mails", json!({"max_backlog": "1"}))]
+    {
+        sqlx::query("insert into flyball.knobs (throttle, fields) values ($1, $2)")
+            .bind(throttle)
+            .bind(fields)
+            .execute(pool)
+            .await
+            .unwrap();
+        shell.ok(&on(throttle));
+    }
+
+    shell.refused(
+        &on("hooks"),
+        75,
+        "throttle \"hooks\", key \"k\": 1 jobs of this lane are ready; its knob max_backlog allows 1",
+    );
+    let over = shell.ok(&on("mails"));
+    assert!(over.out.starts_with("enqueued job ") && over.err.contains("a lane holds 2 ready jobs"), "{}{}", over.out, over.err);
+}
+
+#[tokio::test]
+async fn the_command_line_replaces_and_debounces_and_carries_a_trace() {
+    let shell = shell().await;
+    let trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let job = |more: &[&'static str]| {
+        let mut words = vec!["enqueue", "http", "--args", r#"{"url":"http://example.com/"}"#];
+        words.extend(more);
+        words
+    };
+    shell.ok(&job(&["--unique-key", "k", "--debounce", "600", "--debounce-max", "1200"]));
+    let said = shell.ok(&job(&["--unique-key", "k", "--replace", "--timeout", "7", "--traceparent", trace]));
+    assert!(said.out.contains("was waiting and is this job now"), "{}", said.out);
+
+    let sql = "select traceparent || ' ' || timeout_s from flyball.job";
+    let kept: Vec<String> = sqlx::query_scalar(sql).fetch_all(shell._database.pool()).await.unwrap();
+
+    assert_eq!(kept, [format!("{trace} 7")]);
+    shell.refused(&job(&["--traceparent", "00-x"]), 4, "traceparent: \"00-x\" is not a W3C trace parent");
+    shell.refused(&job(&["--timeout", "-1"]), 4, "timeout: is -00:00:01; allowed is at least a microsecond");
+    shell.refused(&job(&["--timeout", "inf"]), 4, "timeout: is inf; allowed is a number above 0");
+    shell.refused(
+        &job(&["--unique-key", "k", "--debounce", "5", "--debounce-max", "4"]),
+        4,
+        "debounce_max: is 00:00:04; allowed is at least",
+    );
 }

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use flyball::app::{self, App, Roles};
-use flyball::config::{DEFAULT_FILE, KEYS, Settings};
+use flyball::config::{DEFAULT_FILE, KEYS, KIND_KEYS, Settings};
 use flyball::jobs::{Kinds, NewJob};
 use serde_json::{Value, json};
 
@@ -115,7 +115,19 @@ fn the_ranges_of_settings_are_those_that_are_enforced() {
         }
         ranges += 1;
     }
-    assert_eq!(ranges, 5, "numbers are documented as `low to high`");
+    assert_eq!(ranges, 6, "numbers are documented as `low to high`");
+}
+
+#[test]
+fn the_page_of_settings_has_every_key_of_a_kind_with_its_range() {
+    let page = read("docs/reference/config.md");
+    let documented: Vec<(String, String)> =
+        rows(section(&page, "## Settings of one kind")).iter().map(|row| (code(&row[0]).to_owned(), row[3].clone())).collect();
+
+    let wanted: Vec<(String, String)> =
+        KIND_KEYS.iter().map(|(key, _, _, allowed)| ((*key).to_owned(), (*allowed).to_owned())).collect();
+    assert_eq!(documented, wanted);
+    assert!(wanted.iter().all(|(key, _)| DEFAULT_FILE.contains(&format!("# {key} = "))));
 }
 
 // === The command line ===
@@ -311,10 +323,15 @@ const ARGUMENTS: &str = "
 async fn the_page_of_sql_has_every_argument_with_its_type_and_default() {
     let database = database().await;
     let page = read("docs/reference/sql.md");
-    for function in ["flyball.enqueue", "flyball.enqueue_many", "flyball.register_kind"] {
+    let functions: Vec<&str> =
+        page.lines().filter_map(|line| line.trim_start_matches('#').strip_prefix(" `flyball.")?.strip_suffix('`')).collect();
+    assert!(functions.len() > 3, "{functions:?}");
+    for function in functions {
+        let function = &format!("flyball.{function}");
         let arguments: Vec<(String, String, String)> =
             sqlx::query_as(ARGUMENTS).bind(function).fetch_all(database.pool()).await.unwrap();
-        let text = section(&page, &format!("## `{function}`"));
+        let level = if page.contains(&format!("\n### `{function}`")) { "###" } else { "##" };
+        let text = section(&page, &format!("{level} `{function}`"));
         let table = text.split("It answers").next().unwrap();
         let documented: Vec<(String, String, String)> = rows(table)
             .iter()
@@ -613,7 +630,7 @@ fn the_page_of_the_protocol_has_every_verb() {
 
 #[test]
 fn the_handlers_of_the_guide_are_code_that_is_compiled_and_run() {
-    let sources = ["examples/greet.rs", "tests/it/docs_handler.rs"].map(read);
+    let sources = ["examples/greet.rs", "examples/program.rs", "tests/it/docs_handler.rs", "tests/it/library.rs"].map(read);
     let guide = read("docs/guides/handlers.md");
     let code: Vec<(String, String)> = blocks(&guide).into_iter().filter(|(language, _)| language == "rust").collect();
 

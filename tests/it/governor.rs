@@ -102,8 +102,8 @@ impl Rig {
         let ends = self.clock.load(Ordering::SeqCst) + SECOND_US;
         let mut granted = 0;
         loop {
-            let lanes = vec![LaneAsk { key: String::new(), want: 1000, cost: 1.0 }];
-            let grant = self.store.acquire(&Ask { throttle: self.name.clone(), lanes }).await.lanes.remove(0);
+            let lanes = vec![LaneAsk { want: 1000, ..LaneAsk::default() }];
+            let grant = self.store.acquire(&Ask { throttle: self.name.clone(), lanes, holder: None }).await.lanes.remove(0);
             granted += grant.granted;
             let next = self.clock.load(Ordering::SeqCst) + grant.wait.as_micros().max(10_000) as i64;
             if next >= ends {

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use flyball::jobs::postgres::{Ending, Finish, LaneClaim, NewWorker};
+use flyball::jobs::postgres::{Ending, Finish, LaneClaim, NewWorker, Retention};
 use flyball::jobs::{CancelAnswer, Checkpoint, Checkpoints, Error, Filter, NewJob, Queue, RetryAnswer, State};
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection, Executor, Row, SqlSafeStr};
 
-use crate::support::{Database, database};
+use crate::support::{Database, database, eventually};
 
 const FENCE: i64 = 4242;
 
@@ -24,7 +24,7 @@ async fn worker(queue: &Queue, ttl: Duration) -> i32 {
 
 async fn claim_all(queue: &Queue, worker: i32, fence: i64, jobs: i32) -> Vec<i64> {
     let lanes = queue.ready_lanes().await.unwrap();
-    let claims: Vec<LaneClaim> = lanes.iter().map(|lane| LaneClaim { lane_id: lane.lane_id, jobs }).collect();
+    let claims: Vec<LaneClaim> = lanes.iter().map(|lane| LaneClaim::first(lane.lane_id, jobs)).collect();
     queue.claim(worker, fence, &claims).await.unwrap().into_iter().map(|one| one.job.id).collect()
 }
 
@@ -234,7 +234,7 @@ async fn a_claim_takes_what_was_granted_of_each_lane_by_priority_and_age() {
     let lanes = queue.ready_lanes().await.unwrap();
     let lane_a = lanes.iter().find(|lane| lane.key == "a").unwrap().lane_id;
 
-    let claimed = queue.claim(worker, FENCE, &[LaneClaim { lane_id: lane_a, jobs: 2 }]).await.unwrap();
+    let claimed = queue.claim(worker, FENCE, &[LaneClaim::first(lane_a, 2)]).await.unwrap();
 
     assert_eq!(claimed.iter().map(|one| one.job.id).collect::<Vec<_>>(), [first, second]);
     assert_eq!(claimed[0].job.attempt, 1);
@@ -410,9 +410,9 @@ async fn what_is_due_is_promoted_and_what_is_not_stays() {
     queue.finish(&[end(soon, FENCE, Ending::Failed { delay: Duration::from_millis(50), error: "x".into() })]).await.unwrap();
 
     crate::support::eventually("the retry is due", Duration::from_secs(5), || async {
-        let (moved, more) = queue.promote().await.unwrap();
-        assert!(!more);
-        (moved == 1).then_some(())
+        let promoted = queue.promote().await.unwrap();
+        assert!(!promoted.more);
+        (promoted.jobs == 1).then(|| assert_eq!(promoted.lanes.len(), 1))
     })
     .await;
 
@@ -435,6 +435,32 @@ async fn a_retiring_worker_gives_its_jobs_back_without_using_an_attempt() {
 }
 
 #[tokio::test]
+async fn a_retiring_worker_is_stopped_before_it_gives_its_jobs_back() {
+    let (database, queue) = queue().await;
+    let worker = worker(&queue, Duration::from_secs(30)).await;
+    enqueue_one(&queue, http()).await;
+    claim_all(&queue, worker, FENCE, 1).await;
+    let mut lock = database.pool().begin().await.unwrap();
+    sqlx::query("lock table flyball.lease in exclusive mode").execute(&mut *lock).await.unwrap();
+
+    let retiring = tokio::spawn({
+        let queue = queue.clone();
+        async move { queue.retire(worker).await }
+    });
+
+    eventually("the jobs are being given back", Duration::from_secs(20), || async {
+        let sql = "select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'
+            and query like '%delete from flyball.lease%')";
+        let waits: bool = sqlx::query_scalar(sql).fetch_one(database.pool()).await.unwrap();
+        waits.then_some(())
+    })
+    .await;
+    assert_eq!(queue.live_workers().await.unwrap(), 0, "what it claimed now, nobody would give back");
+    lock.rollback().await.unwrap();
+    assert_eq!(retiring.await.unwrap().unwrap(), 1);
+}
+
+#[tokio::test]
 async fn depth_is_told_by_throttle_and_state() {
     let (_database, queue) = queue().await;
     let worker = worker(&queue, Duration::from_secs(30)).await;
@@ -443,9 +469,9 @@ async fn depth_is_told_by_throttle_and_state() {
     let ids = queue.enqueue(&[on("a", "1"), on("a", "2"), on("a", "2"), NewJob { run_at: later, ..on("b", "") }]).await.unwrap();
     let lanes = queue.ready_lanes().await.unwrap();
     let lane = lanes.iter().find(|lane| lane.key == "1").unwrap().lane_id;
-    queue.claim(worker, FENCE, &[LaneClaim { lane_id: lane, jobs: 1 }]).await.unwrap();
+    queue.claim(worker, FENCE, &[LaneClaim::first(lane, 1)]).await.unwrap();
 
-    let depths = queue.depths().await.unwrap();
+    let depths = queue.count_now().await.unwrap().throttles;
 
     let told: Vec<_> = depths.iter().map(|d| (d.throttle.as_str(), d.ready, d.scheduled, d.running, d.dead)).collect();
     assert_eq!(told, [("a", 2, 0, 1, 0), ("b", 0, 1, 0, 0)]);
@@ -467,7 +493,7 @@ async fn an_old_day_is_emptied_and_what_still_lives_stays() {
     assert!(queue.get(ids[0]).await.unwrap().is_none());
     assert_eq!((state(&queue, ids[1]).await, state(&queue, ids[2]).await), (State::Dead, State::Ready));
     assert_eq!(queue.get(ids[1]).await.unwrap().unwrap().attempts.len(), 1);
-    assert_eq!(queue.maintain(7).await.unwrap().pruned_days, 0);
+    assert_eq!(queue.maintain(Retention::days(7)).await.unwrap().pruned_days, 0);
 }
 
 #[tokio::test]
@@ -519,9 +545,12 @@ async fn a_claim_walks_the_index_of_its_lane_however_long_other_lanes_are() {
     .unwrap();
     let mut connection = queue.pool.acquire().await.unwrap();
     let claim = flyball::jobs::postgres::STATEMENTS.iter().find(|(name, _)| *name == "claim").unwrap().1;
-    connection.execute(AssertSqlSafe(format!("prepare c (bigint[], int[], bigint, int) as {claim}"))).await.unwrap();
+    connection
+        .execute(AssertSqlSafe(format!("prepare c (bigint[], int[], bigint, int, smallint[], bigint[], bool[]) as {claim}")))
+        .await
+        .unwrap();
 
-    let rows = connection.fetch_all("explain execute c ('{7,8}', '{2,2}', 1, 1)").await.unwrap();
+    let rows = connection.fetch_all("explain execute c ('{7,8}', '{2,2}', 1, 1, '{0,0}', '{0,0}', '{f,t}')").await.unwrap();
 
     let plan: String = rows.iter().map(|row| row.get::<String, _>(0) + "\n").collect();
     assert!(plan.contains("Index Scan using ready_lane"), "{plan}");
@@ -562,4 +591,100 @@ async fn leadership_passes_on_with_a_later_term() {
     one.release().await.unwrap();
     assert_eq!(two.hold().await.unwrap(), Some(2));
     assert_eq!(one.hold().await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn an_endless_wait_ends_where_a_schedule_would() {
+    let (_database, queue) = queue().await;
+    let worker = worker(&queue, Duration::from_secs(30)).await;
+    let ids: Vec<i64> = queue.enqueue(&vec![http(); 2]).await.unwrap().iter().map(|one| one.id).collect();
+    claim_all(&queue, worker, FENCE, 9).await;
+    let failed = Ending::Failed { delay: Duration::MAX, error: "boom".into() };
+    let snoozed = Ending::Snoozed { delay: Duration::MAX, why: String::new() };
+
+    queue.finish(&[end(ids[0], FENCE, failed), end(ids[1], FENCE, snoozed)]).await.unwrap();
+
+    let day = jiff::SignedDuration::from_hours(24);
+    for (id, expected) in [(ids[0], State::Retryable), (ids[1], State::Scheduled)] {
+        let job = queue.get(id).await.unwrap().unwrap().summary;
+        assert_eq!(job.state, expected);
+        let wait = job.due_at.unwrap().duration_since(job.created_at);
+        assert!(wait >= day * 3660 && wait < day * 3661, "{wait:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_time_that_only_postgres_knows_hides_no_job() {
+    let (database, queue) = queue().await;
+    let later = Some("2030-01-01T00:00:00Z".parse().unwrap());
+    let id = enqueue_one(&queue, NewJob { run_at: later, ..http() }).await;
+    let other = enqueue_one(&queue, http()).await;
+    database.pool().execute("update flyball.scheduled set run_at = 'infinity'").await.unwrap();
+
+    let listed = queue.list(&Filter { limit: 10, ..Filter::default() }).await.unwrap();
+
+    assert_eq!(listed.iter().map(|job| job.id).collect::<Vec<_>>(), [other, id]);
+    let job = queue.get(id).await.unwrap().unwrap().summary;
+    assert_eq!((job.state, job.due_at), (State::Scheduled, None));
+}
+
+#[tokio::test]
+async fn a_request_to_cancel_that_came_too_late_is_not_shown_on_the_job_that_ended() {
+    let (_database, queue) = queue().await;
+    let worker = worker(&queue, Duration::from_secs(30)).await;
+    let id = enqueue_one(&queue, http()).await;
+    claim_all(&queue, worker, FENCE, 1).await;
+    queue.cancel(id).await.unwrap();
+
+    queue.finish(&[end(id, FENCE, Ending::Completed)]).await.unwrap();
+
+    let job = queue.get(id).await.unwrap().unwrap();
+    assert_eq!((job.summary.state, job.cancelling), (State::Completed, false));
+}
+
+#[tokio::test]
+async fn a_job_that_somebody_cancelled_ends_when_its_worker_gives_it_back() {
+    let (_database, queue) = queue().await;
+    let worker = worker(&queue, Duration::from_secs(30)).await;
+    let unique = |key: &str| NewJob { unique_key: Some(key.into()), ..http() };
+    let disowned = enqueue_one(&queue, unique("a")).await;
+    claim_all(&queue, worker, 1, 1).await;
+    let retired = enqueue_one(&queue, unique("b")).await;
+    claim_all(&queue, worker, 2, 1).await;
+    queue.cancel(disowned).await.unwrap();
+    queue.cancel(retired).await.unwrap();
+
+    let given_back = (queue.disown(worker, 1).await.unwrap(), queue.retire(worker).await.unwrap());
+
+    assert_eq!(given_back, (0, 0));
+    for (id, key) in [(disowned, "a"), (retired, "b")] {
+        let job = queue.get(id).await.unwrap().unwrap();
+        assert_eq!((job.summary.state, job.cancelling, job.attempts.len()), (State::Cancelled, false, 1));
+        assert_ne!(enqueue_one(&queue, unique(key)).await, id, "the unique key is free");
+    }
+}
+
+#[tokio::test]
+async fn a_nul_is_blamed_on_the_field_that_holds_it() {
+    let (_database, queue) = queue().await;
+    let nul = "a\u{0}b";
+    let cases = [
+        ("kind", NewJob { kind: nul.into(), ..http() }),
+        ("throttle", NewJob { throttle: nul.into(), ..http() }),
+        ("key", NewJob { key: nul.into(), ..http() }),
+        ("unique_key", NewJob { unique_key: Some(nul.into()), ..http() }),
+        ("traceparent", NewJob { traceparent: Some(nul.into()), ..http() }),
+        ("args", NewJob { args: json!({"text": nul}), ..http() }),
+    ];
+
+    for (wanted, job) in cases {
+        let alone = queue.enqueue(std::slice::from_ref(&job)).await.unwrap_err();
+        let second = queue.enqueue(&[http(), job]).await.unwrap_err();
+
+        let Error::Refused { index: None, field, .. } = alone else { panic!("{alone:?}") };
+        assert_eq!(field, wanted);
+        let Error::Refused { index, field, .. } = second else { panic!("{second:?}") };
+        assert_eq!((index.unwrap_or(1), field.as_str()), (1, wanted));
+    }
+    assert!(queue.list(&Filter { limit: 1, ..Filter::default() }).await.unwrap().is_empty());
 }

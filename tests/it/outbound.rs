@@ -99,14 +99,18 @@ async fn run_until(handler: &HttpHandler, args: Value, cancelled: CancellationTo
         args,
         throttle: "default".to_owned(),
         key: String::new(),
+        priority: 1,
         attempt: 1,
         max_attempts: 10,
         cost: 1.0,
         fence: 1,
         created_at: jiff::Timestamp::UNIX_EPOCH,
+        timeout: None,
+        traceparent: None,
     };
     let throttles = Arc::new(MemoryStore::new(Arc::new(|| 0)));
-    handler.run(job, Context { cancelled, throttles, checkpoints: Arc::new(NoCheckpoints) }).await
+    let context = Context::new(Arc::new((&job).into()), cancelled, throttles, Arc::new(NoCheckpoints));
+    handler.run(job, context).await
 }
 
 async fn run(args: Value) -> Outcome {

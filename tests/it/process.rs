@@ -44,6 +44,69 @@ async fn the_jobs_of_a_killed_worker_run_elsewhere_within_its_time_to_live_plus_
     house.until_completed(&jobs, SOON).await;
     assert!(house.target.counts().values().all(|calls| *calls == 2));
     assert_eq!((house.ended(&jobs, "lost").await, house.ended(&jobs, "completed").await), (8, 8));
+    eventually("the other looks after all lanes", Duration::from_secs(15), || async {
+        let sql = "select count(*) from flyball.shard s join flyball.worker w on w.id = s.worker_id
+            where w.pid = $1 and s.expires_at > clock_timestamp()";
+        let shards: i64 = sqlx::query_scalar(sql).bind(other.pid()).fetch_one(house.pool()).await.unwrap();
+        (shards == 64).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_a_killed_worker_held_of_a_limit_is_free_when_its_word_lapses() {
+    let house = House::new("rps = -1\nconcurrency = 1").await;
+    house.target.gate(Gate::ClosedToTheFirst);
+    let mut doomed = house.serve();
+    let first = house.enqueue("job", 1).await;
+    house.target.called(1, SOON).await;
+    let other = house.serve();
+    other.works().await;
+    let second = house.enqueue("more", 1).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(house.target.calls().len(), 1, "the other job waits for the one slot");
+
+    doomed.kill();
+    house.target.gate(Gate::Open);
+
+    house.until_completed(&[first, second].concat(), SOON).await;
+}
+
+#[tokio::test]
+async fn jobs_of_a_claim_whose_answer_came_after_a_sleep_are_not_begun() {
+    let house = House::new("rps = 0").await;
+    let sleeper = house.serve();
+    sleeper.works().await;
+    let jobs = house.enqueue("job", 4).await;
+    // The claim waits in the middle, to see whether these leases will be.
+    let mut blocker = PgConnection::connect(&house.database_url).await.unwrap();
+    let mut leases = blocker.begin().await.unwrap();
+    let sql = "insert into flyball.lease (job_id, fence, worker_id, lane_id, priority, attempt, cost)
+        select unnest($1::bigint[]), 0, 0, 0, 0, 1, 1";
+    sqlx::query(sql).bind(&jobs).execute(&mut *leases).await.unwrap();
+    house.redis("HSET {}throttle:default:knobs rps -1").await;
+    eventually("a claim waits", SOON, || async {
+        let sql = "select count(*) from pg_stat_activity
+            where datname = current_database() and wait_event_type = 'Lock' and query like '%insert into flyball.lease%'";
+        (house.count(sql).await > 0).then_some(())
+    })
+    .await;
+    sleeper.signal(Signal::STOP);
+    eventually("it sleeps", SOON, || async { sleeps(sleeper.pid()).then_some(()) }).await;
+    leases.rollback().await.unwrap();
+    let _other = house.serve();
+    house.until_completed(&jobs, SOON).await;
+
+    sleeper.signal(Signal::CONT);
+
+    eventually("the sleeper has a fresh identity", SOON, || async {
+        let sql = "select count(*) from flyball.worker where pid = $1";
+        let identities: i64 = sqlx::query_scalar(sql).bind(sleeper.pid()).fetch_one(house.pool()).await.unwrap();
+        (identities == 2).then_some(())
+    })
+    .await;
+    assert_eq!(house.target.counts().len(), 4);
+    assert!(house.target.counts().values().all(|calls| *calls == 1), "{:?}", house.target.counts());
 }
 
 #[tokio::test]
@@ -207,6 +270,13 @@ async fn a_signal_while_it_waits_for_postgres_ends_it() {
     process.signal(Signal::TERM);
 
     assert_eq!(process.ends(Duration::from_secs(3)).await.code(), Some(0), "{}", process.log());
+}
+
+/// Whether every thread of the process is stopped; they stop one after the other.
+fn sleeps(pid: i32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let mut states = threads.map(|thread| std::fs::read_to_string(thread.unwrap().path().join("status")).unwrap_or_default());
+    states.all(|status| status.contains("State:\tT"))
 }
 
 /// Whether the process has a handler for the signal.

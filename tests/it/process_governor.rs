@@ -125,7 +125,7 @@ async fn when_all_governors_are_dead_the_throttle_itself_falls_back_to_safe_rps(
     let killed = Instant::now();
 
     let store = RedisStore::connect(&house.redis_url, &house.prefix).unwrap();
-    let ask = Ask { throttle: throttle(), lanes: vec![LaneAsk { key: String::new(), want: 1, cost: 1.0 }] };
+    let ask = Ask { throttle: throttle(), lanes: vec![LaneAsk::default()], holder: None };
     eventually("acquire goes by safe_rps", SOON, || async { (store.peek(&ask).await.effective_rps == 5.0).then_some(()) }).await;
     let after = house.status("governed").await.unwrap();
     println!("safe_rps {:?} after the kill; the knob still says {}", killed.elapsed(), after.knobs.rps);

@@ -222,7 +222,12 @@ impl Hands {
     }
 
     pub fn context(&self) -> Context {
-        Context { cancelled: self.cancelled.clone(), throttles: self.throttles.clone(), checkpoints: self.checkpoints.clone() }
+        Context::new(
+            Arc::new((&job(Value::Null)).into()),
+            self.cancelled.clone(),
+            self.throttles.clone(),
+            self.checkpoints.clone(),
+        )
     }
 
     pub fn cursor(&self) -> u64 {
@@ -243,10 +248,13 @@ pub fn job(args: Value) -> Job {
         args,
         throttle: "reindex".into(),
         key: String::new(),
+        priority: 1,
         attempt: 1,
         max_attempts: 10,
         cost: 1.0,
         fence: 0,
         created_at: jiff::Timestamp::UNIX_EPOCH,
+        timeout: None,
+        traceparent: None,
     }
 }

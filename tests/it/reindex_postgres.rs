@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flyball::jobs::{Kinds, NewJob, Queue, State};
+use flyball::postgres::Db;
 use flyball::reindex::args::Args;
 use flyball::reindex::sink::{PostgresSink, Sink, Written};
 use flyball::reindex::source::{Error, PostgresSource, Source};
@@ -18,8 +19,8 @@ use crate::support::{database, eventually, redis_prefix, stack};
 
 const SOON: Duration = Duration::from_secs(30);
 
-async fn execute(pool: &PgPool, sql: &'static str) {
-    sqlx::raw_sql(sql).execute(pool).await.unwrap();
+async fn execute(pool: impl Into<Db>, sql: &'static str) {
+    sqlx::raw_sql(sql).execute(&pool.into()).await.unwrap();
 }
 
 fn source(pool: &PgPool, source: Value, id: &str) -> PostgresSource {

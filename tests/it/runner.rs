@@ -5,12 +5,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use flyball::jobs::{Context, Filter, Handler, Issue, Job, Kinds, NewJob, Outcome, Queue, State};
+use flyball::jobs::postgres::{LaneClaim, NewWorker};
+use flyball::jobs::retry::Policy;
+use flyball::jobs::{Context, Filter, Handler, Issue, Job, Kinds, NewJob, Outcome, Queue, Signed, State};
 use flyball::runner::{Config, Metrics, Worker};
 use flyball::throttle::redis::RedisStore;
-use flyball::throttle::{Answer, Ask, Change, Error, Grant, Name, Status, Store};
+use flyball::throttle::{Answer, Ask, Change, Error, Name, Refund, Status, Store};
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use tokio::sync::Notify;
 
 use crate::support::{Database, database, eventually, redis_prefix, stack};
@@ -32,6 +35,24 @@ impl House {
         let house = Self { _database: database, queue, store, kinds: Kinds::default() };
         house.turn("fast", &[("rps", "-1")]).await;
         house
+    }
+
+    /// Registers the kind `patient`: the first to run goes on until it is told to stop, and says when it has; the next are done.
+    fn patient_at_first(&mut self) -> Arc<Notify> {
+        let (starts, stopped) = (AtomicUsize::new(0), Arc::new(Notify::new()));
+        let told = stopped.clone();
+        self.kind("patient", move |job: Job, context: Context| {
+            let (nth, told) = (starts.fetch_add(1, Ordering::SeqCst), told.clone());
+            async move {
+                if nth > 0 {
+                    return Outcome::Done;
+                }
+                let outcome = patient(job, context).await;
+                told.notify_one();
+                outcome
+            }
+        });
+        stopped
     }
 
     async fn turn(&self, throttle: &str, knobs: &[(&str, &str)]) {
@@ -282,17 +303,7 @@ async fn a_stopping_worker_gives_back_what_it_cannot_finish() {
 #[tokio::test]
 async fn a_worker_that_was_taken_for_dead_stops_its_jobs_and_starts_afresh() {
     let mut house = House::new().await;
-    let starts = Arc::new(AtomicUsize::new(0));
-    let counted = starts.clone();
-    house.kind("patient", move |job: Job, context: Context| {
-        let nth = counted.fetch_add(1, Ordering::SeqCst);
-        async move {
-            if nth > 0 {
-                return Outcome::Done;
-            }
-            patient(job, context).await
-        }
-    });
+    house.patient_at_first();
     let id = house.enqueue("patient", "fast", "", 1).await[0];
     let worker = house.worker(Config { ttl: Duration::from_secs(3), ..quick() }).await;
     let first_identity = worker.id();
@@ -385,19 +396,7 @@ async fn a_handler_that_panics_outside_its_future_keeps_neither_permit_nor_lease
 #[tokio::test]
 async fn jobs_that_were_stopped_for_want_of_a_heartbeat_run_again_although_the_worker_lived_on() {
     let mut house = House::new().await;
-    let (starts, stopped) = (Arc::new(AtomicUsize::new(0)), Arc::new(Notify::new()));
-    let (counted, told) = (starts.clone(), stopped.clone());
-    house.kind("patient", move |job: Job, context: Context| {
-        let (nth, told) = (counted.fetch_add(1, Ordering::SeqCst), told.clone());
-        async move {
-            if nth > 0 {
-                return Outcome::Done;
-            }
-            let outcome = patient(job, context).await;
-            told.notify_one();
-            outcome
-        }
-    });
+    let stopped = house.patient_at_first();
     let id = house.enqueue("patient", "fast", "", 1).await[0];
     let worker = house.worker(Config { ttl: Duration::from_secs(4), ..quick() }).await;
     let identity = worker.id();
@@ -412,6 +411,72 @@ async fn jobs_that_were_stopped_for_want_of_a_heartbeat_run_again_although_the_w
     house.until(id, State::Completed).await;
     let detail = house.queue.get(id).await.unwrap().unwrap();
     assert_eq!((worker.id(), detail.summary.attempt), (identity, 1), "it was never taken for dead");
+    worker.stop().await;
+}
+
+#[tokio::test]
+async fn a_worker_that_stopped_its_jobs_for_want_of_a_heartbeat_begins_none_until_one_gets_through() {
+    let mut house = House::new().await;
+    let stopped = house.patient_at_first();
+    let id = house.enqueue("patient", "fast", "", 1).await[0];
+    let worker = house.worker(Config { ttl: Duration::from_secs(4), ..quick() }).await;
+    let identity = worker.id();
+    house.until(id, State::Running).await;
+    let mut lock = house.queue.pool.begin().await.unwrap();
+    sqlx::query("select from flyball.worker where id = $1 for update").bind(identity).execute(&mut *lock).await.unwrap();
+
+    // The job is given back while Postgres would still let this identity claim it.
+    stopped.notified().await;
+    eventually("the worker has a fresh identity", SOON, || async { (worker.id() != identity).then_some(()) }).await;
+    lock.rollback().await.unwrap();
+
+    house.until(id, State::Completed).await;
+    let sql = "select worker_id from flyball.attempt where job_id = $1 and outcome = 'completed'";
+    let by: i32 = sqlx::query_scalar(sql).bind(id).fetch_one(&house.queue.pool).await.unwrap();
+    assert_ne!(by, identity);
+    worker.stop().await;
+}
+
+#[tokio::test]
+async fn a_worker_whose_connections_for_heartbeats_cannot_be_had_beats_on_the_others() {
+    let mut house = House::new().await;
+    let (starts, run) = counter(Outcome::Done);
+    house.kind("noop", run);
+    let good: PgConnectOptions = house._database.url().parse().unwrap();
+    let pool = PgPoolOptions::new().max_connections(6).connect_lazy_with(good.clone().port(1));
+    house.queue = Queue::new(pool.clone());
+    pool.set_connect_options(good);
+    let ttl = Duration::from_secs(6);
+    let worker = house.worker(Config { ttl, ..quick() }).await;
+    let identity = worker.id();
+
+    tokio::time::sleep(ttl * 2).await;
+
+    let id = house.enqueue("noop", "fast", "", 1).await[0];
+    house.until(id, State::Completed).await;
+    assert_eq!((worker.id(), starts.load(Ordering::SeqCst)), (identity, 1));
+    assert_eq!(house.queue.live_workers().await.unwrap(), 1);
+    worker.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_leased_to_a_worker_that_knows_nothing_of_it_is_given_back() {
+    let mut house = House::new().await;
+    let (runs, run) = counter(Outcome::Done);
+    house.kind("noop", run);
+    let id = house.enqueue("noop", "fast", "", 1).await[0];
+    // As a claim leaves it that waited behind a lock for longer than anybody remembers it.
+    let sql = "with r as (delete from flyball.ready where job_id = $1 returning *)
+        insert into flyball.lease (job_id, fence, worker_id, lane_id, priority, attempt, cost, claimed_at)
+        select job_id, 77, 1, lane_id, priority, 1, cost, now() - interval '2 minutes' from r";
+    sqlx::query(sql).bind(id).execute(&house.queue.pool).await.unwrap();
+
+    let worker = house.worker(quick()).await;
+
+    assert_eq!(worker.id(), 1, "the lease is this worker's");
+    house.until(id, State::Completed).await;
+    let detail = house.queue.get(id).await.unwrap().unwrap();
+    assert_eq!((runs.load(Ordering::SeqCst), detail.summary.attempt, detail.attempts.len()), (1, 1, 1));
     worker.stop().await;
 }
 
@@ -465,6 +530,148 @@ async fn a_job_that_somebody_cancelled_while_it_failed_is_not_tried_again() {
     worker.stop().await;
 }
 
+#[tokio::test]
+async fn a_job_that_cannot_be_read_is_buried_and_its_neighbours_run() {
+    let mut house = House::new().await;
+    let (runs, run) = counter(Outcome::Done);
+    house.kind("noop", run);
+    house.enqueue("noop", "fast", "", 1).await;
+    let poison = format!(r#"{{"secret": {}1{}}}"#, "[".repeat(200), "]".repeat(200));
+    let mut dead = Vec::new();
+    for args in [r#"{"secret": 1e400}"#, &poison] {
+        let sql = "select job_id from flyball.enqueue('noop', $1::text::jsonb, throttle => 'fast')";
+        dead.push(sqlx::query_scalar::<_, i64>(sql).bind(args).fetch_one(&house.queue.pool).await.unwrap());
+    }
+    house.enqueue("noop", "fast", "", 1).await;
+    let worker = house.worker(quick()).await;
+
+    house.until_done(2).await;
+    for id in &dead {
+        house.until(*id, State::Dead).await;
+    }
+
+    assert_eq!(runs.load(Ordering::SeqCst), 2);
+    for id in dead {
+        let job = house.queue.get(id).await.unwrap().unwrap();
+        let error = job.summary.last_error.unwrap();
+        assert!(error.starts_with("args cannot be read: ") && !error.contains("secret"), "{error}");
+        assert!(job.args.as_str().unwrap().starts_with(r#"{"secret": "#), "{}", job.args);
+    }
+    worker.stop().await;
+}
+
+/// Allows one attempt.
+struct Once(Arc<AtomicUsize>);
+
+impl Handler for Once {
+    fn run(&self, _: Job, context: Context) -> BoxFuture<'_, Outcome> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        Box::pin(async move {
+            context.cancelled.cancelled().await;
+            Outcome::HandedBack
+        })
+    }
+
+    fn retry(&self) -> Policy {
+        Policy { max_attempts: Some(1), ..Policy::default() }
+    }
+}
+
+#[tokio::test]
+async fn a_lost_attempt_that_was_the_last_of_its_kind_is_not_followed_by_another_unless_a_person_says_so() {
+    let mut house = House::new().await;
+    let runs = Arc::new(AtomicUsize::new(0));
+    house.kinds.register("once", Once(runs.clone()));
+    let id = house.enqueue("once", "fast", "", 1).await[0];
+    let doomed = NewWorker { name: "w".into(), host: "h".into(), pid: 1, ttl: SOON, kinds: vec!["once".into()] };
+    let doomed = house.queue.register(&doomed).await.unwrap();
+    let lane = house.queue.ready_lanes().await.unwrap()[0].lane_id;
+    house.queue.claim(doomed, 1, &[LaneClaim::first(lane, 1)]).await.unwrap();
+    let sql = "update flyball.worker set heartbeat_at = now() - interval '1 hour'";
+    sqlx::query(sql).execute(&house.queue.pool).await.unwrap();
+    assert_eq!(house.queue.rescue().await.unwrap().ready, [id]);
+    let worker = house.worker(quick()).await;
+
+    house.until(id, State::Dead).await;
+
+    assert_eq!(runs.load(Ordering::SeqCst), 0);
+    let job = house.queue.get(id).await.unwrap().unwrap();
+    assert_eq!(job.summary.last_error.as_deref(), Some("the worker died in the last attempt that was left"));
+    house.queue.retry_signed(id, true, &Signed::default()).await.unwrap();
+    house.until(id, State::Running).await;
+    worker.stop().await;
+}
+
+/// Its policy cannot be asked for.
+struct Reckless;
+
+impl Handler for Reckless {
+    fn run(&self, job: Job, _: Context) -> BoxFuture<'_, Outcome> {
+        Box::pin(async move {
+            match job.args.as_str() {
+                Some("throttled") => Outcome::Throttled { delay: Some(Duration::MAX), error: "429".into() },
+                _ => Outcome::Retry { after: None, error: "boom".into() },
+            }
+        })
+    }
+
+    fn retry(&self) -> Policy {
+        panic!("no policy")
+    }
+}
+
+#[tokio::test]
+async fn a_panic_after_the_handler_has_ended_keeps_neither_permit_nor_lease() {
+    let mut house = House::new().await;
+    let (_, run) = counter(Outcome::Done);
+    house.kind("noop", run);
+    house.kinds.register("reckless", Reckless);
+    house.enqueue("reckless", "fast", "", 0).await;
+    let job = |how: &str, key: &str| NewJob { throttle: "fast".into(), key: key.into(), ..NewJob::new("reckless", json!(how)) };
+    let ids = house.queue.enqueue(&[job("throttled", "a"), job("fails", "b")]).await.unwrap();
+    let worker = house.worker(Config { concurrency: 1, ..quick() }).await;
+
+    house.until(ids[1].id, State::Retryable).await;
+    eventually("the throttled one has come back", SOON, || async {
+        let job = house.queue.get(ids[0].id).await.unwrap().unwrap();
+        (job.summary.state == State::Ready && !job.attempts.is_empty()).then_some(())
+    })
+    .await;
+
+    let failed = house.queue.get(ids[1].id).await.unwrap().unwrap();
+    assert!(failed.summary.last_error.unwrap().contains("panicked when it was asked for its retry policy"));
+    // The one permit is free, and so are all those whose ends are not written.
+    let good = house.enqueue("noop", "fast", "", 9).await;
+    for id in good {
+        house.until(id, State::Completed).await;
+    }
+    worker.stop().await;
+}
+
+#[tokio::test]
+async fn what_a_handler_has_set_going_hears_that_its_time_is_over() {
+    let mut house = House::new().await;
+    let told = Arc::new(Notify::new());
+    let tell = told.clone();
+    house.kind("forks", move |_: Job, context: Context| {
+        let tell = tell.clone();
+        tokio::spawn(async move {
+            context.cancelled.cancelled().await;
+            tell.notify_one();
+        });
+        std::future::pending()
+    });
+    house.enqueue("forks", "fast", "", 0).await;
+    let job = NewJob { throttle: "fast".into(), timeout_s: Some(0.05), ..NewJob::new("forks", json!({})) };
+    house.queue.enqueue(&[job]).await.unwrap();
+    let worker = house.worker(quick()).await;
+
+    let heard = tokio::time::timeout(SOON, told.notified()).await;
+
+    assert!(heard.is_ok());
+    worker.stop().await;
+}
+
 /// A store that breaks whoever asks it.
 struct Broken;
 
@@ -479,11 +686,11 @@ impl Store for Broken {
         unimplemented!()
     }
 
-    fn refund<'a>(&'a self, _: &'a Name, _: &'a str, _: &'a Grant, _: u32, _: f64) -> BoxFuture<'a, Result<(), Error>> {
+    fn refund_many<'a>(&'a self, _: &'a Name, _: &'a [Refund<'a>]) -> BoxFuture<'a, Result<(), Error>> {
         unimplemented!()
     }
 
-    fn settle<'a>(&'a self, _: &'a Name, _: &'a str, _: f64) -> BoxFuture<'a, Result<(), Error>> {
+    fn settle_many<'a>(&'a self, _: &'a Name, _: &'a [(&'a str, f64)]) -> BoxFuture<'a, Result<(), Error>> {
         unimplemented!()
     }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use flyball::throttle::{
-    Answer, Ask, Change, Error, KnobsFile, LaneAsk, Limit, MemoryStore, Name, RedisStore, Status, Store, seed,
+    Answer, Ask, Change, Error, Grant, KnobsFile, LaneAsk, Limit, MemoryStore, Name, RedisStore, Refund, Status, Store, seed,
 };
 
 use crate::throttle_redis::Server;
@@ -82,6 +82,12 @@ impl World {
         self.take(throttle, want).await.lanes[0].granted
     }
 
+    /// Gives back units of a grant of the key `k` of throttle `a`.
+    async fn refund(&self, grant: &Grant, units: u32) {
+        let refund = Refund { key: "k", grant, units, cost: 1.0 };
+        self.store.refund_many(&name("a"), &[refund]).await.expect("a store");
+    }
+
     async fn status(&self, throttle: &str) -> Status {
         self.store.status(&name(throttle)).await.expect("a store").expect("a throttle")
     }
@@ -113,8 +119,8 @@ pub fn name(text: &str) -> Name {
 }
 
 pub fn ask(throttle: &str, lanes: &[(&str, u32, f64)]) -> Ask {
-    let lane = |(key, want, cost): &(&str, u32, f64)| LaneAsk { key: (*key).to_owned(), want: *want, cost: *cost };
-    Ask { throttle: name(throttle), lanes: lanes.iter().map(lane).collect() }
+    let lane = |(key, want, cost): &(&str, u32, f64)| LaneAsk { key: (*key).to_owned(), want: *want, cost: *cost, held: 0 };
+    Ask { throttle: name(throttle), lanes: lanes.iter().map(lane).collect(), holder: None }
 }
 
 pub fn fields(fields: &[(&str, &str)]) -> BTreeMap<String, Option<String>> {
@@ -132,6 +138,8 @@ macro_rules! laws {
         mod in_redis { $(#[tokio::test] async fn $law() { super::$law(super::World::redis()).await; })* }
     };
 }
+
+pub(crate) use laws;
 
 laws! {
     rates_are_exact,
@@ -429,14 +437,14 @@ async fn refunds_give_back_exactly_what_was_charged(world: World) {
     assert_eq!(grant.granted, 10);
 
     world.write("a", "rps", "1000");
-    world.store.refund(&name("a"), "k", &grant, 4, 1.0).await.unwrap();
+    world.refund(&grant, 4).await;
 
     assert_eq!(world.status("a").await.used, 7.0);
     assert_eq!(world.status("root").await.used, 7.0);
     let again = world.store.acquire(&request).await;
     assert_eq!(again.lanes[0].granted, 4, "time is given back, not more");
     for _ in 0..50 {
-        world.store.refund(&name("a"), "k", &grant, 10, 1.0).await.unwrap();
+        world.refund(&grant, 10).await;
     }
     assert_eq!(world.store.acquire(&ask("a", &[("k", 1000, 1.0)])).await.lanes[0].granted, 10, "never fuller than full");
 }
@@ -446,14 +454,14 @@ async fn settling_charges_the_difference(world: World) {
     world.take("a", 1).await;
     world.pass(Duration::from_secs(5));
 
-    world.store.settle(&name("a"), "", 40.0).await.unwrap();
+    world.store.settle_many(&name("a"), &[("", 40.0)]).await.unwrap();
     let refused = world.take("a", 1).await;
-    world.store.settle(&name("a"), "", -35.0).await.unwrap();
+    world.store.settle_many(&name("a"), &[("", -35.0)]).await.unwrap();
 
     assert_eq!(refused.lanes[0].wait, Duration::from_millis(3100));
     assert_eq!(world.granted("a", 100).await, 5);
     assert_eq!(world.status("a").await.used, 11.0);
-    let lost = world.store.settle(&name("ghost"), "", 1.0).await;
+    let lost = world.store.settle_many(&name("ghost"), &[("", 1.0)]).await;
     assert!(matches!(lost, Err(Error::Unknown(ghost)) if ghost == name("ghost")));
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use flyball::throttle::{Change, Grant};
+use flyball::throttle::{Change, Grant, Holder, LaneAsk, Refund};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
@@ -11,7 +11,7 @@ use crate::throttle_redis::Server;
 
 const THROTTLES: [&str; 3] = ["root", "mid", "leaf"];
 const KEYS: [&str; 3] = ["", "k", "l"];
-const FIELDS: [&str; 14] = [
+const FIELDS: [&str; 19] = [
     "rps",
     "rps",
     "rps",
@@ -26,16 +26,42 @@ const FIELDS: [&str; 14] = [
     "parent",
     "on_store_loss",
     "min",
+    "concurrency",
+    "concurrency",
+    "key_concurrency",
+    "key_concurrency",
+    "weight",
 ];
+const HOLDERS: [&str; 3] = ["u", "v", "w"];
+
+/// A key, and what is wanted of it.
+#[derive(Clone, Debug)]
+struct Lane {
+    key: usize,
+    want: u32,
+    cost: f64,
+    held: u32,
+}
+
+/// A holder, its time to live in milliseconds and what it holds.
+#[derive(Clone, Debug)]
+struct Held(usize, u64, u32);
+
+impl Held {
+    fn holder(&self) -> Holder {
+        Holder { id: HOLDERS[self.0].to_owned(), ttl: std::time::Duration::from_millis(self.1), held: self.2 }
+    }
+}
 
 #[derive(Clone, Debug)]
 enum Op {
     Pass(i64),
     Write(usize, usize, String),
     Remove(usize, usize),
-    Ask { throttle: usize, lanes: Vec<(usize, u32, f64)>, peek: bool },
-    Refund { units: u32 },
-    Settle(usize, usize, f64),
+    Ask { throttle: usize, lanes: Vec<Lane>, holder: Option<Held>, peek: bool },
+    Hold { throttle: usize, holder: Held, lanes: Vec<(usize, u32)> },
+    Refund { units: Vec<u32> },
+    Settle(usize, Vec<(usize, f64)>),
     Pause(usize, usize, u64),
     Resume(usize, usize),
     Set { throttle: usize, field: usize, text: String, if_seq: Option<u64>, term: Option<u64>, absent_only: bool },
@@ -82,16 +108,25 @@ fn lease() -> impl Strategy<Value = String> {
 
 fn op() -> impl Strategy<Value = Op> {
     let throttle = || 0..THROTTLES.len();
-    let lane = (0..KEYS.len(), 0..200_u32, prop_oneof![Just(1.0), 0.001..1000.0_f64]);
+    let want = prop_oneof![0..200_u32, 1..3_u32, Just(1)];
+    let cost = prop_oneof![Just(1.0), Just(0.1), 0.001..1000.0_f64];
+    let lane = (0..KEYS.len(), want, cost, 0..4_u32).prop_map(|(key, want, cost, held)| Lane { key, want, cost, held });
+    let lanes = (prop::collection::vec(lane, 1..5), 1..12_usize).prop_map(|(lanes, repeat)| {
+        // Also some that are alike and follow each other.
+        lanes.into_iter().flat_map(|lane| vec![lane; if repeat > 7 { repeat } else { 1 }]).collect::<Vec<_>>()
+    });
+    let held = || (0..HOLDERS.len(), 1..100_000_u64, 0..12_u32).prop_map(|(who, ttl_ms, held)| Held(who, ttl_ms, held));
     let pass = prop_oneof![8 => 0..2_000_000_i64, 3 => 0..100_000_000_i64, 1 => -4_000_000_000..4_000_000_000_i64];
     prop_oneof![
         5 => pass.prop_map(Op::Pass),
         4 => (throttle(), 0..FIELDS.len(), text()).prop_map(|(t, f, text)| Op::Write(t, f, text)),
         1 => (throttle(), 0..FIELDS.len()).prop_map(|(t, f)| Op::Remove(t, f)),
-        10 => (throttle(), prop::collection::vec(lane, 1..5), any::<bool>(), any::<bool>())
-            .prop_map(|(throttle, lanes, a, b)| Op::Ask { throttle, lanes, peek: a && b }),
-        2 => (0..20_u32).prop_map(|units| Op::Refund { units }),
-        1 => (throttle(), 0..KEYS.len(), -100.0..300.0_f64).prop_map(|(t, k, tokens)| Op::Settle(t, k, tokens)),
+        10 => (throttle(), lanes, prop::option::of(held()), any::<bool>(), any::<bool>())
+            .prop_map(|(throttle, lanes, holder, a, b)| Op::Ask { throttle, lanes, holder, peek: a && b }),
+        2 => (throttle(), held(), prop::collection::vec((0..KEYS.len(), 0..9_u32), 0..3))
+            .prop_map(|(throttle, holder, lanes)| Op::Hold { throttle, holder, lanes }),
+        2 => prop::collection::vec(0..20_u32, 1..6).prop_map(|units| Op::Refund { units }),
+        1 => (throttle(), prop::collection::vec((0..KEYS.len(), -100.0..300.0_f64), 1..4)).prop_map(|(t, tokens)| Op::Settle(t, tokens)),
         1 => (throttle(), 0..KEYS.len(), 0..10_000_u64).prop_map(|(t, k, ms)| Op::Pause(t, k, ms)),
         1 => (throttle(), 0..KEYS.len()).prop_map(|(t, k)| Op::Resume(t, k)),
         3 => (throttle(), 0..FIELDS.len(), text(), prop::option::weighted(0.2, 0..5_u64), prop::option::weighted(0.3, 0..4_u64), any::<bool>())
@@ -100,7 +135,7 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 /// Does `op` and tells in words everything that can be seen of it.
-async fn seen(world: &World, op: &Op, last: &mut Option<(usize, usize, Grant, f64)>) -> String {
+async fn seen(world: &World, op: &Op, last: &mut Option<(usize, Vec<(Lane, Grant)>)>) -> String {
     match op {
         Op::Pass(us) => {
             world.now.fetch_add(*us, Ordering::SeqCst);
@@ -114,23 +149,38 @@ async fn seen(world: &World, op: &Op, last: &mut Option<(usize, usize, Grant, f6
             world.remove(THROTTLES[*t], FIELDS[*f]);
             String::new()
         }
-        Op::Ask { throttle, lanes, peek } => {
-            let named: Vec<_> = lanes.iter().map(|(key, want, cost)| (KEYS[*key], *want, *cost)).collect();
-            let request = ask(THROTTLES[*throttle], &named);
+        Op::Ask { throttle, lanes, holder, peek } => {
+            let mut request = ask(THROTTLES[*throttle], &[]);
+            let lane =
+                |lane: &Lane| LaneAsk { key: KEYS[lane.key].to_owned(), want: lane.want, cost: lane.cost, held: lane.held };
+            request.lanes = lanes.iter().map(lane).collect();
+            request.holder = holder.as_ref().map(Held::holder);
             let answer = if *peek { world.store.peek(&request).await } else { world.store.acquire(&request).await };
             if !*peek {
-                *last = Some((*throttle, lanes[0].0, answer.lanes[0].clone(), lanes[0].2));
+                *last = Some((*throttle, lanes.iter().cloned().zip(answer.lanes.iter().cloned()).collect()));
             }
             format!("{answer:?}")
         }
         Op::Refund { units } => match last {
             None => String::new(),
-            Some((throttle, key, grant, cost)) => {
-                let units = (*units).min(grant.granted);
-                format!("{:?}", world.store.refund(&name(THROTTLES[*throttle]), KEYS[*key], grant, units, *cost).await)
+            Some((throttle, grants)) => {
+                let one = |((lane, grant), units): (&'_ (Lane, Grant), &u32)| {
+                    (KEYS[lane.key], grant.clone(), (*units).min(grant.granted), lane.cost)
+                };
+                let grants: Vec<_> = grants.iter().zip(units).map(one).collect();
+                let refunds: Vec<Refund<'_>> =
+                    grants.iter().map(|(key, grant, units, cost)| Refund { key, grant, units: *units, cost: *cost }).collect();
+                format!("{:?}", world.store.refund_many(&name(THROTTLES[*throttle]), &refunds).await)
             }
         },
-        Op::Settle(t, k, tokens) => format!("{:?}", world.store.settle(&name(THROTTLES[*t]), KEYS[*k], *tokens).await),
+        Op::Settle(t, tokens) => {
+            let tokens: Vec<(&str, f64)> = tokens.iter().map(|(key, tokens)| (KEYS[*key], *tokens)).collect();
+            format!("{:?}", world.store.settle_many(&name(THROTTLES[*t]), &tokens).await)
+        }
+        Op::Hold { throttle, holder, lanes } => {
+            let lanes: Vec<(String, u32)> = lanes.iter().map(|(key, held)| (KEYS[*key].to_owned(), *held)).collect();
+            format!("{:?}", world.store.hold(&name(THROTTLES[*throttle]), &holder.holder(), &lanes).await)
+        }
         Op::Pause(t, k, ms) => {
             let delay = std::time::Duration::from_millis(*ms);
             format!("{:?}", world.store.pause_key(&name(THROTTLES[*t]), KEYS[*k], delay, "why | not").await)
@@ -167,7 +217,12 @@ fn memory_and_redis_obey_the_same_law() {
             for world in [&memory, &redis] {
                 world.knobs("root", &[("rps", "20")]);
                 world.knobs("mid", &[("rps", "10"), ("parent", "root")]);
-                world.knobs("leaf", &[("rps", "30"), ("key_rps", "5"), ("parent", "mid")]);
+                world
+                    .knobs("leaf", &[("rps", "30"), ("key_rps", if ops.len() % 2 == 0 { "5" } else { "-1" }), ("parent", "mid")]);
+                if ops.len() % 3 == 0 {
+                    world.knobs("mid", &[("concurrency", "20")]);
+                    world.knobs("leaf", &[("concurrency", "15"), ("key_concurrency", "6"), ("rps", "-1")]);
+                }
             }
             let (mut last_memory, mut last_redis) = (None, None);
             for (step, op) in ops.iter().enumerate() {

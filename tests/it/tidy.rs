@@ -6,51 +6,64 @@ use std::path::{Path, PathBuf};
 /// Which rooms each room may name. A room that is not here may name none.
 const MAY_NAME: &[(&str, &[&str])] = &[
     ("control", &[]),
-    ("service", &[]),
+    ("postgres", &[]),
+    ("service", &["postgres"]),
     ("stack", &[]),
-    ("throttle", &["control"]),
+    ("throttle", &["control", "postgres"]),
     ("signals", &["control"]),
-    ("jobs", &["control", "throttle"]),
-    ("governor", &["control", "service", "signals", "throttle"]),
+    ("jobs", &["control", "postgres", "throttle"]),
+    ("cron", &["jobs", "postgres", "service"]),
+    ("testing", &["jobs", "postgres", "throttle"]),
+    ("governor", &["control", "postgres", "service", "signals", "throttle"]),
     ("runner", &["control", "jobs", "service", "throttle"]),
     ("outbound", &["control", "jobs"]),
-    ("reindex", &["control", "jobs", "outbound", "throttle"]),
-    ("api", &["control", "governor", "jobs", "service", "signals", "throttle"]),
-    ("config", &["throttle"]),
+    ("reindex", &["control", "jobs", "outbound", "postgres", "throttle"]),
+    ("api", &["control", "cron", "governor", "jobs", "postgres", "service", "signals", "throttle"]),
+    ("config", &["postgres", "throttle"]),
     (
         "app",
         &[
-            "api", "config", "control", "governor", "jobs", "outbound", "reindex", "runner", "service", "signals", "stack",
-            "throttle",
+            "api", "config", "control", "cron", "governor", "jobs", "outbound", "postgres", "reindex", "runner", "service",
+            "signals", "stack", "throttle",
         ],
     ),
     (
         "demo",
-        &["api", "app", "config", "control", "governor", "jobs", "reindex", "runner", "service", "signals", "stack", "throttle"],
+        &[
+            "api", "app", "config", "control", "governor", "jobs", "postgres", "reindex", "runner", "service", "signals",
+            "stack", "throttle",
+        ],
     ),
     (
         "cli",
         &[
-            "api", "app", "config", "control", "demo", "governor", "jobs", "outbound", "reindex", "runner", "service", "signals",
-            "stack", "throttle",
+            "api", "app", "config", "control", "cron", "demo", "governor", "jobs", "outbound", "postgres", "reindex", "runner",
+            "service", "signals", "stack", "throttle",
         ],
     ),
     ("main", &["cli"]),
     (
         "lib",
         &[
-            "api", "app", "cli", "config", "control", "demo", "governor", "jobs", "outbound", "reindex", "runner", "service",
-            "signals", "stack", "throttle",
+            "api", "app", "cli", "config", "control", "cron", "demo", "governor", "jobs", "outbound", "postgres", "reindex",
+            "runner", "service", "signals", "stack", "testing", "throttle",
         ],
     ),
 ];
 
 /// Files that hold nouns: no async, no I/O, no clock. Every file of `control` is one as well.
 const NOUNS: &[&str] = &[
+    "cron/expression.rs",
+    "cron/occurrence.rs",
+    "cron/schedule.rs",
     "governor/plan.rs",
     "governor/policy.rs",
     "governor/why.rs",
+    "jobs/check.rs",
+    "jobs/fault.rs",
     "jobs/job.rs",
+    "jobs/ledger.rs",
+    "jobs/operate.rs",
     "jobs/outcome.rs",
     "jobs/record.rs",
     "jobs/retry.rs",

@@ -2,6 +2,8 @@
 
 import { get } from './api.js';
 import { Cursor } from './chartview.js';
+import { Crons } from './crons.js';
+import { DeadLetters } from './dead.js';
 import { h, keyed, setAttr, setText, show } from './dom.js';
 import { ago, clock, count, rate, UNKNOWN } from './format.js';
 import { JobLookup, RunningJobs } from './jobs.js';
@@ -9,6 +11,7 @@ import { showAudit, showDecisions, showFailures } from './lists.js';
 import { Live } from './live.js';
 import { forgetPalette } from './palette.js';
 import { Panel, panelId } from './panel.js';
+import { PauseAll } from './pauseall.js';
 import { radioSetting } from './settings.js';
 import { apply, emptyState, facts, ordered, totalReady } from './state.js';
 import { auditLine, breakerText, standing } from './words.js';
@@ -17,6 +20,9 @@ import { auditLine, breakerText, standing } from './words.js';
 const FRAME_MS = 300;
 const POLL_THROTTLES_MS = 5_000;
 const POLL_JOBS_MS = 3_000;
+const POLL_PAUSE_MS = 3_000;
+/** Schedules and dead letters change slowly. */
+const POLL_SLOW_MS = 10_000;
 /** A hidden page gives its stream back after this time; the history fills the hole when it is seen again. */
 const HIDDEN_MS = 30_000;
 /** Throttles without a governor beyond this number are shown on demand. */
@@ -42,6 +48,12 @@ let askSoon = 0;
 
 const lookup = new JobLookup({ form: $('lookup'), input: $('lookup-id'), result: $('lookup-result') });
 const running = new RunningJobs({ body: $('running'), empty: $('running-empty'), more: $('running-more'), look: (id) => lookup.open(id) });
+
+const dead = new DeadLetters({
+  form: $('dead-filter'), body: $('dead'), empty: $('dead-empty'), note: $('dead-note'), requeue: $('dead-requeue'), discard: $('dead-discard'), look: (id) => lookup.open(id),
+});
+const crons = new Crons({ body: $('crons'), empty: $('crons-empty'), note: $('crons-note'), look: (id) => lookup.open(id) });
+const pauseAll = new PauseAll({ button: $('pause-all'), notice: $('all-paused'), text: $('all-paused-text') });
 
 const live = new Live({
   message: (message) => take(message),
@@ -136,7 +148,7 @@ function drawThrottles(now) {
   // The right edge is the last tick; when ticks stop, time goes on and the hole is seen.
   const silent = state.lastTick === null || now - state.lastTick > 3;
   const to = silent ? now : /** @type {number} */ (state.lastTick);
-  const time = { from: to - windowS, to, now };
+  const time = { from: to - windowS, to, now, depthAge: state.depthAge };
   for (const t of [...governed, ...shown]) panels.get(t.name)?.update(t, time);
   drawOverview(all);
   drawFilter(all);
@@ -277,8 +289,11 @@ function start() {
   }, 1_000);
   poll(askThrottles, POLL_THROTTLES_MS);
   poll(() => ask(() => running.refresh()), POLL_JOBS_MS);
+  poll(() => ask(() => pauseAll.refresh()), POLL_PAUSE_MS);
+  poll(() => ask(() => dead.refresh()), POLL_SLOW_MS);
+  poll(() => ask(() => crons.refresh()), POLL_SLOW_MS);
   askThrottles();
-  ask(() => running.refresh());
+  for (const part of [running, pauseAll, dead, crons]) ask(() => part.refresh());
   live.open();
   schedule();
 }

@@ -139,7 +139,7 @@ export class JobLookup {
     const ended = ['completed', 'cancelled', 'dead'].includes(job.state);
     const actions = h('div', { class: 'buttons' },
       ended ? null : h('button', { type: 'button', onclick: () => this.act('DELETE', job.id, '') }, job.cancelling ? 'Cancelling …' : 'Cancel'),
-      ['dead', 'retryable', 'scheduled', 'cancelled'].includes(job.state)
+      ['dead', 'retryable', 'scheduled'].includes(job.state)
         ? h('button', { type: 'button', onclick: () => this.act('POST', job.id, '/retry') }, 'Retry now') : null,
       h('button', { type: 'button', onclick: () => this.find(String(job.id)) }, 'Look again'));
     const attempts = (job.attempts ?? []).slice(-8).reverse().map((/** @type {any} */ a) => {

@@ -2,7 +2,7 @@
 // Ranges are the server's word: here only "is it a number at all" is decided.
 
 /**
- * @typedef {{ name: string, label: string, unit: string, hint: string, kind: 'number' | 'choice', choices?: string[], rare?: boolean }} Field
+ * @typedef {{ name: string, label: string, unit: string, hint: string, kind: 'number' | 'choice', choices?: string[], optional?: boolean }} Field
  */
 
 /** @type {Field[]} */
@@ -14,6 +14,11 @@ export const FIELDS = [
   { name: 'safe_rps', label: 'safe_rps', unit: 'tokens/s', hint: 'used while rps is unknown', kind: 'number' },
   { name: 'key_rps', label: 'key_rps', unit: 'tokens/s', hint: 'of each key, -1 is unlimited', kind: 'number' },
   { name: 'burst', label: 'burst', unit: 'windows', hint: 'spent at once after quiet', kind: 'number' },
+  { name: 'concurrency', label: 'concurrency', unit: 'jobs', hint: 'at once, -1 is unlimited', kind: 'number' },
+  { name: 'key_concurrency', label: 'key_concurrency', unit: 'jobs', hint: 'of each key at once', kind: 'number' },
+  { name: 'weight', label: 'weight', unit: '', hint: 'share beside other throttles', kind: 'number' },
+  { name: 'max_backlog', label: 'max_backlog', unit: 'jobs', hint: 'waiting in a lane; empty for no limit', kind: 'number', optional: true },
+  { name: 'on_backlog', label: 'on_backlog', unit: '', hint: 'beyond max_backlog', kind: 'choice', choices: ['signal', 'reject'] },
   { name: 'window', label: 'window', unit: 's', hint: 'length of a window', kind: 'number' },
 ];
 
@@ -60,7 +65,9 @@ export function readEdits(texts, current) {
       continue;
     }
     const value = parseNumber(text);
-    if (value === null) {
+    if (field.optional && text.trim() === '') {
+      if ((current[field.name] ?? null) !== null) body[field.name] = null;
+    } else if (value === null) {
       errors[field.name] = text.trim() ? `"${text.trim()}" is not a number such as 12.5` : 'a number is needed here';
     } else if (value !== current[field.name]) {
       body[field.name] = value;

@@ -13,7 +13,7 @@ const AUDIT_ROWS = 30;
  * A cell that carries its column's name, which the phone's layout shows.
  * @param {string} label @param {any} content @param {string} [kind]
  */
-function cell(label, content, kind) {
+export function cell(label, content, kind) {
   return h('td', { 'data-label': label, class: kind }, content);
 }
 
@@ -74,7 +74,7 @@ export function showFailures(body, empty, failures, look, now) {
 }
 
 /** @param {number} id */
-function retryButton(id) {
+export function retryButton(id) {
   const button = h('button', { type: 'button', 'aria-label': `Retry job ${id}` }, 'Retry');
   button.addEventListener('click', async () => {
     button.disabled = true;

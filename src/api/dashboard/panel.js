@@ -4,8 +4,9 @@ import { get, throttlePath } from './api.js';
 import { drawSparkline, prepare } from './chart.js';
 import { ChartView, swatch } from './chartview.js';
 import { fill, h, keyed, setAttr, setText, show } from './dom.js';
-import { ago, clock, count, duration, number, percent, rate, UNKNOWN, unixSeconds } from './format.js';
+import { ago, clock, count, duration, finite, number, percent, rate, UNKNOWN, unixSeconds } from './format.js';
 import { KnobForm } from './knobform.js';
+import { Lanes } from './lanes.js';
 import { FIELDS, valuesOf } from './knobs.js';
 import { OVERLOAD } from './plot.js';
 import { signalStyle } from './palette.js';
@@ -46,11 +47,12 @@ export class Panel {
     this.achievedNote = h('span', { class: 'sub' });
     this.signals = h('ul', { class: 'signals' });
     this.depth = { ready: h('b', { class: 'num' }), scheduled: h('b', { class: 'num' }), running: h('b', { class: 'num' }), dead: h('b', { class: 'num' }) };
-    this.depthAge = h('span', { class: 'sub' });
+    this.oldest = h('p', { class: 'sub oldest' });
     this.spark = h('canvas', { class: 'spark', 'aria-hidden': 'true' });
     this.edit = h('p', { class: 'audit-line' });
     this.knobSummary = h('span', { class: 'knob-values' });
     this.knobs = h('details', { class: 'drawer' }, h('summary', null, h('span', { class: 'drawer-title' }, 'Knobs'), this.knobSummary), this.form.element);
+    this.lanes = new Lanes(name);
     this.whyText = h('div', { class: 'why' });
     this.whyDrawer = h('details', { class: 'drawer', ontoggle: () => this.askWhy() },
       h('summary', null, h('span', { class: 'drawer-title' }, 'Why'), h('span', { class: 'knob-values' }, 'the reason in one sentence, and the last decisions with their terms')), this.whyText);
@@ -69,18 +71,20 @@ export class Panel {
           this.signals,
           h('div', { class: 'depth' },
             h('dl', null, ...Object.entries(this.depth).map(([label, value]) => h('div', null, h('dt', null, label), h('dd', null, value)))),
-            h('div', { class: 'spark-row' }, h('span', { class: 'label' }, 'ready'), this.spark, this.depthAge)))),
-      this.edit, this.knobs, this.whyDrawer);
+            this.oldest,
+            h('div', { class: 'spark-row' }, h('span', { class: 'label' }, 'ready'), this.spark)))),
+      this.edit, this.knobs, this.lanes.element, this.whyDrawer);
   }
 
   remove() {
     this.chart.remove();
+    this.lanes.remove();
     this.element.remove();
   }
 
   /**
    * @param {import('./state.js').Throttle} throttle
-   * @param {{ from: number, to: number, now: number }} time unix seconds
+   * @param {{ from: number, to: number, now: number, depthAge: number | null }} time unix seconds; and how old counted figures are
    */
   update(throttle, time) {
     this.detail = throttle.detail;
@@ -136,9 +140,9 @@ export class Panel {
 
   /**
    * @param {any} detail @param {import('./state.js').Point | undefined} last @param {ReturnType<typeof facts>} current
-   * @param {{ now: number }} time
+   * @param {{ now: number, depthAge: number | null }} time
    */
-  updateNumbers(detail, last, { rps: knob, effective, achieved, share }, { now }) {
+  updateNumbers(detail, last, { rps: knob, effective, achieved, share }, { now, depthAge }) {
     setText(this.knobRate, rate(effective));
     this.knobRate.parentElement.classList.toggle('word', effective !== null && effective < 0);
     setText(this.knobNote, knob !== null && effective !== null && Math.abs(knob - effective) > 0.005 * Math.abs(knob) ? `knob stands at ${rate(knob)}` : 'in effect');
@@ -151,8 +155,15 @@ export class Panel {
     const dead = last?.dead ?? detail?.depth?.dead;
     setText(this.depth.dead, count(dead));
     this.depth.dead.classList.toggle('alarming', dead > 0);
+    // A count of a long queue takes a while, and a figure without its age would be a lie.
     const counted = unixSeconds(detail?.depth?.at);
-    setText(this.depthAge, counted === null || now - counted < 15 ? '' : `counted ${ago(now - counted)}`);
+    const age = last?.ready === null || last?.ready === undefined ? null : depthAge;
+    const waited = last ? last.oldest : finite(detail?.depth?.oldest_ready_s);
+    const since = age ?? (counted === null ? null : now - counted);
+    setText(this.oldest, [
+      waited === null ? '' : `oldest ready ${duration(waited)}`,
+      since === null ? 'not counted yet' : `counted ${ago(since)}`,
+    ].filter(Boolean).join(' · '));
   }
 
   /** @param {import('./state.js').Point | undefined} last @param {any} governor */
@@ -183,7 +194,7 @@ export class Panel {
   /** @param {import('./state.js').Throttle} throttle @param {{ from: number, to: number }} time */
   drawSpark({ ring }, { from, to }) {
     if (!this.chart.seen) return;
-    const width = this.spark.parentElement.clientWidth - (this.depthAge.textContent ? 150 : 46);
+    const width = this.spark.parentElement.clientWidth - 46;
     if (width < 40) return;
     const height = this.element.classList.contains('plain') ? 26 : 40;
     drawSparkline(prepare(this.spark, width, height), width, height, ring.between(from, to), (p) => p.ready, from, to);

@@ -12,7 +12,7 @@ const LIST_ROWS = 200;
  * @typedef {{ value: number | null, setpoint: number | null, trip: number | null, age_s: number | null, stale: boolean }} Signal
  * @typedef {{ t: number, rps: number | null, effective: number | null, achieved: number | null, share: number | null,
  *   mode: string, state: string, breaker: string | null, ready: number | null, running: number | null, dead: number | null,
- *   signals: Record<string, Signal> }} Point
+ *   oldest: number | null, signals: Record<string, Signal> }} Point
  * @typedef {{ id: number, throttle: string, at: string, t: number, rps: number | null, previous_rps: number | null,
  *   breaker: string | null, mode: string | null, limiting: string | null, reason: string, terms?: Record<string, unknown> }} Decision
  * @typedef {{ job_id: number, kind: string, throttle: string, key: string, attempt: number, outcome: string,
@@ -22,7 +22,7 @@ const LIST_ROWS = 200;
  * @typedef {{ name: string, detail: any, detailAfter: number, ring: Ring<Point>, decisions: Decision[], edits: Audit[] }} Throttle
  * @typedef {'connecting' | 'live' | 'lost' | 'unauthorized'} Phase
  * @typedef {{ throttles: Map<string, Throttle>, known: boolean, decisions: Decision[], failures: Failure[], audit: Audit[],
- *   runningTotal: number | null, workers: number | null, lastTick: number | null, phase: Phase }} State
+ *   runningTotal: number | null, workers: number | null, depthAge: number | null, lastTick: number | null, phase: Phase }} State
  */
 
 /** @returns {State} */
@@ -35,6 +35,7 @@ export function emptyState() {
     audit: [],
     runningTotal: null,
     workers: null,
+    depthAge: null,
     lastTick: null,
     phase: 'connecting',
   };
@@ -190,6 +191,7 @@ function takeTick(state, tick, touched) {
     state.lastTick = t;
     state.runningTotal = finite(tick.running_total);
     state.workers = finite(tick.workers);
+    state.depthAge = finite(tick.depth_age_s);
   }
   touched.add('ticks');
 }
@@ -224,6 +226,7 @@ function point(t, row) {
     ready: finite(row.ready),
     running: finite(row.running),
     dead: finite(row.dead),
+    oldest: finite(row.oldest_ready_s),
     signals,
   };
 }

@@ -3,7 +3,7 @@
 import { clock, number, rate, UNKNOWN } from './format.js';
 import { changes } from './knobs.js';
 
-const RATES = new Set(['rps', 'min', 'max', 'safe_rps', 'key_rps']);
+const RATES = new Set(['rps', 'min', 'max', 'safe_rps', 'key_rps', 'concurrency', 'key_concurrency']);
 
 /**
  * The value of a knob in words.

@@ -1,9 +1,11 @@
 //! Checkpoints of long jobs, guarded by the fence of their lease.
 
 use futures_util::future::BoxFuture;
-use sqlx::{PgPool, Row};
+use sqlx::Row;
+use sqlx::postgres::PgRow;
 
 use crate::jobs::{Checkpoint, CheckpointError, Checkpoints};
+use crate::postgres::Db;
 
 pub(super) const LOAD: &str = "select cursor, done, total, note from flyball.checkpoint where job_id = $1";
 
@@ -19,13 +21,13 @@ on conflict (job_id) do update
 /// Checkpoints in Postgres.
 #[derive(Clone)]
 pub struct PgCheckpoints {
-    pool: PgPool,
+    pool: Db,
 }
 
 impl PgCheckpoints {
     /// Checkpoints on an existing pool.
-    pub fn new(pool: PgPool) -> Self {
-        Self { pool }
+    pub fn new(pool: impl Into<Db>) -> Self {
+        Self { pool: pool.into() }
     }
 }
 
@@ -33,12 +35,7 @@ impl Checkpoints for PgCheckpoints {
     fn load(&self, job_id: i64) -> BoxFuture<'_, Result<Option<Checkpoint>, CheckpointError>> {
         Box::pin(async move {
             let row = sqlx::query(LOAD).bind(job_id).fetch_optional(&self.pool).await.map_err(|error| lost(job_id, &error))?;
-            Ok(row.map(|row| Checkpoint {
-                cursor: row.get("cursor"),
-                done: row.get("done"),
-                total: row.get("total"),
-                note: row.get("note"),
-            }))
+            row.as_ref().map(checkpoint).transpose().map_err(|error| lost(job_id, &error))
         })
     }
 
@@ -57,6 +54,15 @@ impl Checkpoints for PgCheckpoints {
             if done.rows_affected() == 0 { Err(CheckpointError::LeaseLost(job_id)) } else { Ok(()) }
         })
     }
+}
+
+fn checkpoint(row: &PgRow) -> Result<Checkpoint, sqlx::Error> {
+    Ok(Checkpoint {
+        cursor: row.try_get("cursor")?,
+        done: row.try_get("done")?,
+        total: row.try_get("total")?,
+        note: row.try_get("note")?,
+    })
 }
 
 fn lost(job: i64, error: &sqlx::Error) -> CheckpointError {

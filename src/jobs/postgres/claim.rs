@@ -1,10 +1,28 @@
 //! Claiming: taking exactly what was granted, from many lanes, in one statement.
 
+use std::collections::HashMap;
+use std::time::Duration;
+
 use jiff_sqlx::Timestamp;
 use sqlx::Row;
+use sqlx::postgres::PgRow;
 
 use super::Queue;
 use crate::jobs::{Error, Job};
+use crate::postgres::Columns;
+
+/// A place in a lane: just behind the job `job_id` of a priority.
+///
+/// A claim that begins behind the last job it took need not walk over the remains of those that were taken before, which a
+/// long transaction elsewhere keeps from being cleared away. Jobs that commit late, or come back, lie before the place: whoever
+/// uses one must begin at the head again now and then.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// 0 to 3.
+    pub priority: i16,
+    /// The last job that was taken, 0 for none.
+    pub job_id: i64,
+}
 
 /// How many jobs to take from one lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +31,26 @@ pub struct LaneClaim {
     pub lane_id: i64,
     /// At most so many, oldest first within a priority.
     pub jobs: i32,
+    /// Only jobs behind this place.
+    pub after: Place,
+    /// Whether to say if there is another job behind those that were taken; for lanes of which one job is taken.
+    pub look: bool,
+}
+
+impl LaneClaim {
+    /// The first `jobs` of a lane.
+    pub fn first(lane_id: i64, jobs: i32) -> Self {
+        Self { lane_id, jobs, after: Place::default(), look: false }
+    }
+}
+
+/// What a claim came to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Batch {
+    /// The jobs, the most urgent first.
+    pub jobs: Vec<Claimed>,
+    /// Lanes that were looked into and hold no other job behind the one that was taken.
+    pub dry: Vec<i64>,
 }
 
 /// A job that this worker holds now.
@@ -22,25 +60,34 @@ pub struct Claimed {
     pub lane_id: i64,
     /// The job.
     pub job: Job,
+    /// Why the job cannot be read, and so not be run, where that is so; what could not be read is a default in it.
+    pub unreadable: Option<String>,
 }
 
 // `for update skip locked` keeps two dispatchers of one lane from taking the same row; both CTEs are materialized because
 // an inlined one could be evaluated twice and then lock more rows than were granted. `ready_lane` serves the probe. A worker
 // that was taken for dead without knowing it yet (it slept, or its connection did) gets nothing.
+//
+// The jobs are read by one scan over the sorted ids of the few days that the batch spans, not by a probe per job that would
+// open every day's table; so the attempts, which the job's own row does not know, follow as rows of their own, and only those
+// above 0, because most jobs run once. Rows without an id tell of lanes that were looked into. Most lanes of a large fleet hold
+// one job or two: a second look in the same statement costs a fraction of asking for a job that is not there. It is an ordered
+// probe with a limit, for `exists` may be answered from a hash of all of `ready`.
 pub(super) const CLAIM: &str = "
 with asked as materialized (
-    select * from unnest($1::bigint[], $2::int[]) as a(lane_id, jobs)
+    select * from unnest($1::bigint[], $2::int[], $5::smallint[], $6::bigint[], $7::bool[])
+        as a(lane_id, jobs, priority, job_id, look)
     where exists (
         select 1 from flyball.worker w where w.id = $4 and w.stopped_at is null and w.heartbeat_at + w.ttl > clock_timestamp()
     )
 ),
 picked as materialized (
-    select r.tid
+    select r.tid, a.look, a.lane_id, r.priority, r.job_id
     from asked a
     cross join lateral (
-        select ctid as tid
+        select q.ctid as tid, q.priority, q.job_id
         from flyball.ready q
-        where q.lane_id = a.lane_id
+        where q.lane_id = a.lane_id and (q.priority, q.job_id) > (a.priority, a.job_id)
         order by q.lane_id, q.priority, q.job_id
         limit a.jobs
         for update skip locked
@@ -52,43 +99,83 @@ taken as (
     returning *
 ),
 leased as (
-    insert into flyball.lease (job_id, fence, worker_id, lane_id, priority, attempt, cost)
-    select job_id, $3, $4, lane_id, priority, attempt + 1, cost
+    insert into flyball.lease (job_id, fence, worker_id, lane_id, priority, attempt, cost, holds_unique, claimed_at)
+    select job_id, $3, $4, lane_id, priority, attempt + 1, cost, holds_unique, now()
     from taken
-    returning job_id, lane_id, priority, attempt, cost
 )
-select j.id, l.lane_id, l.attempt, l.cost, j.kind, j.args, j.throttle, j.key, j.max_attempts, j.created_at
-from leased l
-cross join lateral (
-    select * from flyball.job where id = l.job_id limit 1
-) j
-order by l.priority, j.id";
+select j.id, j.lane_id, null::smallint as used, j.priority, j.cost, j.kind, j.args, j.throttle, j.key, j.max_attempts, j.created_at,
+    j.timeout_s, j.traceparent
+from flyball.job j
+where j.id = any(array(select job_id from taken))
+    and j.id >= (select min(job_id) from taken) and j.id <= (select max(job_id) from taken)
+union all
+select job_id, lane_id, attempt, null, null, null, null, null, null, null, null, null, null
+from taken
+where attempt > 0
+union all
+select null, p.lane_id, coalesce((
+        select 1 from flyball.ready q where q.lane_id = p.lane_id and (q.priority, q.job_id) > (p.priority, p.job_id)
+        order by q.lane_id, q.priority, q.job_id limit 1
+    ), 0)::smallint, null, null, null, null, null, null, null, null, null, null
+from picked p
+where p.look";
 
 impl Queue {
-    /// Takes up to the asked number of jobs of each lane under a lease of `worker_id` fenced by `fence`.
+    /// Takes up to the asked number of jobs of each lane under a lease of `worker_id` fenced by `fence`; the most urgent first.
     pub async fn claim(&self, worker_id: i32, fence: i64, lanes: &[LaneClaim]) -> Result<Vec<Claimed>, Error> {
+        Ok(self.claim_and_look(worker_id, fence, lanes).await?.jobs)
+    }
+
+    /// As [`Queue::claim`], and tells of the lanes that are to be looked into.
+    pub async fn claim_and_look(&self, worker_id: i32, fence: i64, lanes: &[LaneClaim]) -> Result<Batch, Error> {
         let ids: Vec<i64> = lanes.iter().map(|lane| lane.lane_id).collect();
         let counts: Vec<i32> = lanes.iter().map(|lane| lane.jobs).collect();
-        let rows = sqlx::query(CLAIM).bind(ids).bind(counts).bind(fence).bind(worker_id).fetch_all(&self.pool).await?;
-        rows.iter()
-            .map(|row| {
-                Ok(Claimed {
-                    lane_id: row.try_get("lane_id")?,
-                    job: Job {
-                        id: row.try_get("id")?,
-                        kind: row.try_get("kind")?,
-                        args: row.try_get("args")?,
-                        throttle: row.try_get("throttle")?,
-                        key: row.try_get("key")?,
-                        attempt: row.try_get::<i16, _>("attempt")?.into(),
-                        max_attempts: row.try_get::<i16, _>("max_attempts")?.into(),
-                        cost: row.try_get("cost")?,
-                        fence,
-                        created_at: row.try_get::<Timestamp, _>("created_at")?.to_jiff(),
-                    },
-                })
-            })
-            .collect::<Result<_, sqlx::Error>>()
-            .map_err(Error::from)
+        let priorities: Vec<i16> = lanes.iter().map(|lane| lane.after.priority).collect();
+        let after: Vec<i64> = lanes.iter().map(|lane| lane.after.job_id).collect();
+        let looks: Vec<bool> = lanes.iter().map(|lane| lane.look).collect();
+        let asked =
+            sqlx::query(CLAIM).bind(ids).bind(counts).bind(fence).bind(worker_id).bind(priorities).bind(after).bind(looks);
+        let rows = asked.fetch_all(&self.pool).await?;
+        let mut claimed = Vec::with_capacity(rows.len());
+        let mut dry = Vec::new();
+        let mut used: HashMap<i64, i16> = HashMap::new();
+        for row in &rows {
+            let Some(id) = row.try_get(0)? else {
+                if row.try_get::<i16, _>(2)? == 0 {
+                    dry.push(row.try_get(1)?);
+                }
+                continue;
+            };
+            match row.try_get::<Option<i16>, _>(2)? {
+                Some(attempts) => _ = used.insert(id, attempts),
+                None => claimed.push(read(row, id, row.try_get(1)?, fence)),
+            }
+        }
+        for one in &mut claimed {
+            one.job.attempt += used.get(&one.job.id).copied().map_or(0, i32::from);
+        }
+        claimed.sort_by_key(|one| (one.job.priority, one.job.id));
+        Ok(Batch { jobs: claimed, dry })
     }
+}
+
+/// A job that was taken is leased from then on, so whatever cannot be read of it must not hide it or its neighbours.
+fn read(row: &PgRow, id: i64, lane_id: i64, fence: i64) -> Claimed {
+    let mut columns = Columns::of(row);
+    let job = Job {
+        id,
+        kind: columns.get(5),
+        args: columns.json(6),
+        throttle: columns.get(7),
+        key: columns.get(8),
+        priority: columns.get::<i16>(3).into(),
+        attempt: 1,
+        max_attempts: columns.get::<i16>(9).into(),
+        cost: columns.get(4),
+        fence,
+        created_at: columns.get::<Option<Timestamp>>(10).map(Timestamp::to_jiff).unwrap_or_default(),
+        timeout: columns.get::<Option<f32>>(11).and_then(|seconds| Duration::try_from_secs_f32(seconds).ok()),
+        traceparent: columns.get(12),
+    };
+    Claimed { lane_id, job, unreadable: columns.unreadable() }
 }

@@ -1,80 +1,413 @@
-//! How deep each throttle's queue is, counted rarely enough that counting costs next to nothing.
+//! How deep each throttle's queue is: read from a small table, which one process at a time keeps by walking the waiting jobs.
+//!
+//! Nothing here counts a whole table. A page is a bounded part of an index, the walk goes on behind it, and between two pages
+//! the walker rests for fifty times as long as the page took.
 
 use std::time::{Duration, Instant};
 
+use jiff_sqlx::Timestamp;
 use sqlx::Row;
 use tokio::sync::Mutex;
 
 use super::Queue;
+use crate::jobs::ledger::{Entry, Found, Ledger, PARTS, Part};
 use crate::jobs::{Depth, Error};
 
-/// Counting may take at most one part in this many of the time.
-const DUTY: u32 = 50;
+/// Index entries of one page.
+const PAGE: i64 = 20_000;
 
-/// A count is never repeated sooner than this.
-const MIN_AGE: Duration = Duration::from_millis(900);
+/// Lanes that one statement looks up.
+const NAMED_AT_ONCE: usize = 1_000;
 
-// Each lane is counted in one pass over narrow rows; names come from the directory, or from one job where a lane is new.
+/// Lanes that are written at a time, so at most so many a second: what is written there moves to another place in an index.
+const LANES_WRITTEN: usize = 500;
+
+/// Throttles that are written at a time.
+const THROTTLES_WRITTEN: usize = 1_000;
+
+/// A walk over a short queue begins again after this time, and figures are written as often.
+const ROUND: Duration = Duration::from_millis(900);
+
+/// Figures are read again from the table after this time.
+const READ_EVERY: Duration = Duration::from_millis(900);
+
+/// Throttles whose figures are read.
+const READ_MAX: i64 = 10_000;
+
 pub(super) const DEPTHS: &str = "
-with counted as (
-    select lane_id, count(*) as ready, 0::bigint as scheduled, 0::bigint as running, 0::bigint as dead, min(job_id) as sample
-    from flyball.ready group by lane_id
-    union all
-    select lane_id, 0, count(*), 0, 0, min(job_id) from flyball.scheduled group by lane_id
-    union all
-    select lane_id, 0, 0, count(*), 0, min(job_id) from flyball.lease group by lane_id
-    union all
-    select lane_id, 0, 0, 0, count(*), min(job_id) from flyball.dead group by lane_id
+select throttle, ready, scheduled, running, dead, oldest_ready_at
+from flyball.depth
+where ready > 0 or scheduled > 0 or running > 0 or dead > 0
+order by throttle
+limit $1";
+
+pub(super) const SWEEP: &str = "select at, lanes_at from flyball.sweep where one";
+
+// The entries of the index in their own order; grouping them needs no sort, because the page comes in that order.
+pub(super) const WALK_READY: &str = "
+select lane_id, priority, count(*) as jobs, min(job_id) as oldest, max(job_id) as newest
+from (
+    select lane_id, priority, job_id from flyball.ready
+    where (lane_id, priority, job_id) > ($1, $2, $3)
+    order by lane_id, priority, job_id
+    limit $4
+) page
+group by lane_id, priority
+order by lane_id, priority";
+
+macro_rules! walk {
+    ($table:literal) => {
+        concat!(
+            "
+select lane_id, 0::smallint as priority, count(*) as jobs, min(job_id) as oldest, max(job_id) as newest
+from (
+    select lane_id, job_id from ",
+            $table,
+            "
+    where job_id > $1
+    order by job_id
+    limit $2
+) page
+group by lane_id"
+        )
+    };
+}
+
+pub(super) const WALK_SCHEDULED: &str = walk!("flyball.scheduled");
+pub(super) const WALK_RUNNING: &str = walk!("flyball.lease");
+pub(super) const WALK_DEAD: &str = walk!("flyball.dead");
+
+// A lane that nobody has written into the directory yet has its names from one of its jobs.
+pub(super) const NAMES: &str = "
+with asked as materialized (
+    select * from unnest($1::bigint[], $2::bigint[]) as a(lane_id, job_id)
+),
+known as materialized (
+    select a.lane_id, l.throttle, l.depth, l.depth_at
+    from asked a
+    cross join lateral (select * from flyball.lane where lane_id = a.lane_id limit 1) l
+),
+found as materialized (
+    select a.lane_id, j.throttle, j.key
+    from asked a
+    cross join lateral (select * from flyball.job where id = a.job_id limit 1) j
+    where a.lane_id not in (select lane_id from known)
+),
+adopted as (
+    insert into flyball.lane (lane_id, throttle, key)
+    select lane_id, throttle, key from found
+    on conflict do nothing
 )
-select coalesce(l.throttle, j.throttle, '') as throttle, sum(c.ready)::bigint as ready, sum(c.scheduled)::bigint as scheduled,
-    sum(c.running)::bigint as running, sum(c.dead)::bigint as dead
-from counted c
-left join flyball.lane l on l.lane_id = c.lane_id
-left join flyball.job j on l.lane_id is null and j.id = c.sample
-group by 1
-order by 1";
+select lane_id, throttle, depth, floor(extract(epoch from depth_at) / 86400)::bigint as day from known
+union all
+select lane_id, throttle, 0, floor(extract(epoch from now()) / 86400)::bigint from found";
+
+pub(super) const WRITTEN_LANES: &str = "
+select lane_id, throttle, depth, floor(extract(epoch from depth_at) / 86400)::bigint as day
+from (select * from flyball.lane where lane_id > $1 order by lane_id limit $2) page
+where depth > 0";
+
+pub(super) const PAGE_OF_LANES: &str = "
+select max(lane_id) from (select lane_id from flyball.lane where lane_id > $1 order by lane_id limit $2) page";
 
 pub(super) const CLOCK: &str = "select extract(epoch from clock_timestamp())::float8";
 
-/// The last count, and when the next is due.
-#[derive(Default)]
-pub(super) struct DepthCache(Mutex<Option<Counted>>);
+pub(super) const WRITTEN_THROTTLES: &str = "select throttle from flyball.depth";
 
-struct Counted {
-    depths: Vec<Depth>,
-    at_unix_s: f64,
-    at: Instant,
+pub(super) const WRITE_LANES: &str = "
+update flyball.lane l set depth = p.depth, depth_at = clock_timestamp()
+from unnest($1::bigint[], $2::bigint[]) as p(lane_id, depth)
+where l.lane_id = p.lane_id and l.lane_id = any($1)";
+
+pub(super) const WRITE_THROTTLES: &str = "
+insert into flyball.depth as d (throttle, ready, scheduled, running, dead, oldest_ready_at)
+select p.throttle, p.ready, p.scheduled, p.running, p.dead, j.created_at
+from unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[])
+    as p(throttle, ready, scheduled, running, dead, oldest)
+left join lateral (select created_at from flyball.job where id = p.oldest limit 1) j on true
+on conflict (throttle) do update
+set ready = excluded.ready, scheduled = excluded.scheduled, running = excluded.running, dead = excluded.dead,
+    oldest_ready_at = excluded.oldest_ready_at, counted_at = clock_timestamp()";
+
+pub(super) const WRITE_SWEEP: &str = "
+update flyball.sweep
+set at = greatest(at, clock_timestamp() - make_interval(secs => $1)), took_s = $1,
+    lanes_at = case when $2 then greatest(lanes_at, clock_timestamp() - make_interval(secs => $1)) else lanes_at end,
+    walked_at = case when $3::float8 is null then walked_at else clock_timestamp() - make_interval(secs => $3) end
+where one";
+
+/// The figures of all throttles, as last read from their table.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Depths {
+    /// By the throttle's name; one that has no jobs is left out.
+    pub throttles: Vec<Depth>,
+    /// The figures are no older than this; `None` before the first walk has come to its end.
+    pub at: Option<jiff::Timestamp>,
+    /// The same for the figures of lanes.
+    pub lanes_at: Option<jiff::Timestamp>,
+}
+
+/// What was read last, and when.
+#[derive(Default)]
+pub(super) struct DepthCache(Mutex<Option<(Instant, Depths)>>);
+
+impl Queue {
+    /// Depth of every throttle that has jobs, and how old the figures are. Two reads of small tables, at most once a second.
+    pub async fn depths(&self) -> Result<Depths, Error> {
+        let mut cache = self.depth.0.lock().await;
+        if let Some((read_at, depths)) = &*cache
+            && read_at.elapsed() < READ_EVERY
+        {
+            return Ok(depths.clone());
+        }
+        // The age is read first, so that it never makes the figures look younger than they are.
+        let sweep = sqlx::query(SWEEP).fetch_optional(&self.pool).await?;
+        let moment = |name: &str| Some(sweep.as_ref()?.get::<Option<Timestamp>, _>(name)?.to_jiff());
+        let (at, lanes_at) = (moment("at"), moment("lanes_at"));
+        let rows = sqlx::query(DEPTHS).bind(READ_MAX).fetch_all(&self.pool).await?;
+        let throttles = rows.iter().map(|row| Depth {
+            throttle: row.get("throttle"),
+            ready: row.get("ready"),
+            scheduled: row.get("scheduled"),
+            running: row.get("running"),
+            dead: row.get("dead"),
+            oldest_ready_at: row.get::<Option<Timestamp>, _>("oldest_ready_at").map(|at| at.to_jiff()),
+        });
+        let depths = Depths { throttles: throttles.collect(), at, lanes_at };
+        *cache = Some((Instant::now(), depths.clone()));
+        Ok(depths)
+    }
+
+    /// Walks all waiting jobs once, without a rest, and writes down what was found. For tests and tools: a running process
+    /// keeps the figures by itself.
+    pub async fn count_now(&self) -> Result<Depths, Error> {
+        let mut sweeper = Sweeper::new(self.clone());
+        sweeper.round().await?;
+        while sweeper.ledger.lanes_waiting() > 0 {
+            sweeper.write().await?;
+        }
+        *self.depth.0.lock().await = None;
+        self.depths().await
+    }
+}
+
+/// Where the walk over one part stands.
+#[derive(Clone, Copy, Debug)]
+struct Walk {
+    /// Lane (ready jobs only), priority and job behind which the next page begins; `None` between two walks.
+    position: Option<(i64, i16, i64)>,
+    began: Option<Instant>,
+    /// How long the last whole walk took, rests included.
     took: Duration,
 }
 
-impl Queue {
-    /// Depth of every throttle that has jobs, at most a second old or, where counting is slow, fifty times its duration.
-    pub async fn depths(&self) -> Result<Vec<Depth>, Error> {
-        Ok(self.counted().await?.0)
+/// The walker: the ledger, and where each walk stands.
+pub struct Sweeper {
+    queue: Queue,
+    ledger: Ledger,
+    walks: [Walk; 4],
+    round_began: Instant,
+    seen_since: Option<Duration>,
+    wrote: Option<Instant>,
+    /// The server's clock when this walker started, in unix seconds.
+    started: Option<(f64, Instant)>,
+    page: i64,
+}
+
+impl Sweeper {
+    /// Knows nothing yet.
+    pub fn new(queue: Queue) -> Self {
+        let walk = Walk { position: None, began: None, took: Duration::ZERO };
+        Self {
+            queue,
+            ledger: Ledger::default(),
+            walks: [walk; 4],
+            round_began: Instant::now(),
+            seen_since: None,
+            wrote: None,
+            started: None,
+            page: PAGE,
+        }
     }
 
-    /// As [`Queue::depths`], with the time of the count by the server's clock, in unix seconds.
-    pub async fn counted(&self) -> Result<(Vec<Depth>, f64), Error> {
-        let mut cache = self.depth.0.lock().await;
-        if let Some(counted) = &*cache
-            && counted.at.elapsed() < MIN_AGE.max(counted.took * DUTY)
-        {
-            return Ok((counted.depths.clone(), counted.at_unix_s));
-        }
-        let begun = Instant::now();
-        let at_unix_s: f64 = sqlx::query_scalar(CLOCK).fetch_one(&self.pool).await?;
-        let rows = sqlx::query(DEPTHS).fetch_all(&self.pool).await?;
-        let depths: Vec<Depth> = rows
-            .iter()
-            .map(|row| Depth {
-                throttle: row.get("throttle"),
-                ready: row.get("ready"),
-                scheduled: row.get("scheduled"),
-                running: row.get("running"),
-                dead: row.get("dead"),
-            })
-            .collect();
-        *cache = Some(Counted { depths: depths.clone(), at_unix_s, at: Instant::now(), took: begun.elapsed() });
-        Ok((depths, at_unix_s))
+    /// The same with pages of so many entries.
+    pub fn with_page(mut self, entries: i64) -> Self {
+        self.page = entries.max(1);
+        self
     }
+
+    /// Takes one page of every walk that is due, and writes what is due. Answers how long the statements took.
+    pub async fn step(&mut self) -> Result<Duration, Error> {
+        let began = Instant::now();
+        if self.started.is_none() {
+            self.start().await?;
+        }
+        for part in PARTS {
+            let walk = self.walks[part as usize];
+            if walk.position.is_some() || walk.began.is_none_or(|began| began.elapsed() >= ROUND) {
+                self.page(part).await?;
+            }
+        }
+        if self.wrote.is_none_or(|wrote| wrote.elapsed() >= ROUND) {
+            self.write().await?;
+        }
+        Ok(began.elapsed())
+    }
+
+    /// Whether every walk has come to its end at least once.
+    pub fn is_whole(&self) -> bool {
+        self.ledger.is_whole()
+    }
+
+    /// Walks everything once to its end, and writes.
+    pub async fn round(&mut self) -> Result<(), Error> {
+        if self.started.is_none() {
+            self.start().await?;
+        }
+        for part in PARTS {
+            self.page(part).await?;
+            while self.walks[part as usize].position.is_some() {
+                self.page(part).await?;
+            }
+        }
+        self.write().await
+    }
+
+    /// What stands in the tables now may be of long ago; all of it is to be brought in line.
+    async fn start(&mut self) -> Result<(), Error> {
+        for throttle in sqlx::query_scalar::<_, String>(WRITTEN_THROTTLES).fetch_all(&self.queue.pool).await? {
+            self.ledger.expect(&throttle);
+        }
+        let mut after = i64::MIN;
+        while let Some(end) =
+            sqlx::query_scalar::<_, Option<i64>>(PAGE_OF_LANES).bind(after).bind(self.page).fetch_one(&self.queue.pool).await?
+        {
+            let rows = sqlx::query(WRITTEN_LANES).bind(after).bind(self.page).fetch_all(&self.queue.pool).await?;
+            rows.iter().for_each(|row| self.ledger.introduce(&entry(row)));
+            after = end;
+        }
+        let clock: f64 = sqlx::query_scalar(CLOCK).fetch_one(&self.queue.pool).await?;
+        self.started = Some((clock, Instant::now()));
+        Ok(())
+    }
+
+    /// Days since 1970 by the server's clock.
+    fn today(&self) -> i64 {
+        self.started.map_or(0, |(clock, at)| ((clock + at.elapsed().as_secs_f64()) / 86_400.0) as i64)
+    }
+
+    /// Takes the next page of one walk.
+    async fn page(&mut self, part: Part) -> Result<(), Error> {
+        let now = Instant::now();
+        let today = self.today();
+        let walk = &mut self.walks[part as usize];
+        if walk.position.is_none() {
+            walk.began = Some(now);
+        }
+        let (lane, priority, job) = walk.position.unwrap_or((i64::MIN, 0, i64::MIN));
+        let asked = match part {
+            Part::Ready => sqlx::query(WALK_READY).bind(lane).bind(priority).bind(job).bind(self.page),
+            Part::Scheduled => sqlx::query(WALK_SCHEDULED).bind(job).bind(self.page),
+            Part::Running => sqlx::query(WALK_RUNNING).bind(job).bind(self.page),
+            Part::Dead => sqlx::query(WALK_DEAD).bind(job).bind(self.page),
+        };
+        let rows = asked.fetch_all(&self.queue.pool).await?;
+        let (mut found, mut entries, mut last) = (Vec::with_capacity(rows.len()), 0, None);
+        for row in &rows {
+            let (lane_id, jobs, newest): (i64, i64, i64) = (row.get("lane_id"), row.get("jobs"), row.get("newest"));
+            found.push(Found { lane_id, jobs, oldest: row.get("oldest") });
+            entries += jobs;
+            let here = (lane_id, row.get::<i16, _>("priority"), newest);
+            // Ready jobs come in the order of their lanes, the others in that of their ids.
+            last = match last {
+                Some(before @ (_, _, job)) if part != Part::Ready && newest < job => Some(before),
+                _ => Some(here),
+            };
+        }
+        self.introduce(&found).await?;
+        match part {
+            Part::Ready => self.ledger.ready(&found, today),
+            _ => self.ledger.others(part, &found, today),
+        }
+        let walk = &mut self.walks[part as usize];
+        if entries >= self.page {
+            walk.position = last;
+        } else {
+            walk.position = None;
+            walk.took = walk.began.map_or(Duration::ZERO, |began| began.elapsed());
+            self.ledger.end(part, today);
+            if self.ledger.round() {
+                // A walk that ended in this round may have begun in the round before.
+                let longest = self.walks.iter().map(|walk| walk.took).max().unwrap_or_default();
+                self.seen_since = Some(self.round_began.elapsed() + longest);
+                self.round_began = Instant::now();
+            }
+        }
+        Ok(())
+    }
+
+    async fn introduce(&mut self, found: &[Found]) -> Result<(), Error> {
+        let strangers = self.ledger.strangers(found);
+        let mut entries = Vec::new();
+        for some in strangers.chunks(NAMED_AT_ONCE) {
+            let (lanes, jobs): (Vec<i64>, Vec<i64>) = some.iter().map(|one| (one.lane_id, one.oldest)).unzip();
+            let rows = sqlx::query(NAMES).bind(lanes).bind(jobs).fetch_all(&self.queue.pool).await?;
+            entries.extend(rows.iter().map(entry));
+        }
+        entries.iter().for_each(|entry| self.ledger.introduce(entry));
+        Ok(())
+    }
+
+    /// Writes what has changed since the last time, as much of it as is allowed.
+    async fn write(&mut self) -> Result<(), Error> {
+        self.wrote = Some(Instant::now());
+        let lanes = self.ledger.take_lanes(LANES_WRITTEN, self.today());
+        if !lanes.is_empty() {
+            let (ids, depths): (Vec<i64>, Vec<i64>) = lanes.into_iter().unzip();
+            sqlx::query(WRITE_LANES).bind(ids).bind(depths).execute(&self.queue.pool).await?;
+        }
+        if !self.ledger.is_whole() {
+            return Ok(());
+        }
+        let taken = self.ledger.take_throttles(THROTTLES_WRITTEN);
+        let is_all = taken.len() < THROTTLES_WRITTEN;
+        if !taken.is_empty() {
+            let names: Vec<&str> = taken.iter().map(|(name, _)| *name).collect();
+            let jobs = |part: Part| -> Vec<i64> { taken.iter().map(|(_, figures)| figures.jobs[part as usize]).collect() };
+            let oldest: Vec<Option<i64>> = taken.iter().map(|(_, figures)| figures.oldest).collect();
+            sqlx::query(WRITE_THROTTLES)
+                .bind(names)
+                .bind(jobs(Part::Ready))
+                .bind(jobs(Part::Scheduled))
+                .bind(jobs(Part::Running))
+                .bind(jobs(Part::Dead))
+                .bind(oldest)
+                .execute(&self.queue.pool)
+                .await?;
+        }
+        if is_all {
+            let age = self.age();
+            sqlx::query(WRITE_SWEEP)
+                .bind(age.as_secs_f64())
+                .bind(self.ledger.lanes_waiting() == 0)
+                .bind(self.seen_since.take().map(|since| since.as_secs_f64()))
+                .execute(&self.queue.pool)
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// How old the oldest figure is. A walk that rests between two walks has figures as old as its beginning; one that is under
+    /// way has, just ahead of it, figures that are as old as the walk before took.
+    fn age(&self) -> Duration {
+        let of = |walk: &Walk| match (walk.position, walk.began) {
+            (Some(_), Some(began)) => walk.took.max(began.elapsed()),
+            (_, began) => began.map_or(Duration::ZERO, |began| began.elapsed()),
+        };
+        self.walks.iter().map(of).max().unwrap_or_default()
+    }
+}
+
+fn entry(row: &sqlx::postgres::PgRow) -> Entry {
+    Entry { lane_id: row.get("lane_id"), throttle: row.get("throttle"), depth: row.get("depth"), day: row.get("day") }
 }

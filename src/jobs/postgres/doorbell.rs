@@ -1,10 +1,8 @@
 //! Listens for producers who ring. Where LISTEN cannot work, behind a transaction pooler for instance, polling carries on.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::postgres::PgListener;
-use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::Queue;
@@ -13,13 +11,18 @@ use super::Queue;
 const CHANNEL: &str = "flyball";
 
 impl Queue {
-    /// Rings `bell` whenever a producer rings, until `cancel` fires.
-    pub async fn listen(&self, bell: Arc<Notify>, cancel: CancellationToken) {
+    /// Tells `ring` the lanes that a producer or a promoter names, or none where it is to be found out, until `cancel` fires.
+    /// Behind a pooler in transaction mode a session cannot listen: without a way past it this only waits.
+    pub async fn listen(&self, ring: impl Fn(&[i64]), cancel: CancellationToken) {
         let mut pause = Duration::from_millis(200);
+        if self.sessions.is_none() {
+            tracing::info!("behind a pooler and without a direct URL there is no listening for producers; polling goes on");
+            return cancel.cancelled().await;
+        }
         loop {
             tokio::select! {
                 () = cancel.cancelled() => return,
-                error = self.listen_once(&bell) => tracing::debug!(%error, "not listening for producers; polling goes on"),
+                error = self.listen_once(&ring) => tracing::debug!(%error, "not listening for producers; polling goes on"),
             }
             tokio::select! {
                 () = cancel.cancelled() => return,
@@ -29,9 +32,10 @@ impl Queue {
     }
 
     /// Listens until the connection fails for good.
-    async fn listen_once(&self, bell: &Notify) -> sqlx::Error {
+    async fn listen_once(&self, ring: impl Fn(&[i64])) -> sqlx::Error {
         let listening = async {
-            let mut listener = PgListener::connect_with(&self.pool).await?;
+            let sessions = self.sessions.as_ref().ok_or(sqlx::Error::PoolClosed)?;
+            let mut listener = PgListener::connect_with(sessions).await?;
             listener.listen(CHANNEL).await?;
             Ok(listener)
         };
@@ -39,12 +43,31 @@ impl Queue {
             Ok(listener) => listener,
             Err(error) => return error,
         };
+        // Also after the connection was lost and made again, for something may have been missed meanwhile.
+        ring(&[]);
         loop {
-            // Also after the connection was lost and made again, for something may have been missed meanwhile.
-            bell.notify_one();
-            if let Err(error) = listener.try_recv().await {
-                return error;
+            match listener.try_recv().await {
+                Ok(Some(notification)) => ring(&named(notification.payload())),
+                Ok(None) => ring(&[]),
+                Err(error) => return error,
             }
         }
+    }
+}
+
+/// The lanes of a payload: decimal numbers with commas. A list that was cut off ends with a number that is none of ours.
+fn named(payload: &str) -> Vec<i64> {
+    payload.split(',').filter_map(|text| text.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_payload_names_lanes_or_none() {
+        assert_eq!(named("5,-7"), [5, -7]);
+        assert!(named("").is_empty());
+        assert!(named("what").is_empty());
     }
 }

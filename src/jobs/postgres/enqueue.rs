@@ -1,20 +1,104 @@
 //! Enqueueing from Rust and HTTP goes through the SQL front door, so that there is one law for all.
 
-use sqlx::Row;
+use jiff_sqlx::{Timestamp, ToSqlx};
+use sqlx::postgres::PgRow;
 use sqlx::types::Json;
+use sqlx::{PgExecutor, Row};
 
 use super::Queue;
-use crate::jobs::{Enqueued, Error, NewJob};
+use crate::jobs::{Enqueued, Error, NewJob, check};
 
-pub(super) const ENQUEUE: &str = "select job_id, duplicate from flyball.enqueue_many($1)";
+pub(super) const ENQUEUE: &str = "
+select job_id, duplicate, replaced, backlog
+from flyball.enqueue_rows($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)";
+
+// A job of its own needs no columns: this is a third of the work.
+pub(super) const ENQUEUE_ONE: &str = "
+select job_id, duplicate, replaced, backlog
+from flyball.enqueue($1, $2, $3, $4, $5, $6, $7, $8, flyball.span($9), $10, $11, flyball.span($12), flyball.span($13),
+    flyball.span($14), $15)";
 
 impl Queue {
     /// Enqueues all jobs or none; answers one entry per job, in order.
     pub async fn enqueue(&self, jobs: &[NewJob]) -> Result<Vec<Enqueued>, Error> {
-        if jobs.is_empty() {
-            return Ok(Vec::new());
-        }
-        let rows = sqlx::query(ENQUEUE).bind(Json(jobs)).fetch_all(&self.pool).await?;
-        Ok(rows.iter().map(|row| Enqueued { id: row.get(0), duplicate: row.get(1) }).collect())
+        enqueue(&self.pool, jobs).await
     }
+}
+
+/// Enqueues all jobs or none, as a part of whatever transaction the executor is in.
+pub(crate) async fn enqueue(executor: impl PgExecutor<'_>, jobs: &[NewJob]) -> Result<Vec<Enqueued>, Error> {
+    refuse_nul(jobs)?;
+    let rows = match jobs {
+        [] => return Ok(Vec::new()),
+        [job] => one(executor, job).await?,
+        jobs => many(executor, jobs).await?,
+    };
+    rows.iter()
+        .map(|row| {
+            Ok(Enqueued {
+                id: row.try_get("job_id")?,
+                duplicate: row.try_get("duplicate")?,
+                replaced: row.try_get("replaced")?,
+                backlog: row.try_get::<Option<Json<_>>, _>("backlog")?.map(|Json(backlog)| backlog),
+            })
+        })
+        .collect::<Result<_, sqlx::Error>>()
+        .map_err(Error::from)
+}
+
+/// Postgres would not say which text it was.
+pub(crate) fn refuse_nul(jobs: &[NewJob]) -> Result<(), Error> {
+    let found = jobs.iter().enumerate().find_map(|(index, job)| Some((index, check::nul(job)?)));
+    found.map_or(Ok(()), |(index, field)| {
+        let index = (jobs.len() > 1).then_some(index);
+        Err(Error::Refused { index, field: field.to_owned(), message: check::NUL.to_owned() })
+    })
+}
+
+async fn one(executor: impl PgExecutor<'_>, job: &NewJob) -> Result<Vec<PgRow>, sqlx::Error> {
+    sqlx::query(ENQUEUE_ONE)
+        .bind(&job.kind)
+        .bind(Json(&job.args))
+        .bind(&job.throttle)
+        .bind(&job.key)
+        .bind(job.priority)
+        .bind(job.run_at.map(|at| at.to_sqlx()))
+        .bind(job.max_attempts)
+        .bind(&job.unique_key)
+        .bind(job.unique_for)
+        .bind(job.cost)
+        .bind(&job.traceparent)
+        .bind(job.timeout_s)
+        .bind(job.debounce_s)
+        .bind(job.debounce_max_s)
+        .bind(job.replace)
+        .fetch_all(executor)
+        .await
+}
+
+async fn many(executor: impl PgExecutor<'_>, jobs: &[NewJob]) -> Result<Vec<PgRow>, sqlx::Error> {
+    let run_ats: Vec<Option<Timestamp>> = jobs.iter().map(|job| job.run_at.map(|at| at.to_sqlx())).collect();
+    sqlx::query(ENQUEUE)
+        .bind(column(jobs, |job| job.kind.as_str()))
+        .bind(column(jobs, |job| Json(&job.args)))
+        .bind(column(jobs, |job| job.throttle.as_str()))
+        .bind(column(jobs, |job| job.key.as_str()))
+        .bind(column(jobs, |job| job.priority))
+        .bind(run_ats)
+        .bind(column(jobs, |job| job.max_attempts))
+        .bind(column(jobs, |job| job.unique_key.as_deref()))
+        .bind(column(jobs, |job| job.unique_for))
+        .bind(column(jobs, |job| job.cost))
+        .bind(column(jobs, |job| job.traceparent.as_deref()))
+        .bind(column(jobs, |job| job.timeout_s))
+        .bind(column(jobs, |job| job.debounce_s))
+        .bind(column(jobs, |job| job.debounce_max_s))
+        .bind(column(jobs, |job| job.replace))
+        .fetch_all(executor)
+        .await
+}
+
+/// One field of all jobs, as Postgres takes it.
+fn column<'a, T>(jobs: &'a [NewJob], field: impl Fn(&'a NewJob) -> T) -> Vec<T> {
+    jobs.iter().map(field).collect()
 }

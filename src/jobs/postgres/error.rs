@@ -1,9 +1,13 @@
 //! What an error of Postgres means to a caller of the queue.
 
-use crate::jobs::Error;
+use crate::jobs::{Backlog, Error, check};
+use crate::postgres::is_hidden_pooler;
 
 impl From<sqlx::Error> for Error {
     fn from(error: sqlx::Error) -> Self {
+        if let Some(help) = is_hidden_pooler(&error) {
+            return Error::Lost(format!("{error}; {help}"));
+        }
         match &error {
             // A server that goes down in the middle of a greeting or an answer is a broken protocol to the driver.
             sqlx::Error::Io(_)
@@ -17,13 +21,12 @@ impl From<sqlx::Error> for Error {
                 match code.as_str() {
                     // Shutting down, crashed, starting up; a standby; out of connections, memory or disk; a broken connection.
                     "57P01" | "57P02" | "57P03" | "57P05" | "25006" => Error::Lost(from_server.message().to_owned()),
+                    "53400" => full(from_server.as_ref()).unwrap_or(Error::Store(error)),
                     other if other.starts_with("08") || other.starts_with("53") => Error::Lost(from_server.message().to_owned()),
                     "22023" => refused(from_server.as_ref()).unwrap_or(Error::Store(error)),
-                    "22P05" | "22021" => Error::Refused {
-                        index: None,
-                        field: "args".to_owned(),
-                        message: "contains the character \\u0000, which Postgres cannot store".to_owned(),
-                    },
+                    // Of JSON and of plain texts; those of a job are looked at before they are sent.
+                    "22P05" => nul("args"),
+                    "22021" => nul("a text"),
                     _ => Error::Store(error),
                 }
             }
@@ -32,12 +35,16 @@ impl From<sqlx::Error> for Error {
     }
 }
 
+fn nul(field: &str) -> Error {
+    Error::Refused { index: None, field: field.to_owned(), message: check::NUL.to_owned() }
+}
+
 impl Error {
     /// Whether a row that was sent is what Postgres cannot take. Everything else may go well the next time: a deadlock, a
     /// cancelled statement, a server that is away.
     pub(crate) fn blames_a_row(&self) -> bool {
         match self {
-            Self::Lost(_) => false,
+            Self::Lost(_) | Self::Full { .. } => false,
             Self::Refused { .. } | Self::Store(sqlx::Error::Encode(_)) => true,
             Self::Store(error) => {
                 let code = error.as_database_error().and_then(|error| error.code()).unwrap_or_default();
@@ -46,6 +53,17 @@ impl Error {
             }
         }
     }
+}
+
+/// A full lane is named in the fields that Postgres has for tables and columns.
+fn full(error: &dyn sqlx::error::DatabaseError) -> Option<Error> {
+    let postgres = error.try_downcast_ref::<sqlx::postgres::PgDatabaseError>()?;
+    let (depth, max) = postgres.data_type()?.split_once('/')?;
+    Some(Error::Full {
+        throttle: postgres.schema()?.to_owned(),
+        key: postgres.column().unwrap_or_default().to_owned(),
+        backlog: Backlog { depth: depth.parse().ok()?, max: max.parse().ok()? },
+    })
 }
 
 /// A refusal by `flyball.enqueue_many` carries the field as the column and the job's place as the table.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::Queue;
 use crate::jobs::Error;
+use crate::jobs::retry::LONGEST_WAIT;
 
 /// How an attempt ended, as the store keeps it.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,6 +52,36 @@ pub struct Finish {
     pub ending: Ending,
 }
 
+// Leases are found by one probe each, whose row a limit pins, and are deleted by their place: as a join the planner may turn it
+// round and read every lease for each of the ends, once its statistics were taken while nothing ran.
+//
+// Most attempts complete, and for those there is nothing to do but to take the lease away, to write the history and, where the
+// job held one, to free its unique key. A key that a producer holds just then is about to pass to another job and is left
+// alone: no end waits for a producer. A request to cancel that came too late is swept away later.
+pub(super) const COMPLETE: &str = "
+with taken as (
+    delete from flyball.lease
+    where ctid = any(array(
+        select l.tid
+        from unnest($1::bigint[], $2::bigint[]) as s(job_id, fence)
+        cross join lateral (select ctid as tid from flyball.lease where job_id = s.job_id and fence = s.fence limit 1) l
+    ))
+    returning job_id, attempt, worker_id, claimed_at, holds_unique
+),
+history as (
+    insert into flyball.attempt (job_id, attempt, outcome, worker_id, started_at)
+    select job_id, attempt, 'completed', worker_id, claimed_at from taken
+),
+freed as (
+    delete from flyball.uniq
+    where digest = any(array(
+        select u.digest from flyball.uniq u
+        where u.expires_at is null and u.job_id = any(array(select job_id from taken where holds_unique))
+        for update skip locked
+    ))
+)
+select job_id from taken";
+
 // A row whose fence does not match is simply not returned: a stale worker's word changes nothing. An attempt that would be
 // followed by another ends the job if somebody asked for that meanwhile.
 pub(super) const FINISH: &str = "
@@ -59,16 +90,20 @@ with said as (
         as s(job_id, fence, outcome, delay_s, error)
 ),
 taken as (
-    delete from flyball.lease l
-    using said s
-    where l.job_id = s.job_id and l.fence = s.fence
-    returning l.*, s.outcome as said, s.delay_s, s.error
+    delete from flyball.lease
+    where ctid = any(array(
+        select l.tid
+        from said s
+        cross join lateral (select ctid as tid from flyball.lease where job_id = s.job_id and fence = s.fence limit 1) l
+    ))
+    returning *
 ),
 ended as (
-    select t.*, case
-            when t.said not in ('completed', 'dead') and exists (select 1 from flyball.cancel c where c.job_id = t.job_id)
-            then 'cancelled' else t.said end as outcome
+    select t.*, s.delay_s, s.error, case
+            when s.outcome not in ('completed', 'dead') and exists (select 1 from flyball.cancel c where c.job_id = t.job_id)
+            then 'cancelled' else s.outcome end as outcome
     from taken t
+    join said s on s.job_id = t.job_id and s.fence = t.fence
 ),
 stopped as (
     delete from flyball.cancel c using ended e where c.job_id = e.job_id
@@ -83,14 +118,14 @@ trouble as (
     select job_id, attempt, outcome, error from ended where outcome in ('failed', 'throttled', 'dead')
 ),
 again as (
-    insert into flyball.ready (lane_id, priority, job_id, attempt, cost)
-    select lane_id, priority, job_id, attempt - 1, cost from ended where outcome in ('throttled', 'handed_back')
+    insert into flyball.ready (lane_id, priority, job_id, attempt, cost, holds_unique)
+    select lane_id, priority, job_id, attempt - 1, cost, holds_unique from ended where outcome in ('throttled', 'handed_back')
     on conflict do nothing
 ),
 later as (
-    insert into flyball.scheduled (job_id, run_at, lane_id, priority, attempt, cost, retry)
+    insert into flyball.scheduled (job_id, run_at, lane_id, priority, attempt, cost, retry, holds_unique)
     select job_id, now() + make_interval(secs => delay_s), lane_id, priority,
-        case outcome when 'snoozed' then attempt - 1 else attempt end, cost, outcome = 'failed'
+        case outcome when 'snoozed' then attempt - 1 else attempt end, cost, outcome = 'failed', holds_unique
     from ended where outcome in ('failed', 'snoozed')
     on conflict do nothing
 ),
@@ -100,14 +135,24 @@ buried as (
     on conflict do nothing
 ),
 freed as (
-    delete from flyball.uniq u using ended e
-    where u.job_id = e.job_id and u.expires_at is null and e.outcome in ('completed', 'dead', 'cancelled')
+    delete from flyball.uniq
+    where digest = any(array(
+        select u.digest from flyball.uniq u
+        where u.expires_at is null
+            and u.job_id = any(array(select job_id from ended where holds_unique and outcome in ('completed', 'dead', 'cancelled')))
+        for update skip locked
+    ))
 )
 select job_id from ended";
 
 impl Queue {
-    /// Ends the attempts; answers the jobs whose fence still held. A missing id was fenced off: count it, never repeat it.
+    /// Ends the attempts, fastest where all of them completed; answers the jobs whose fence still held. A missing id was fenced off: count it, never repeat it.
     pub async fn finish(&self, ends: &[Finish]) -> Result<Vec<i64>, Error> {
+        if ends.iter().all(|end| end.ending == Ending::Completed) {
+            let ids: Vec<i64> = ends.iter().map(|end| end.job_id).collect();
+            let fences: Vec<i64> = ends.iter().map(|end| end.fence).collect();
+            return Ok(sqlx::query_scalar(COMPLETE).bind(ids).bind(fences).fetch_all(&self.pool).await?);
+        }
         let mut ids = Vec::with_capacity(ends.len());
         let mut fences = Vec::with_capacity(ends.len());
         let mut outcomes = Vec::with_capacity(ends.len());
@@ -129,13 +174,18 @@ impl Queue {
 fn columns(ending: &Ending) -> (&'static str, Option<f64>, Option<String>) {
     match ending {
         Ending::Completed => ("completed", None, None),
-        Ending::Failed { delay, error } => ("failed", Some(delay.as_secs_f64()), Some(tidy(error))),
+        Ending::Failed { delay, error } => ("failed", Some(seconds(*delay)), Some(tidy(error))),
         Ending::Throttled { error } => ("throttled", None, Some(tidy(error))),
-        Ending::Snoozed { delay, why } => ("snoozed", Some(delay.as_secs_f64()), (!why.is_empty()).then(|| tidy(why))),
+        Ending::Snoozed { delay, why } => ("snoozed", Some(seconds(*delay)), (!why.is_empty()).then(|| tidy(why))),
         Ending::Dead { error } => ("dead", None, Some(tidy(error))),
         Ending::Cancelled => ("cancelled", None, None),
         Ending::HandedBack => ("handed_back", None, None),
     }
+}
+
+/// No job is put off further than it could be scheduled; Postgres has no time for the longest waits of Rust.
+fn seconds(delay: Duration) -> f64 {
+    delay.min(LONGEST_WAIT).as_secs_f64()
 }
 
 /// Errors are kept to 4,000 characters, without the one character that Postgres cannot store.

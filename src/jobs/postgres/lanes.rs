@@ -1,12 +1,23 @@
-//! Which lanes have work: found by hopping over the index, without touching the path of enqueue.
+//! Which lanes have work: found without touching the path of enqueue.
+//!
+//! A sweep hops over the index of `ready`, one probe per lane, in bounded slices; it finds everything, sooner or later. Arrivals
+//! are read from the end of the append-only `job`; they find a new lane at once, but miss jobs that commit late.
+
+use std::ops::RangeInclusive;
 
 use sqlx::Row;
 
 use super::Queue;
 use crate::jobs::Error;
 
+/// Most hops of one slice of a sweep, so that it stays within some milliseconds.
+const SLICE: i64 = 500;
+
+/// Most new jobs that are looked at at once. If more arrived, the lanes of the older ones are left to the sweep.
+const MAX_ARRIVALS: i64 = 20_000;
+
 /// A lane with at least one ready job.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ReadyLane {
     /// The lane.
     pub lane_id: i64,
@@ -14,28 +25,86 @@ pub struct ReadyLane {
     pub throttle: String,
     /// Its key.
     pub key: String,
+    /// Its share beside other lanes of the throttle, 1 by default.
+    pub weight: f32,
 }
 
-// One index probe per lane, however many jobs each holds (measured elsewhere: 500 lanes 3 ms, 100,000 lanes 0.7 s).
-pub(super) const LANES: &str = "
+/// A lane, and which priorities of it hold ready jobs: bit 0 for priority 0, and so on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// The lane.
+    pub lane_id: i64,
+    /// Bits 0 to 3.
+    pub priorities: u8,
+    /// The first job of its most urgent priority; `i64::MAX`, as of one that has just come, if it was not looked at.
+    pub head: i64,
+}
+
+/// One slice of a sweep.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Slice {
+    /// Lanes with work, in the order of their ids.
+    pub lanes: Vec<Seen>,
+    /// Where the next slice begins; `None` at the end of the range.
+    pub next: Option<i64>,
+}
+
+/// Lanes of new jobs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Arrivals {
+    /// Lanes whose new jobs may run now.
+    pub lanes: Vec<Seen>,
+    /// The newest job that was seen: where the next look begins.
+    pub last: i64,
+}
+
+// One index probe per pair of lane and priority, however many jobs each holds.
+pub(super) const SWEEP: &str = "
 with recursive hop as (
-    (select lane_id, job_id from flyball.ready order by lane_id limit 1)
+    (select lane_id, priority, job_id from flyball.ready where lane_id >= $1 and lane_id <= $2
+     order by lane_id, priority, job_id limit 1)
     union all
-    (select n.lane_id, n.job_id
+    (select n.lane_id, n.priority, n.job_id
      from hop h
      cross join lateral (
-        select r.lane_id, r.job_id from flyball.ready r where r.lane_id > h.lane_id order by r.lane_id limit 1
+        select r.lane_id, r.priority, r.job_id from flyball.ready r
+        where (r.lane_id, r.priority) > (h.lane_id, h.priority) and r.lane_id <= $2
+        order by r.lane_id, r.priority, r.job_id limit 1
      ) n)
 )
-select h.lane_id, coalesce(l.throttle, j.throttle) as throttle, coalesce(l.key, j.key) as key, l.lane_id is null as fresh
-from hop h
-left join flyball.lane l on l.lane_id = h.lane_id
-left join flyball.job j on l.lane_id is null and j.id = h.job_id";
+select lane_id, priority, job_id from hop limit $3";
+
+pub(super) const ARRIVALS: &str = "
+select lane_id, bit_or(1 << priority) as priorities, max(id) as last, bool_or(run_at is null or run_at <= now()) as due,
+    min(id) as head
+from (select id, lane_id, priority, run_at from flyball.job where id > $1 order by id limit $2) as fresh
+group by lane_id";
+
+// Whoever enqueues writes, and so is among them until it commits.
+pub(super) const WRITING: &str = "select x::text::bigint from pg_snapshot_xip(pg_current_snapshot()) as x limit 10000";
+
+// The newest days are looked at first; an ordered scan over the partitions stops at the first row.
+pub(super) const NEWEST: &str = "select id from flyball.job order by id desc limit 1";
+
+// A lane that nobody has written into the directory yet is named by its first job. The limits keep each look a probe.
+pub(super) const NAMES: &str = "
+select a.lane_id, coalesce(l.throttle, j.throttle) as throttle, coalesce(l.key, j.key) as key, coalesce(l.weight, 1) as weight,
+    l.lane_id is null as fresh
+from unnest($1::bigint[]) as a(lane_id)
+left join lateral (select lane_id, throttle, key, weight from flyball.lane where lane_id = a.lane_id limit 1) l on true
+left join lateral (
+    select r.job_id from flyball.ready r
+    where l.lane_id is null and r.lane_id = a.lane_id
+    order by r.lane_id, r.priority, r.job_id limit 1
+) r on true
+left join lateral (select throttle, key from flyball.job where id = r.job_id limit 1) j on true";
 
 pub(super) const ADOPT: &str = "
 insert into flyball.lane (lane_id, throttle, key)
 select * from unnest($1::bigint[], $2::text[], $3::text[])
 on conflict do nothing";
+
+pub(super) const WEIGHTS: &str = "select lane_id, weight from flyball.lane where weight <> 1 order by lane_id limit 100000";
 
 pub(super) const SLEEP: &str = "
 insert into flyball.doorbell as d (one, asleep) values (true, true)
@@ -44,29 +113,88 @@ on conflict (one) do update set asleep = true where not d.asleep";
 pub(super) const WAKE: &str = "update flyball.doorbell set asleep = false where asleep";
 
 impl Queue {
-    /// The lanes that hold ready jobs now; new ones are written into the directory.
-    pub async fn ready_lanes(&self) -> Result<Vec<ReadyLane>, Error> {
-        let rows = sqlx::query(LANES).fetch_all(&self.pool).await?;
-        let mut lanes = Vec::with_capacity(rows.len());
+    /// Lanes of a range of ids that hold ready jobs now, beginning with the first; some hundreds at a time.
+    pub async fn sweep_lanes(&self, range: RangeInclusive<i64>) -> Result<Slice, Error> {
+        let asked = sqlx::query(SWEEP).bind(range.start()).bind(range.end()).bind(SLICE);
+        let rows = asked.fetch_all(&self.pool).await?;
+        let whole = (rows.len() as i64) < SLICE;
+        let mut lanes: Vec<Seen> = Vec::with_capacity(rows.len());
+        for row in &rows {
+            let (lane_id, priority, head): (i64, i16, i64) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
+            match lanes.last_mut() {
+                Some(seen) if seen.lane_id == lane_id => seen.priorities |= 1 << priority,
+                _ => lanes.push(Seen { lane_id, priorities: 1 << priority, head }),
+            }
+        }
+        // The last lane may have been cut off between two priorities, so the next slice begins with it again.
+        let next = lanes.last().filter(|_| !whole).map(|seen| seen.lane_id);
+        Ok(Slice { lanes, next })
+    }
+
+    /// Lanes of jobs that are newer than `last`.
+    pub async fn arrivals(&self, last: i64) -> Result<Arrivals, Error> {
+        let rows = sqlx::query(ARRIVALS).bind(last).bind(MAX_ARRIVALS).fetch_all(&self.pool).await?;
+        let mut found = Arrivals { lanes: Vec::with_capacity(rows.len()), last };
+        for row in &rows {
+            found.last = found.last.max(row.try_get(2)?);
+            if row.try_get(3)? {
+                let priorities = row.try_get::<i32, _>(1)? as u8;
+                found.lanes.push(Seen { lane_id: row.try_get(0)?, priorities, head: row.try_get(4)? });
+            }
+        }
+        Ok(found)
+    }
+
+    /// The transactions that have written something and not ended yet.
+    pub async fn writing(&self) -> Result<Vec<i64>, Error> {
+        Ok(sqlx::query_scalar(WRITING).fetch_all(&self.pool).await?)
+    }
+
+    /// The newest job, 0 if there is none.
+    pub async fn newest_job(&self) -> Result<i64, Error> {
+        Ok(sqlx::query_scalar(NEWEST).fetch_optional(&self.pool).await?.unwrap_or(0))
+    }
+
+    /// What the lanes are called; new ones are written into the directory. A lane that has no job left has no name.
+    pub async fn name_lanes(&self, lanes: &[i64]) -> Result<Vec<ReadyLane>, Error> {
+        let rows = sqlx::query(NAMES).bind(lanes).fetch_all(&self.pool).await?;
+        let mut named = Vec::with_capacity(rows.len());
         let (mut ids, mut throttles, mut keys) = (Vec::new(), Vec::new(), Vec::new());
         for row in rows {
-            // A lane whose job was pruned between two looks has no name left; it has no work either.
             let (Some(throttle), Some(key)) = (row.get::<Option<String>, _>("throttle"), row.get::<Option<String>, _>("key"))
             else {
                 continue;
             };
-            let lane = ReadyLane { lane_id: row.get("lane_id"), throttle, key };
+            let lane = ReadyLane { lane_id: row.get("lane_id"), throttle, key, weight: row.get("weight") };
             if row.get("fresh") {
                 ids.push(lane.lane_id);
                 throttles.push(lane.throttle.clone());
                 keys.push(lane.key.clone());
             }
-            lanes.push(lane);
+            named.push(lane);
         }
         if !ids.is_empty() {
             sqlx::query(ADOPT).bind(ids).bind(throttles).bind(keys).execute(&self.pool).await?;
         }
-        Ok(lanes)
+        Ok(named)
+    }
+
+    /// Every lane that holds ready jobs now, in the order of their ids. It looks at all of them: for tests and tools.
+    pub async fn ready_lanes(&self) -> Result<Vec<ReadyLane>, Error> {
+        let mut ids: Vec<i64> = Vec::new();
+        let mut next = Some(i64::MIN);
+        while let Some(from) = next {
+            let slice = self.sweep_lanes(from..=i64::MAX).await?;
+            ids.extend(slice.lanes.iter().map(|seen| seen.lane_id));
+            next = slice.next;
+        }
+        ids.dedup();
+        self.name_lanes(&ids).await
+    }
+
+    /// The weights of the lanes whose weight is not 1.
+    pub async fn weights(&self) -> Result<Vec<(i64, f32)>, Error> {
+        Ok(sqlx::query_as(WEIGHTS).fetch_all(&self.pool).await?)
     }
 
     /// Asks producers to ring: call before the last look that precedes a sleep.

@@ -1,4 +1,8 @@
-//! Housekeeping: days ahead, days past, and small tables kept small.
+//! Housekeeping: days ahead, days past, and small tables kept small. Everything goes in bounded steps, and nothing here waits
+//! for a lock that a claim may hold.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
 use super::Queue;
 use crate::jobs::Error;
@@ -12,38 +16,224 @@ pub struct Maintained {
     pub forgotten: u64,
 }
 
+/// What is kept, and for how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retention {
+    /// Days of finished jobs.
+    pub days: u32,
+    /// Days of dead letters; 0 keeps them until somebody requeues or discards them.
+    pub dead_days: u32,
+}
+
+impl Retention {
+    /// Finished jobs for so many days, dead letters for ever.
+    pub fn days(days: u32) -> Self {
+        Self { days, dead_days: 0 }
+    }
+}
+
+/// Rows that one statement forgets at most.
+const FORGOTTEN_AT_ONCE: i64 = 5_000;
+
+/// Statements of one sort in one round.
+const STEPS_MAX: usize = 100;
+
+/// Lanes that one round looks at.
+const LANES_LOOKED_AT: i64 = 10_000;
+
+/// Jobs that one step through a day with many live jobs looks at.
+const THINNED_AT_ONCE: i32 = 5_000;
+
+/// A round begins to prune no day after this time, and leaves the rest to the next.
+const PRUNING: Duration = Duration::from_secs(10);
+
+/// It thins for so long beside that, so that days which cannot be pruned do not keep it from those that must be thinned.
+const THINNING: Duration = Duration::from_secs(15);
+
+/// Thinning works for one part in this many of the time.
+const THIN_DUTY: u32 = 5;
+
 pub(super) const ENSURE_DAYS: &str = "select flyball.ensure_day(flyball.day_of(now()) + i) from generate_series(0, 7) as i";
 
+// Days of which nobody knows anything yet come first, then those that have waited longest.
 pub(super) const OLD_DAYS: &str = "
-select substr(c.relname, 5)::bigint as day
+select substr(c.relname, 5)::bigint as day, d.next is not null as crowded
 from pg_inherits i
 join pg_class c on c.oid = i.inhrelid
+left join flyball.day d on d.day = substr(c.relname, 5)::bigint
 where i.inhparent = 'flyball.job'::regclass and substr(c.relname, 5)::bigint < flyball.day_of(now()) - $1::bigint
-order by 1";
+    and (d.day is null or d.next is not null or d.pruned_at < now() - interval '1 day')
+order by d.pruned_at nulls first, 1";
 
-pub(super) const PRUNE_DAY: &str = "select flyball.prune_day($1)";
+// A job is as old as its last attempt: one that waited for weeks and ran today keeps its result as long as any other.
+pub(super) const PRUNE_DAY: &str = "select flyball.prune_day($1, now() - make_interval(days => $2))";
 
-pub(super) const FORGET_UNIQUE: &str = "delete from flyball.uniq where expires_at < now()";
+pub(super) const THIN_DAY: &str = "select next from flyball.thin_day($1, now() - make_interval(days => $2), $3)";
 
-pub(super) const FORGET_FAILURES: &str = "delete from flyball.failure where id < (select max(id) - 10000 from flyball.failure)";
+pub(super) const FORGET_UNIQUE: &str = "
+delete from flyball.uniq
+where digest = any(array(select digest from flyball.uniq where expires_at < now() order by expires_at limit $1))";
 
+pub(super) const FORGET_FAILURES: &str = "
+delete from flyball.failure
+where id = any(array(
+    select id from flyball.failure where id < (select max(id) - 10000 from flyball.failure) order by id limit $1
+))";
+
+// Each change by a person or the governor leaves a line; the newest hundred thousand are kept.
+pub(super) const FORGET_AUDIT: &str = "
+delete from flyball.audit
+where id = any(array(
+    select id from flyball.audit where id < (select max(id) - 100000 from flyball.audit) order by id limit $1
+))";
+
+// The leases, which no index serves by worker, are read once and looked up in memory.
 pub(super) const FORGET_WORKERS: &str = "
 delete from flyball.worker w
-where w.stopped_at < now() - interval '1 day' and not exists (select 1 from flyball.lease l where l.worker_id = w.id)";
+where w.id = any(array(
+    select o.id from flyball.worker o
+    where o.stopped_at < now() - interval '1 day' and o.id not in (select l.worker_id from flyball.lease l)
+    order by o.id
+    limit $1
+))";
+
+// Whoever was to be stopped has ended by itself. One that was asked for a moment ago may wait for its lease to be seen.
+pub(super) const FORGET_CANCELS: &str = "
+delete from flyball.cancel c
+where c.job_id = any(array(
+    select o.job_id from flyball.cancel o
+    where o.requested_at < now() - interval '1 minute' and not exists (select 1 from flyball.lease l where l.job_id = o.job_id)
+    order by o.job_id
+    limit $1
+))";
+
+// What a claim could not read nobody runs, whoever holds it, and nobody would ever end it.
+pub(super) const FORGET_UNREADABLE: &str = "
+delete from flyball.lease
+where job_id = any(array(
+    select o.job_id from flyball.lease o
+    where o.claimed_at < now() - interval '1 minute' and (select 1 from flyball.job j where j.id = o.job_id limit 1) is null
+    order by o.job_id
+    limit $1
+))
+returning job_id";
+
+// The job stays in the history of its day; its last attempt says what became of it.
+pub(super) const FORGET_DEAD: &str = "
+with old as materialized (
+    select job_id from flyball.dead where died_at < now() - make_interval(days => $2) order by died_at limit $1
+),
+gone as (
+    delete from flyball.dead where job_id = any(array(select job_id from old)) returning job_id, attempt
+)
+insert into flyball.attempt (job_id, attempt, outcome, error)
+select job_id, attempt, 'cancelled', format('nobody asked for this dead letter for %s days', $2) from gone";
+
+// A lane in use is written down at least once a day, whatever sort of jobs it has, and the walk that sees to that must have come
+// by since. A weight that a person gave is kept. The two pages make sure that all of a short directory is looked at.
+pub(super) const FORGET_LANES: &str = "
+delete from flyball.lane
+where depth = 0 and weight = 1 and lane_id = any(array(
+    select d.lane_id from (
+        (select * from flyball.lane where lane_id >= $1 order by lane_id limit $2)
+        union all
+        (select * from flyball.lane where lane_id < $1 order by lane_id limit $2)
+    ) d
+    cross join flyball.sweep s
+    where s.one and d.depth = 0 and d.weight = 1 and d.first_seen < now() - make_interval(days => $3)
+        and d.depth_at < least(now() - make_interval(days => $3), s.walked_at - interval '2 days')
+        and (select r.lane_id from flyball.ready r where r.lane_id = d.lane_id limit 1) is null
+))";
+
+pub(super) const FORGET_DEPTHS: &str = "
+delete from flyball.depth
+where throttle = any(array(
+    select throttle from flyball.depth
+    where ready = 0 and scheduled = 0 and running = 0 and dead = 0 and counted_at < now() - interval '1 day'
+    order by throttle
+    limit $1
+))";
 
 impl Queue {
-    /// Makes the partitions of the coming week, empties days older than `retention_days`, and trims small tables.
-    pub async fn maintain(&self, retention_days: u32) -> Result<Maintained, Error> {
+    /// Makes the partitions of the coming week, empties days past their retention, and trims small tables.
+    pub async fn maintain(&self, retention: Retention) -> Result<Maintained, Error> {
         sqlx::query(ENSURE_DAYS).execute(&self.pool).await?;
         let mut done = Maintained::default();
-        let old: Vec<i64> = sqlx::query_scalar(OLD_DAYS).bind(i64::from(retention_days)).fetch_all(&self.pool).await?;
-        for day in old {
-            sqlx::query(PRUNE_DAY).bind(day).execute(&self.pool).await?;
-            done.pruned_days += 1;
+        for statement in [FORGET_UNIQUE, FORGET_FAILURES, FORGET_AUDIT, FORGET_WORKERS, FORGET_CANCELS, FORGET_DEPTHS] {
+            done.forgotten += self.forget(statement, None).await?;
         }
-        for statement in [FORGET_UNIQUE, FORGET_FAILURES, FORGET_WORKERS] {
-            done.forgotten += sqlx::query(statement).execute(&self.pool).await?.rows_affected();
+        if retention.dead_days > 0 {
+            done.forgotten += self.forget(FORGET_DEAD, Some(retention.dead_days)).await?;
         }
+        // Each round looks at another part of the directory; the numbers of lanes are spread evenly.
+        let lanes = sqlx::query(FORGET_LANES).bind(rand::random::<i64>()).bind(LANES_LOOKED_AT).bind(retention.days as i32);
+        done.forgotten += lanes.execute(&self.pool).await?.rows_affected();
+
+        let unreadable: Vec<i64> = sqlx::query_scalar(FORGET_UNREADABLE).bind(FORGOTTEN_AT_ONCE).fetch_all(&self.pool).await?;
+        if !unreadable.is_empty() {
+            tracing::error!(jobs = ?unreadable, "forgot leases of jobs that are not in flyball.job any more");
+        }
+        self.prune(retention, &mut done).await?;
         Ok(done)
+    }
+
+    /// Empties the days past their retention; those with too many jobs that stay are thinned instead.
+    async fn prune(&self, retention: Retention, done: &mut Maintained) -> Result<(), Error> {
+        let began = Instant::now();
+        let kept_days = retention.days as i32;
+        let old: Vec<(i64, bool)> = sqlx::query_as(OLD_DAYS).bind(i64::from(retention.days)).fetch_all(&self.pool).await?;
+        let (mut crowded, mut busy) = (VecDeque::new(), None);
+        for (day, is_crowded) in old {
+            if is_crowded {
+                crowded.push_back(day);
+                continue;
+            }
+            if began.elapsed() >= PRUNING {
+                continue;
+            }
+            match sqlx::query_scalar(PRUNE_DAY).bind(day).bind(kept_days).fetch_one(&self.pool).await {
+                // Another process is at it.
+                Ok(None::<i64>) => return Ok(()),
+                Ok(Some(..0)) => crowded.push_back(day),
+                Ok(Some(_)) => done.pruned_days += 1,
+                // Whoever reads this day and does not end must not keep the other days.
+                Err(error) => busy = Some(error),
+            }
+        }
+        self.thin(crowded, kept_days).await?;
+        busy.map_or(Ok(()), |error| Err(error.into()))
+    }
+
+    /// Repeats a bounded statement until it finds no more.
+    async fn forget(&self, statement: &'static str, days: Option<u32>) -> Result<u64, Error> {
+        let mut forgotten = 0;
+        for _ in 0..STEPS_MAX {
+            let mut step = sqlx::query(statement).bind(FORGOTTEN_AT_ONCE);
+            if let Some(days) = days {
+                step = step.bind(days as i32);
+            }
+            let rows = step.execute(&self.pool).await?.rows_affected();
+            forgotten += rows;
+            if rows < FORGOTTEN_AT_ONCE as u64 {
+                break;
+            }
+        }
+        Ok(forgotten)
+    }
+
+    /// Walks through days with many live jobs, a step of each in turn, deleting those that do not live. Where a walk stands is
+    /// written down with each step: the next round goes on there.
+    async fn thin(&self, mut days: VecDeque<i64>, kept_days: i32) -> Result<(), Error> {
+        let began = Instant::now();
+        while began.elapsed() < THINNING
+            && let Some(day) = days.pop_front()
+        {
+            let step = Instant::now();
+            let thinned = sqlx::query_scalar(THIN_DAY).bind(day).bind(kept_days).bind(THINNED_AT_ONCE);
+            let next: Option<i64> = thinned.fetch_one(&self.pool).await?;
+            days.extend(next.map(|_| day));
+            tokio::time::sleep(step.elapsed() * (THIN_DUTY - 1)).await;
+        }
+        Ok(())
     }
 }

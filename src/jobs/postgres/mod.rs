@@ -6,64 +6,129 @@
 mod cancel;
 mod checkpoint;
 mod claim;
+mod client;
 mod connect;
+mod deepest;
 mod depth;
 mod doorbell;
 mod enqueue;
 mod error;
 mod finish;
+mod lane;
 mod lanes;
+mod list;
 mod maintain;
+mod migrate;
+mod pause;
 mod promote;
 mod read;
+mod requeue;
 mod rescue;
+mod shards;
+mod states;
 mod workers;
 
 pub use checkpoint::PgCheckpoints;
-pub use claim::{Claimed, LaneClaim};
-pub use connect::{MIGRATOR, Queue};
+pub use claim::{Batch, Claimed, LaneClaim, Place};
+pub use client::Client;
+pub use connect::Queue;
+pub use depth::{Depths, Sweeper};
+pub(crate) use enqueue::refuse_nul;
 pub use finish::{Ending, Finish};
-pub use lanes::ReadyLane;
-pub use maintain::Maintained;
+pub use lanes::{Arrivals, ReadyLane, Seen, Slice};
+pub use maintain::{Maintained, Retention};
+pub use migrate::MIGRATOR;
+pub use promote::Promoted;
 pub use rescue::Rescued;
+pub use shards::{SHARDS, lanes_of, shard_of};
 pub use workers::{NewWorker, Pulse};
 
 /// Every statement of this folder, so that a test can prepare each on the migrated schema.
 pub const STATEMENTS: &[(&str, &str)] = &[
     ("cancel", cancel::CANCEL),
-    ("requeue", cancel::REQUEUE),
+    ("cancel jobs", cancel::CANCEL_JOBS),
+    ("retry", requeue::RETRY),
+    ("discard", requeue::DISCARD),
+    ("reschedule", requeue::RESCHEDULE),
+    ("requeue dead", requeue::REQUEUE_DEAD),
+    ("discard dead", requeue::DISCARD_DEAD),
+    ("pause all", pause::PAUSE_ALL),
+    ("resume all", pause::RESUME_ALL),
+    ("paused", pause::PAUSED),
+    ("set weight", lane::SET_WEIGHT),
+    ("purge lane", lane::PURGE_LANE),
     ("checkpoint load", checkpoint::LOAD),
     ("checkpoint store", checkpoint::STORE),
     ("claim", claim::CLAIM),
     ("clock", depth::CLOCK),
     ("depths", depth::DEPTHS),
+    ("deepest lanes", deepest::DEEPEST),
+    ("lanes by key", deepest::BY_KEY),
+    ("first lanes by key", deepest::BY_KEY_FIRST),
+    ("one lane", deepest::ONE_KEY),
+    ("depth's age", depth::SWEEP),
+    ("walk ready", depth::WALK_READY),
+    ("walk scheduled", depth::WALK_SCHEDULED),
+    ("walk running", depth::WALK_RUNNING),
+    ("walk dead", depth::WALK_DEAD),
+    ("lanes' throttles", depth::NAMES),
+    ("page of lanes", depth::PAGE_OF_LANES),
+    ("written lanes", depth::WRITTEN_LANES),
+    ("written throttles", depth::WRITTEN_THROTTLES),
+    ("write lanes", depth::WRITE_LANES),
+    ("write throttles", depth::WRITE_THROTTLES),
+    ("write sweep", depth::WRITE_SWEEP),
     ("enqueue", enqueue::ENQUEUE),
+    ("enqueue one", enqueue::ENQUEUE_ONE),
+    ("complete", finish::COMPLETE),
     ("finish", finish::FINISH),
-    ("lanes", lanes::LANES),
+    ("sweep", lanes::SWEEP),
+    ("arrivals", lanes::ARRIVALS),
+    ("writing", lanes::WRITING),
+    ("newest", lanes::NEWEST),
+    ("names", lanes::NAMES),
     ("adopt", lanes::ADOPT),
+    ("weights", lanes::WEIGHTS),
     ("sleep", lanes::SLEEP),
     ("wake", lanes::WAKE),
     ("due days", maintain::ENSURE_DAYS),
     ("old days", maintain::OLD_DAYS),
     ("prune", maintain::PRUNE_DAY),
+    ("thin", maintain::THIN_DAY),
     ("forget unique keys", maintain::FORGET_UNIQUE),
     ("forget failures", maintain::FORGET_FAILURES),
+    ("forget audit", maintain::FORGET_AUDIT),
     ("forget workers", maintain::FORGET_WORKERS),
+    ("forget cancels", maintain::FORGET_CANCELS),
+    ("forget unreadable leases", maintain::FORGET_UNREADABLE),
+    ("forget dead", maintain::FORGET_DEAD),
+    ("forget lanes", maintain::FORGET_LANES),
+    ("forget depths", maintain::FORGET_DEPTHS),
+    ("applied migrations", migrate::APPLIED),
+    ("apply migration", migrate::APPLY),
     ("promote", promote::PROMOTE),
     ("get", read::GET),
     ("attempts", read::ATTEMPTS),
-    ("list", read::LIST),
-    ("list ready", read::LIST_READY),
-    ("list running", read::LIST_RUNNING),
-    ("list scheduled", read::LIST_SCHEDULED),
-    ("list dead", read::LIST_DEAD),
+    ("list", list::LIST),
+    ("list ready of lane", list::LIST_READY_OF_LANE),
+    ("list running", list::LIST_RUNNING),
+    ("list scheduled", list::LIST_SCHEDULED),
+    ("list dead", list::LIST_DEAD),
+    ("range of ids", list::RANGE),
     ("failures", read::FAILURES),
+    ("was lost", read::WAS_LOST),
+    ("gone", rescue::GONE),
+    ("orphaned", rescue::ORPHANED),
     ("rescue", rescue::RESCUE),
+    ("hold shards", shards::HOLD),
+    ("release shards", shards::RELEASE),
+    ("let shards go", shards::LET_GO),
     ("register", workers::REGISTER),
     ("register kinds", workers::REGISTER_KINDS),
     ("pulse", workers::PULSE),
     ("live", workers::LIVE),
     ("hand back", workers::HAND_BACK),
     ("disown", workers::DISOWN),
+    ("old claims", workers::OLD_CLAIMS),
     ("stop", workers::STOP),
 ];

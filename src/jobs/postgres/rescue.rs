@@ -14,38 +14,50 @@ pub struct Rescued {
     pub ready: Vec<i64>,
     /// Jobs that had no attempt left.
     pub dead: Vec<i64>,
+    /// The lanes of those that are ready again.
+    pub lanes: Vec<i64>,
+    /// What was held and is not in `flyball.job` any more, so that nobody can run it again.
+    pub missing: Vec<i64>,
 }
 
 // Only the server's clock counts. The worker's row is marked, never deleted, while leases may name it. A lost attempt counts,
 // so that a job which kills its worker cannot do so for ever; but one that had left a checkpoint was getting on, and does not.
-// A worker without a row (its row was pruned, or the lease was restored from a backup) is as dead as one that stopped.
+//
+// A dead worker's leases are taken in the statement that marks it as swept, so that a rescuer that dies half-way is followed by
+// the next one.
+//
+// A lease whose job is not to be found (it was deleted by hand, or a backup was restored in part) goes, frees its unique key and is
+// told of: among the recent failures and to the caller. The history has no place for it, because its day may be gone.
 pub(super) const RESCUE: &str = "
 with gone as (
     update flyball.worker
-    set stopped_at = clock_timestamp()
-    where stopped_at is null and heartbeat_at + ttl < clock_timestamp()
+    set stopped_at = coalesce(stopped_at, clock_timestamp()), swept = true
+    where id = any($1::int[]) and (stopped_at is not null or heartbeat_at + ttl < clock_timestamp())
     returning id
 ),
 lost as (
     delete from flyball.lease l
     where l.worker_id in (select id from gone)
-        or not exists (select 1 from flyball.worker w where w.id = l.worker_id and w.stopped_at is null)
+        or (l.worker_id = any($1::int[]) and not exists (select 1 from flyball.worker w where w.id = l.worker_id and w.stopped_at is null))
     returning l.*
 ),
 judged as (
     select l.*, j.max_attempts, coalesce(c.updated_at > l.claimed_at, false) as got_on,
         exists (select 1 from flyball.cancel x where x.job_id = l.job_id) as cancelled
     from lost l
-    join flyball.job j on j.id = l.job_id
-    left join flyball.checkpoint c on c.job_id = l.job_id
+    left join lateral (select max_attempts from flyball.job where id = l.job_id limit 1) j on true
+    left join lateral (select updated_at from flyball.checkpoint where job_id = l.job_id limit 1) c on true
 ),
 sorted as (
     select *, case when got_on then attempt - 1 else attempt end as used,
         not cancelled and not got_on and attempt >= max_attempts as over
-    from judged
+    from judged where max_attempts is not null
+),
+missing as (
+    select * from judged where max_attempts is null
 ),
 stopped as (
-    delete from flyball.cancel c using sorted s where c.job_id = s.job_id
+    delete from flyball.cancel c using judged j where c.job_id = j.job_id
 ),
 history as (
     insert into flyball.attempt (job_id, attempt, outcome, worker_id, started_at, error)
@@ -55,7 +67,9 @@ history as (
 ),
 trouble as (
     insert into flyball.failure (job_id, attempt, outcome, error)
-    select job_id, attempt, 'lost', 'the worker died or lost its connection' from sorted where not cancelled
+    select job_id, attempt, 'lost'::flyball.outcome, 'the worker died or lost its connection' from sorted where not cancelled
+    union all
+    select job_id, attempt, 'lost', 'the worker died, and the job is not in flyball.job any more' from missing
 ),
 buried as (
     insert into flyball.dead (job_id, lane_id, priority, attempt, cost, error)
@@ -64,21 +78,65 @@ buried as (
     on conflict do nothing
 ),
 freed as (
-    delete from flyball.uniq u using sorted s where u.job_id = s.job_id and u.expires_at is null and (s.over or s.cancelled)
+    delete from flyball.uniq
+    where digest = any(array(
+        select u.digest from flyball.uniq u
+        where u.expires_at is null and u.job_id = any(array(
+                select job_id from sorted where holds_unique and (over or cancelled)
+                union all
+                select job_id from missing where holds_unique
+            ))
+        for update skip locked
+    ))
 ),
 again as (
-    insert into flyball.ready (lane_id, priority, job_id, attempt, cost)
-    select lane_id, priority, job_id, used, cost from sorted where not over and not cancelled
+    insert into flyball.ready (lane_id, priority, job_id, attempt, cost, holds_unique)
+    select lane_id, priority, job_id, used, cost, holds_unique from sorted where not over and not cancelled
     on conflict do nothing
 )
-select (select count(*) from gone) as workers,
+select (select count(*) from gone) as workers, (
+        select pg_notify('flyball', left(string_agg(lane_id::text, ','), 7900))
+        from (select distinct lane_id from sorted where not over and not cancelled) as lanes having count(*) > 0
+    )::text as rung,
     coalesce((select array_agg(job_id) from sorted where not over and not cancelled), '{}') as ready,
-    coalesce((select array_agg(job_id) from sorted where over), '{}') as dead";
+    coalesce((select array_agg(job_id) from sorted where over), '{}') as dead,
+    coalesce((select array_agg(distinct lane_id) from sorted where not over and not cancelled), '{}') as lanes,
+    coalesce((select array_agg(job_id) from missing), '{}') as missing";
+
+pub(super) const GONE: &str = "
+select id from flyball.worker
+where not swept and (stopped_at is not null or heartbeat_at + ttl < clock_timestamp())";
+
+// A claim that was under way while its worker was found dead leaves a lease behind that nobody sweeps any more; so does a
+// lease that was restored from a backup without its worker. A worker that has just signed off is about to give its jobs back.
+pub(super) const ORPHANED: &str = "
+select distinct l.worker_id from flyball.lease l
+where not exists (select 1 from flyball.worker w where w.id = l.worker_id and (
+    w.stopped_at is null or not w.swept or w.stopped_at > clock_timestamp() - interval '10 seconds'))";
 
 impl Queue {
     /// Marks workers whose time to live has passed, and gives their jobs back.
     pub async fn rescue(&self) -> Result<Rescued, Error> {
-        let row = sqlx::query(RESCUE).fetch_one(&self.pool).await?;
-        Ok(Rescued { workers: row.get("workers"), ready: row.get("ready"), dead: row.get("dead") })
+        let gone: Vec<i32> = sqlx::query_scalar(GONE).fetch_all(&self.pool).await?;
+        self.sweep(gone).await
+    }
+
+    /// Gives back jobs that are leased to workers of whom nothing is known but that they are gone. It reads all leases.
+    pub async fn rescue_orphans(&self) -> Result<Rescued, Error> {
+        let gone: Vec<i32> = sqlx::query_scalar(ORPHANED).fetch_all(&self.pool).await?;
+        self.sweep(gone).await
+    }
+
+    async fn sweep(&self, gone: Vec<i32>) -> Result<Rescued, Error> {
+        if gone.is_empty() {
+            return Ok(Rescued::default());
+        }
+        let row = sqlx::query(RESCUE).bind(gone).fetch_one(&self.pool).await?;
+        let missing: Vec<i64> = row.get("missing");
+        if !missing.is_empty() {
+            tracing::error!(jobs = ?missing, "dead workers held jobs that are not in flyball.job any more");
+        }
+        let (workers, ready, dead, lanes) = (row.get("workers"), row.get("ready"), row.get("dead"), row.get("lanes"));
+        Ok(Rescued { workers, ready, dead, lanes, missing })
     }
 }

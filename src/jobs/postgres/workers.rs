@@ -6,6 +6,7 @@ use sqlx::Row;
 
 use super::Queue;
 use crate::jobs::Error;
+use crate::postgres::Db;
 
 /// What a worker says of itself when it starts.
 #[derive(Clone, Debug)]
@@ -29,6 +30,8 @@ pub struct Pulse {
     pub alive: bool,
     /// Jobs of this worker that somebody wants cancelled.
     pub cancel: Vec<i64>,
+    /// A person has stopped everything: claim nothing.
+    pub paused: bool,
 }
 
 pub(super) const REGISTER: &str = "
@@ -45,28 +48,64 @@ with beat as (
     returning id
 )
 select exists (select 1 from beat) as alive,
-    coalesce((select array_agg(c.job_id) from flyball.cancel c join flyball.lease l using (job_id) where l.worker_id = $1), '{}') as cancel";
+    coalesce((
+        select array_agg(c.job_id)
+        from flyball.cancel c
+        cross join lateral (select 1 from flyball.lease l where l.job_id = c.job_id and l.worker_id = $1 limit 1) mine
+    ), '{}') as cancel,
+    exists (select 1 from flyball.pause) as paused";
 
 pub(super) const LIVE: &str =
     "select count(*) from flyball.worker where stopped_at is null and heartbeat_at + ttl >= clock_timestamp()";
 
-pub(super) const HAND_BACK: &str = "
+// A job that somebody asked to stop meanwhile ends as cancelled: given back it would run again, and the request would be lost.
+macro_rules! give_back {
+    ($whose:literal) => {
+        concat!(
+            "
 with mine as (
-    delete from flyball.lease where worker_id = $1 returning *
+    delete from flyball.lease where ",
+            $whose,
+            " returning *
+),
+judged as (
+    select m.*, exists (select 1 from flyball.cancel c where c.job_id = m.job_id) as cancelled from mine m
+),
+stopped as (
+    delete from flyball.cancel c using judged j where c.job_id = j.job_id
+),
+history as (
+    insert into flyball.attempt (job_id, attempt, outcome, worker_id, started_at)
+    select job_id, attempt, 'cancelled', worker_id, claimed_at from judged where cancelled
+),
+freed as (
+    delete from flyball.uniq
+    where digest = any(array(
+        select u.digest from flyball.uniq u
+        where u.expires_at is null and u.job_id = any(array(select job_id from judged where holds_unique and cancelled))
+        for update skip locked
+    ))
+),
+again as (
+    insert into flyball.ready (lane_id, priority, job_id, attempt, cost, holds_unique)
+    select lane_id, priority, job_id, attempt - 1, cost, holds_unique from judged where not cancelled
+    on conflict do nothing
 )
-insert into flyball.ready (lane_id, priority, job_id, attempt, cost)
-select lane_id, priority, job_id, attempt - 1, cost from mine
-on conflict do nothing";
+select count(*) from judged where not cancelled"
+        )
+    };
+}
 
-pub(super) const DISOWN: &str = "
-with mine as (
-    delete from flyball.lease where worker_id = $1 and fence = $2 returning *
-)
-insert into flyball.ready (lane_id, priority, job_id, attempt, cost)
-select lane_id, priority, job_id, attempt - 1, cost from mine
-on conflict do nothing";
+pub(super) const HAND_BACK: &str = give_back!("worker_id = $1");
 
-pub(super) const STOP: &str = "update flyball.worker set stopped_at = clock_timestamp() where id = $1 and stopped_at is null";
+pub(super) const DISOWN: &str = give_back!("worker_id = $1 and fence = $2");
+
+// No claim waits for its answer for so long: what is that old runs by now, or nobody knows of it.
+pub(super) const OLD_CLAIMS: &str = "
+select distinct fence from flyball.lease where worker_id = $1 and claimed_at < clock_timestamp() - interval '1 minute'";
+
+pub(super) const STOP: &str =
+    "update flyball.worker set stopped_at = clock_timestamp(), swept = true where id = $1 and stopped_at is null";
 
 impl Queue {
     /// Registers a worker under a fresh identity, and the kinds it runs.
@@ -84,8 +123,12 @@ impl Queue {
 
     /// Beats, and asks which of the worker's jobs shall stop. One row, whatever the number of running jobs.
     pub async fn pulse(&self, worker_id: i32) -> Result<Pulse, Error> {
-        let row = sqlx::query(PULSE).bind(worker_id).fetch_one(&self.lifeline).await?;
-        Ok(Pulse { alive: row.get("alive"), cancel: row.get("cancel") })
+        pulse_on(&self.lifeline, worker_id).await
+    }
+
+    /// The same on the connections of everybody, for when those of the heartbeat cannot be had.
+    pub async fn pulse_beside_others(&self, worker_id: i32) -> Result<Pulse, Error> {
+        pulse_on(&self.pool, worker_id).await
     }
 
     /// How many workers live.
@@ -95,13 +138,26 @@ impl Queue {
 
     /// Gives back what a claim took whose answer got lost: nobody runs those jobs. Answers how many there were.
     pub async fn disown(&self, worker_id: i32, fence: i64) -> Result<u64, Error> {
-        Ok(sqlx::query(DISOWN).bind(worker_id).bind(fence).execute(&self.pool).await?.rows_affected())
+        let given: i64 = sqlx::query_scalar(DISOWN).bind(worker_id).bind(fence).fetch_one(&self.pool).await?;
+        Ok(given.unsigned_abs())
     }
 
-    /// Gives every job that the worker still holds back to its lane, without using an attempt, and marks the worker stopped.
-    pub async fn retire(&self, worker_id: i32) -> Result<u64, Error> {
-        let handed = sqlx::query(HAND_BACK).bind(worker_id).execute(&self.pool).await?.rows_affected();
-        sqlx::query(STOP).bind(worker_id).execute(&self.pool).await?;
-        Ok(handed)
+    /// The fences of claims of the worker that were made more than a minute ago and of which jobs are still leased.
+    pub async fn old_claims(&self, worker_id: i32) -> Result<Vec<i64>, Error> {
+        Ok(sqlx::query_scalar(OLD_CLAIMS).bind(worker_id).fetch_all(&self.pool).await?)
     }
+
+    /// Marks the worker stopped, and gives every job that it still holds back to its lane, without using an attempt. In this
+    /// order: a worker that is stopped can claim nothing any more that nobody would give back.
+    pub async fn retire(&self, worker_id: i32) -> Result<u64, Error> {
+        sqlx::query(STOP).bind(worker_id).execute(&self.pool).await?;
+        let handed: i64 = sqlx::query_scalar(HAND_BACK).bind(worker_id).fetch_one(&self.pool).await?;
+        self.release_shards(worker_id).await?;
+        Ok(handed.unsigned_abs())
+    }
+}
+
+async fn pulse_on(db: &Db, worker_id: i32) -> Result<Pulse, Error> {
+    let row = sqlx::query(PULSE).bind(worker_id).fetch_one(db).await?;
+    Ok(Pulse { alive: row.get("alive"), cancel: row.get("cancel"), paused: row.get("paused") })
 }

@@ -3,16 +3,16 @@
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use sqlx::postgres::PgPoolOptions;
-use sqlx::{AssertSqlSafe, PgPool};
+use sqlx::AssertSqlSafe;
 
 use super::{Sink, Trouble, Written};
+use crate::postgres::Db;
 use crate::reindex::Document;
 use crate::reindex::postgres::{Database, class, qualified, quoted};
 
 /// A table `(id text primary key, body jsonb, tsv tsvector)` with a GIN index on `tsv`.
 pub struct PostgresSink {
-    pool: PgPool,
+    pool: Db,
     schema: Option<String>,
     table: String,
     index: String,
@@ -23,10 +23,7 @@ pub struct PostgresSink {
 impl PostgresSink {
     /// A sink as the job asks.
     pub fn open(database: Database, table: &[String], text: Option<Vec<String>>, config: &str, connections: usize) -> Self {
-        let pool = PgPoolOptions::new()
-            .max_connections(u32::try_from(connections).unwrap_or(u32::MAX).clamp(1, 64))
-            .acquire_timeout(Duration::from_secs(30))
-            .connect_lazy_with(database.options.application_name("flyball reindex"));
+        let pool = database.writer(u32::try_from(connections).unwrap_or(u32::MAX).clamp(1, 64), Duration::from_secs(30));
         let schema = (table.len() == 2).then(|| quoted(&table[0]));
         let index = quoted(&format!("{}_tsv", table.last().map_or("", String::as_str)));
         Self { pool, schema, table: qualified(table), index, text, config: config.to_owned() }

@@ -4,10 +4,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use sqlx::postgres::{PgPoolOptions, PgRow};
-use sqlx::{AssertSqlSafe, PgPool, Row};
+use sqlx::postgres::PgRow;
+use sqlx::{AssertSqlSafe, Row};
 
 use super::{Error, Page, Source};
+use crate::postgres::Db;
 use crate::reindex::args::{self, Rows};
 use crate::reindex::document::Document;
 use crate::reindex::postgres::{Database, class, qualified, quoted};
@@ -16,8 +17,7 @@ use crate::reindex::postgres::{Database, class, qualified, quoted};
 const MAX_COUNTED: i64 = 1_000_000;
 
 /// Ends a count that takes too long; progress without a total is better than a late start.
-const BOUND_THE_COUNT: &str = "set statement_timeout = '5s'";
-const UNBOUND: &str = "set statement_timeout = 0";
+const BOUND_THE_COUNT: &str = "set local statement_timeout = '5s'";
 
 /// The planner's figure, where the relation is a table of its own.
 const PLANNED_ROWS: &str = "
@@ -27,7 +27,7 @@ const PLANNED_ROWS: &str = "
 
 /// Reads a table or a query over connections of its own, in read-only sessions.
 pub struct PostgresSource {
-    pool: PgPool,
+    pool: Db,
     rows: String,
     table: Option<String>,
     key: Vec<String>,
@@ -42,9 +42,7 @@ impl PostgresSource {
     /// The statements are put together from the job's names, so each name is quoted as an identifier. A query is used as
     /// it stands: whoever may enqueue such a job may read what the worker's database role may read, but not write.
     pub fn open(database: Database, source: &args::Source, id: &str) -> Self {
-        let read_only = [("default_transaction_read_only", "on"), ("jit", "off")];
-        let options = database.options.application_name("flyball reindex").options(read_only);
-        let pool = PgPoolOptions::new().max_connections(2).acquire_timeout(Duration::from_secs(10)).connect_lazy_with(options);
+        let pool = database.reader(2, Duration::from_secs(10));
         let (rows, table) = match &source.rows {
             Rows::Table(parts) => (qualified(parts), Some(qualified(parts))),
             Rows::Query(query) => (format!("({query}\n)"), None),
@@ -125,10 +123,11 @@ impl PostgresSource {
             }
         }
         let count = format!("select count(*) from (select from {} q limit {MAX_COUNTED}) c", self.rows);
-        let mut connection = self.pool.acquire().await.map_err(error)?;
-        sqlx::query(BOUND_THE_COUNT).execute(&mut *connection).await.map_err(error)?;
-        let counted: Result<i64, _> = sqlx::query_scalar(AssertSqlSafe(count)).fetch_one(&mut *connection).await;
-        sqlx::query(UNBOUND).execute(&mut *connection).await.map_err(error)?;
+        let mut transaction = self.pool.begin().await.map_err(error)?;
+        sqlx::raw_sql(BOUND_THE_COUNT).execute(&mut *transaction).await.map_err(error)?;
+        let counted: Result<i64, _> =
+            sqlx::query_scalar(AssertSqlSafe(count)).persistent(false).fetch_one(&mut *transaction).await;
+        transaction.rollback().await.map_err(error)?;
         // A count that hit its bounds, of rows or of time, is not a total.
         Ok(counted.ok().filter(|rows| *rows < MAX_COUNTED).and_then(|rows| u64::try_from(rows).ok()))
     }

@@ -3,8 +3,11 @@
 //! What is left out: anything that is asked more often than acquire. Nothing here polls or subscribes; a person's edit of
 //! the hash counts from the next ask on.
 
+mod call;
 mod link;
 mod reply;
+mod shape;
 mod store;
+mod tokens;
 
 pub use store::RedisStore;

@@ -1,13 +1,15 @@
 //! What the Lua text answers, as our words.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{FromRedisValue, RedisError, RedisResult, Value, from_redis_value_ref};
 
-use crate::throttle::bucket::{Meter, Rate};
+use super::shape::Extra;
+use crate::throttle::bucket::{Meter, Rate, slower};
 use crate::throttle::loss::Seen;
-use crate::throttle::rules::number;
-use crate::throttle::tree::sane_cost;
+use crate::throttle::rules::{is_blank, number};
+use crate::throttle::serve::sane_cost;
 use crate::throttle::{Answer, Grant, LaneAsk, Limit, Name, OnStoreLoss};
 
 /// A text of any bytes; people may write anything.
@@ -24,62 +26,164 @@ impl FromRedisValue for Text {
     }
 }
 
+/// What a verb answers, read one by one.
+pub(super) struct Parts(std::vec::IntoIter<Value>);
+
+impl Parts {
+    pub(super) fn new(values: Vec<Value>) -> Self {
+        Self(values.into_iter())
+    }
+
+    /// The next text; empty where there is none.
+    pub(super) fn text(&mut self) -> String {
+        match self.0.next() {
+            Some(Value::BulkString(bytes)) => match String::from_utf8(bytes) {
+                Ok(text) => text,
+                Err(error) => String::from_utf8_lossy(error.as_bytes()).into_owned(),
+            },
+            Some(Value::SimpleString(text)) => text,
+            Some(Value::Int(n)) => n.to_string(),
+            _ => String::new(),
+        }
+    }
+
+    /// The next whole number.
+    pub(super) fn whole(&mut self) -> RedisResult<i64> {
+        match self.0.next() {
+            Some(Value::Int(n)) => Ok(n),
+            other => Err(garbled(&format!("{other:?}"))),
+        }
+    }
+
+    /// The next value as it is.
+    pub(super) fn value(&mut self) -> Value {
+        self.0.next().unwrap_or(Value::Nil)
+    }
+
+    fn is_over(&self) -> bool {
+        self.0.len() == 0
+    }
+}
+
 /// What acquire and peek answer.
 pub(super) enum Acquired {
-    /// The grants, and what is to be remembered for a lost store.
-    Answer(Answer, Option<Seen>),
+    /// The grants, what is to be remembered for a lost store, and the keys of lanes that are needed.
+    Answer(Answer, Option<Seen>, Extra),
     /// A level names another parent than the one that was passed.
     ChainChanged,
+    /// Keys of lanes are needed that were not passed.
+    KeysMissing(Extra),
 }
 
 /// Reads the answer to an ask for `lanes` of the chain `levels`.
-pub(super) fn acquired(texts: Vec<Text>, levels: &[Name], lanes: &[LaneAsk]) -> RedisResult<Acquired> {
-    let mut texts = texts.into_iter().map(|text| text.0);
-    let mut next = move || texts.next().unwrap_or_default();
-    if next() != "ok" {
-        return Ok(Acquired::ChainChanged);
+pub(super) fn acquired(values: Vec<Value>, levels: &[(Name, String)], lanes: &[LaneAsk]) -> RedisResult<Acquired> {
+    let mut parts = Parts::new(values);
+    match parts.text().as_str() {
+        "ok" => {}
+        "keys" => return Ok(Acquired::KeysMissing(Extra::read(&parts.text()))),
+        "chain" => return Ok(Acquired::ChainChanged),
+        other => return Err(garbled(other)),
     }
-    let at_us = float(&next())? as i64;
-    let effective_rps = float(&next())?;
-    let seq = number("seq", &next()).unwrap_or_default() as u64;
-    let on_store_loss = OnStoreLoss::of(&next()).unwrap_or_default();
-    let (window_s, slowest_rps) = (float(&next())?, float(&next())?);
-    let key_rate = Rate { rps: float(&next())?, depth_us: float(&next())? };
-    let intervals = next().split(' ').map(float).collect::<RedisResult<Vec<f64>>>()?;
-    let key_interval = float(&next())?;
+    let at_us = parts.whole()?;
+    let seq = number("seq", &parts.text()).unwrap_or_default() as u64;
+    let on_store_loss = OnStoreLoss::of(&parts.text()).unwrap_or_default();
+    let weight = number("weight", &parts.text()).unwrap_or(1.0);
+    let extra = Extra::read(&parts.text());
+    let window_s = knob("window", &parts.text())?;
+    let key_rps = knob("key_rps", &parts.text())?;
+    let key_rate = Rate { rps: key_rps, depth_us: knob("key_burst", &parts.text())? * window_s * 1e6 };
+    let texts = parts.text();
+    let rates = texts.split(is_blank).filter(|text| !text.is_empty()).map(|text| knob("rps", text));
+    let rates: Vec<f64> = rates.collect::<RedisResult<_>>()?;
+    let limits = parts.text();
+    let (concurrency, key_concurrency) = limits.split_once(' ').unwrap_or(("-1", "-1"));
+    let mut charges = Charges { rates: &rates, key_rps, last: None };
     let mut unknown = false;
     let mut grants = Vec::with_capacity(lanes.len());
-    for lane in lanes {
-        let (granted, wait, word, detail) = (next(), next(), next(), next());
-        let level = || detail.parse::<usize>().ok().and_then(|at| levels.get(at - 1)).cloned();
-        let limit = match word.as_str() {
-            "level" if detail == levels.len().to_string() => Some(Limit::Throttle),
-            "level" => level().map(|name| Limit::Tier { name }),
-            "key" => Some(Limit::Key),
-            "stopped" => level().map(|name| Limit::Stopped { name }),
-            "unknown" => level().map(|name| Limit::Unknown { name }),
-            "paused" => {
-                let (until, why) = detail.split_once('|').unwrap_or((&detail, ""));
-                Some(Limit::Paused { until_ms: until.parse().unwrap_or_default(), why: why.to_owned() })
-            }
-            _ => None,
-        };
+    let mut rest = lanes.iter();
+    while !parts.is_over() {
+        let (count, granted, wait) = (parts.whole()?, parts.whole()?, parts.whole()?);
+        let limit = limit(&parts.text(), &parts.text(), levels);
         unknown |= matches!(limit, Some(Limit::Unknown { .. }));
-        let cost = sane_cost(lane.cost);
-        let key_interval = if lane.key.is_empty() { 0.0 } else { key_interval };
-        let granted = float(&granted)? as u32;
-        let charged = intervals.iter().chain([&key_interval]).filter(|_| granted > 0);
-        let charge_us = charged.map(|interval| cost * interval).collect();
-        grants.push(Grant { granted, wait: Duration::from_micros(float(&wait)? as u64), limit, charge_us });
+        let wait = Duration::from_micros(wait.max(0) as u64);
+        for lane in rest.by_ref().take(usize::try_from(count).unwrap_or(0)) {
+            let charge_us = if granted > 0 { charges.of(lane) } else { Arc::default() };
+            grants.push(Grant { granted: granted as u32, wait, limit: limit.clone(), charge_us });
+        }
     }
-    let seen = Seen { on_store_loss, slowest_rps, window_s, key_rate };
-    Ok(Acquired::Answer(Answer { lanes: grants, effective_rps, at_us, seq }, (!unknown).then_some(seen)))
+    if grants.len() != lanes.len() {
+        return Err(garbled("too few lanes"));
+    }
+    let seen = Seen {
+        on_store_loss,
+        slowest_rps: rates.iter().copied().fold(-1.0, slower),
+        window_s,
+        key_rate,
+        concurrency: concurrency.parse().unwrap_or(-1),
+        key_concurrency: key_concurrency.parse().unwrap_or(-1),
+    };
+    let answer = Answer {
+        lanes: grants,
+        effective_rps: rates.last().copied().unwrap_or(0.0),
+        at_us,
+        seq,
+        weight,
+        limits_concurrency: !limits.is_empty(),
+    };
+    Ok(Acquired::Answer(answer, (!unknown).then_some(seen), extra))
+}
+
+fn limit(word: &str, detail: &str, levels: &[(Name, String)]) -> Option<Limit> {
+    let leaf = || levels.last().map(|level| level.0.clone());
+    let level = || levels.get(detail.parse::<usize>().ok()?.checked_sub(1)?).map(|level| level.0.clone());
+    match word {
+        "level" if detail.parse() == Ok(levels.len()) => Some(Limit::Throttle),
+        "level" => level().map(|name| Limit::Tier { name }),
+        "key" => Some(Limit::Key),
+        "concurrency" => level().map(|name| Limit::Concurrency { name, key: false }),
+        "key_concurrency" => leaf().map(|name| Limit::Concurrency { name, key: true }),
+        "stopped" => level().map(|name| Limit::Stopped { name }),
+        "unknown" => level().map(|name| Limit::Unknown { name }),
+        "paused" => {
+            let (until, why) = detail.split_once('|').unwrap_or((detail, ""));
+            Some(Limit::Paused { until_ms: until.parse().unwrap_or_default(), why: why.to_owned() })
+        }
+        _ => None,
+    }
+}
+
+/// What lanes were charged: lanes that cost the same share one list.
+struct Charges<'a> {
+    rates: &'a [f64],
+    key_rps: f64,
+    last: Option<(f64, bool, Arc<[f64]>)>,
+}
+
+impl Charges<'_> {
+    fn of(&mut self, lane: &LaneAsk) -> Arc<[f64]> {
+        let (cost, keyed) = (sane_cost(lane.cost), !lane.key.is_empty());
+        match &self.last {
+            Some((c, k, charge_us)) if *c == cost && *k == keyed => charge_us.clone(),
+            _ => {
+                let key_rps = if keyed { self.key_rps } else { -1.0 };
+                let rates = self.rates.iter().copied().chain([key_rps]);
+                let charge_us: Arc<[f64]> = rates.map(|rps| cost * Rate { rps, depth_us: 0.0 }.interval_us()).collect();
+                self.last = Some((cost, keyed, charge_us.clone()));
+                charge_us
+            }
+        }
+    }
 }
 
 /// The counters as three texts of the hash.
 pub(super) fn meter(texts: &[Option<Text>]) -> Meter {
     let at = |i: usize| texts.get(i).and_then(|text| text.as_ref()?.0.parse().ok()).unwrap_or(0.0);
     Meter { used: at(0), limited_us: at(1), limited_to: at(2) }
+}
+
+/// A knob as it stands in the hash, which the Lua text has found usable.
+fn knob(field: &str, text: &str) -> RedisResult<f64> {
+    number(field, text).ok_or_else(|| garbled(text))
 }
 
 /// A number of ours.

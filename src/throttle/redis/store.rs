@@ -1,27 +1,26 @@
 //! The store in Redis: one Lua text for everything that changes a bucket, plain reads for the rest.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt};
 use redis::aio::ConnectionManager;
-use redis::{RedisResult, Script, ScriptInvocation, Value, from_redis_value};
+use redis::{RedisResult, from_redis_value};
 use tokio::time::Instant;
 
+use super::call::{Call, Law};
 use super::link::Link;
-use super::reply::{self, Acquired, Text, float, garbled};
+use super::reply::{self, Parts, Text, float, garbled};
+use super::shape::Shapes;
 use crate::throttle::bucket::Meter;
 use crate::throttle::loss::Memo;
 use crate::throttle::memory::Clock;
 use crate::throttle::rules::min_above_max;
 use crate::throttle::store::{MAX_PAUSE_MS, no_hash};
-use crate::throttle::tree::{self, MAX_LEVELS, sane_cost};
-use crate::throttle::{Answer, Ask, Change, Error, Grant, MAX_LANES_PER_ASK, Name, Problem, Status, Store};
-
-/// The law in Lua.
-const LAW: &str = include_str!("../throttle.lua");
+use crate::throttle::tree::MAX_LEVELS;
+use crate::throttle::{Answer, Ask, Change, Error, Holder, Name, Problem, Refund, Status, Store};
 
 /// Longest that an ask waits for Redis: work goes on or stops, it never hangs.
 const ASK_BOUND: Duration = Duration::from_millis(50);
@@ -35,25 +34,18 @@ const ADOPT_EVERY: Duration = Duration::from_secs(10);
 /// Longest that one search for such hashes takes; the next goes on where it ended.
 const ADOPT_BUDGET: Duration = Duration::from_millis(40);
 
-/// Most chains that are remembered; what is forgotten costs one more round trip.
-const MAX_CHAINS: usize = 10_000;
-
-/// People who change parents while we ask may win twice in a row, not for ever.
-const CHAIN_TRIES: usize = 3;
-
 /// Throttles in Redis.
 pub struct RedisStore {
-    link: Link,
-    prefix: String,
-    script: Script,
-    ask_bound: Duration,
+    pub(super) link: Link,
+    pub(super) prefix: String,
+    pub(super) law: Law,
+    pub(super) ask_bound: Duration,
     operator_bound: Duration,
-    clock: Option<Clock>,
+    pub(super) clock: Option<Clock>,
     started: Instant,
     workers: AtomicU32,
-    /// For each throttle its chain as last seen, root first, with the text of `parent` at each level.
-    chains: Mutex<HashMap<Name, Vec<(Name, String)>>>,
-    memo: Mutex<Memo>,
+    pub(super) shapes: Mutex<Shapes>,
+    pub(super) memo: Mutex<Memo>,
     adoption: Mutex<Adoption>,
 }
 
@@ -72,13 +64,13 @@ impl RedisStore {
         Ok(Self {
             link: Link::open(url)?,
             prefix: prefix.to_owned(),
-            script: Script::new(LAW),
+            law: Law::new(),
             ask_bound: ASK_BOUND,
             operator_bound: OPERATOR_BOUND,
             clock: None,
             started: Instant::now(),
             workers: AtomicU32::new(1),
-            chains: Mutex::default(),
+            shapes: Mutex::default(),
             memo: Mutex::default(),
             adoption: Mutex::default(),
         })
@@ -106,121 +98,7 @@ impl RedisStore {
         format!("{}throttle:names", self.prefix)
     }
 
-    // --- calls ---
-
-    fn call(&self, verb: &str) -> ScriptInvocation<'_> {
-        let mut call = self.script.prepare_invoke();
-        call.arg(verb).arg(self.clock.as_ref().map_or(String::new(), |clock| clock().to_string()));
-        call
-    }
-
-    fn add_levels(&self, call: &mut ScriptInvocation<'_>, chain: &[(Name, String)]) {
-        for (name, _) in chain {
-            call.key(self.key(name, "knobs")).key(self.key(name, "bucket"));
-        }
-    }
-
-    async fn texts(&self, call: ScriptInvocation<'_>, bound: Duration) -> Result<Vec<Text>, Error> {
-        self.link.run(bound, |mut redis| async move { call.invoke_async::<Vec<Text>>(&mut redis).await }).await
-    }
-
-    /// The chain as last seen; a throttle that was never seen is taken to have no parent until the script says otherwise.
-    fn chain(&self, leaf: &Name) -> Vec<(Name, String)> {
-        let known = locked(&self.chains).get(leaf).cloned();
-        known.unwrap_or_else(|| vec![(leaf.clone(), String::new())])
-    }
-
-    async fn resolve_chain(&self, leaf: &Name, bound: Duration) -> Result<Vec<(Name, String)>, Error> {
-        let parents = self.read_parents(leaf, bound).await?;
-        let chain = tree::chain(leaf, |name| parents.get(name).cloned().flatten().unwrap_or_default());
-        let mut chains = locked(&self.chains);
-        if chains.len() >= MAX_CHAINS {
-            chains.clear();
-        }
-        chains.insert(leaf.clone(), chain.clone());
-        Ok(chain)
-    }
-
-    /// Makes a call that names the chain, again where the chain has changed meanwhile; answers the chain that held.
-    async fn call_chain(
-        &self,
-        throttle: &Name,
-        verb: &str,
-        add: impl Fn(&mut ScriptInvocation<'_>),
-    ) -> Result<(Vec<(Name, String)>, Vec<Text>), Error> {
-        let mut chain = self.chain(throttle);
-        for _ in 0..CHAIN_TRIES {
-            let mut call = self.call(verb);
-            self.add_levels(&mut call, &chain);
-            call.arg(chain.len());
-            for (_, parent) in &chain {
-                call.arg(parent);
-            }
-            add(&mut call);
-            let texts = self.texts(call, self.ask_bound).await?;
-            if texts.first().is_none_or(|word| word.0 != "chain") {
-                return Ok((chain, texts));
-            }
-            chain = self.resolve_chain(throttle, self.ask_bound).await?;
-        }
-        Err(unsteady(throttle))
-    }
-
-    async fn ask(&self, verb: &str, ask: &Ask) -> Result<Answer, Error> {
-        let mut chain = self.chain(&ask.throttle);
-        for _ in 0..CHAIN_TRIES {
-            match self.ask_chain(verb, ask, &chain).await? {
-                Acquired::Answer(answer, seen) => {
-                    if let Some(seen) = seen {
-                        locked(&self.memo).saw(&ask.throttle, seen);
-                    }
-                    return Ok(answer);
-                }
-                Acquired::ChainChanged => chain = self.resolve_chain(&ask.throttle, self.ask_bound).await?,
-            }
-        }
-        Err(unsteady(&ask.throttle))
-    }
-
-    async fn ask_chain(&self, verb: &str, ask: &Ask, chain: &[(Name, String)]) -> Result<Acquired, Error> {
-        let names: Vec<Name> = chain.iter().map(|(name, _)| name.clone()).collect();
-        let mut whole: Option<Answer> = None;
-        let mut remember = None;
-        for lanes in ask.lanes.chunks(MAX_LANES_PER_ASK) {
-            let mut call = self.call(verb);
-            self.add_levels(&mut call, chain);
-            call.arg(chain.len()).arg(lanes.len());
-            for (_, parent) in chain {
-                call.arg(parent);
-            }
-            for lane in lanes {
-                call.key(self.key(&ask.throttle, &format!("lane:{}", lane.key)));
-                call.key(self.key(&ask.throttle, &format!("pause:{}", lane.key)));
-                call.arg(lane.want).arg(sane_cost(lane.cost).to_string()).arg(u8::from(!lane.key.is_empty()));
-            }
-            let texts = self.texts(call, self.ask_bound).await?;
-            match reply::acquired(texts, &names, lanes).map_err(|error| Error::Lost(error.to_string()))? {
-                Acquired::ChainChanged if whole.is_none() => return Ok(Acquired::ChainChanged),
-                // The first part stands; the rest is asked again by the next ask.
-                Acquired::ChainChanged => break,
-                Acquired::Answer(part, seen) => {
-                    remember = seen;
-                    match &mut whole {
-                        None => whole = Some(part),
-                        Some(whole) => whole.lanes.extend(part.lanes),
-                    }
-                }
-            }
-        }
-        let mut answer = whole.unwrap_or(Answer { lanes: Vec::new(), effective_rps: 0.0, at_us: 0, seq: 0 });
-        answer.lanes.resize_with(ask.lanes.len(), || Grant {
-            granted: 0,
-            wait: Duration::ZERO,
-            limit: None,
-            charge_us: Vec::new(),
-        });
-        Ok(Acquired::Answer(answer, remember))
-    }
+    // --- a lost store ---
 
     fn answer_of_lost_store(&self, ask: &Ask) -> Answer {
         let now_us = self.started.elapsed().as_micros() as i64;
@@ -256,7 +134,7 @@ impl RedisStore {
     }
 
     /// The text of `parent` of a throttle and of those above it, `None` for one that does not exist.
-    async fn read_parents(&self, leaf: &Name, bound: Duration) -> Result<BTreeMap<Name, Option<String>>, Error> {
+    pub(super) async fn read_parents(&self, leaf: &Name, bound: Duration) -> Result<BTreeMap<Name, Option<String>>, Error> {
         let mut parents: BTreeMap<Name, Option<String>> = BTreeMap::new();
         let mut next = Some(leaf.clone());
         while let Some(name) = next.filter(|name| !parents.contains_key(name) && parents.len() <= MAX_LEVELS) {
@@ -278,21 +156,42 @@ impl RedisStore {
         Ok(parents)
     }
 
+    fn pause_call(&self, verb: &str, throttle: &Name, key: &str) -> Call {
+        let mut call = self.law.call(2);
+        call.key(&self.key_of(throttle, "pause:", key));
+        call.key(&self.key_of(throttle, "pauses", ""));
+        self.begin(&mut call, verb);
+        call
+    }
+
+    /// The number that a verb answers after its `ok`.
+    async fn second(&self, call: Call) -> Result<i64, Error> {
+        let mut parts = Parts::new(self.invoke(call, self.operator_bound).await?);
+        parts.text();
+        parts.whole().map_err(|error| Error::Lost(error.to_string()))
+    }
+
     async fn write(&self, throttle: &Name, change: &Change) -> Result<(Option<Status>, Status), Error> {
         change.check_parent(throttle)?;
-        let mut call = self.call("set");
-        call.key(self.key(throttle, "knobs")).key(self.key(throttle, "bucket")).key(self.names_key());
+        let mut call = self.law.call(3);
+        call.key(&self.key_of(throttle, "knobs", ""));
+        call.key(&self.key_of(throttle, "bucket", ""));
+        call.text_key(&self.names_key());
+        self.begin(&mut call, "set");
         let number = |n: Option<u64>| n.map_or_else(String::new, |n| n.to_string());
-        call.arg(throttle.as_str()).arg(number(change.if_seq)).arg(number(change.term));
-        call.arg(change.if_rps.as_ref().map_or_else(String::new, |rps| format!("={rps}")));
-        call.arg(u8::from(change.create)).arg(u8::from(change.absent_only)).arg(&change.by).arg(&change.why);
+        call.text(throttle.as_str());
+        call.text(&number(change.if_seq));
+        call.text(&number(change.term));
+        call.text(&change.if_rps.as_ref().map_or_else(String::new, |rps| format!("={rps}")));
+        call.number(u8::from(change.create));
+        call.number(u8::from(change.absent_only));
+        call.text(&change.by);
+        call.text(&change.why);
         for (field, text) in &change.fields {
-            call.arg(field).arg(text.as_ref().map_or_else(|| "-".to_owned(), |text| format!("={text}")));
+            call.text(field);
+            call.text(&text.as_ref().map_or_else(|| "-".to_owned(), |text| format!("={text}")));
         }
-        let write = |mut redis: ConnectionManager| async move {
-            let mut parts = call.invoke_async::<Vec<Value>>(&mut redis).await?.into_iter();
-            Written::read(&mut parts)
-        };
+        let write = |redis: ConnectionManager| async move { Written::read(Parts::new(call.invoke(redis).await?)) };
         let written = self.link.run(self.operator_bound, write).await;
         match written.map_err(|error| refusal_of_wrong_type(error, throttle))? {
             Written::Unknown => Err(Error::Unknown(throttle.clone())),
@@ -386,17 +285,16 @@ enum Written {
 }
 
 impl Written {
-    fn read(parts: &mut impl Iterator<Item = Value>) -> RedisResult<Self> {
-        let mut text = || -> RedisResult<String> { Ok(from_redis_value::<Text>(parts.next().unwrap_or(Value::Nil))?.0) };
-        match text()?.as_str() {
+    fn read(mut parts: Parts) -> RedisResult<Self> {
+        match parts.text().as_str() {
             "unknown" => Ok(Self::Unknown),
-            "conflict" => Ok(Self::Conflict(text()?)),
-            "min_above_max" => Ok(Self::MinAboveMax(float(&text()?)?, float(&text()?)?)),
+            "conflict" => Ok(Self::Conflict(parts.text())),
+            "min_above_max" => Ok(Self::MinAboveMax(float(&parts.text())?, float(&parts.text())?)),
             "ok" => {
-                let now_us = float(&text()?)? as i64;
-                let mut fields = || from_redis_value::<Vec<(Text, Text)>>(parts.next().unwrap_or(Value::Nil));
+                let now_us = parts.whole()?;
+                let mut fields = || from_redis_value::<Vec<(Text, Text)>>(parts.value());
                 let (before, after) = (hash(fields()?), hash(fields()?));
-                let meter: Vec<Option<Text>> = parts.map(from_redis_value).collect::<Result<_, redis::ParsingError>>()?;
+                let meter = [(); 3].map(|()| Some(Text(parts.text())));
                 Ok(Self::Done { now_us, before, after, meter: reply::meter(&meter) })
             }
             other => Err(garbled(other)),
@@ -418,10 +316,6 @@ fn refusal_of_wrong_type(error: Error, throttle: &Name) -> Error {
     }
 }
 
-fn unsteady(throttle: &Name) -> Error {
-    Error::Lost(format!("the parents of {throttle} change faster than they can be read"))
-}
-
 fn hash(fields: Vec<(Text, Text)>) -> BTreeMap<String, String> {
     fields.into_iter().map(|(field, text)| (field.0, text.0)).collect()
 }
@@ -432,7 +326,7 @@ fn literal(text: &str) -> String {
     text.chars().flat_map(escape).collect()
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+pub(super) fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     // Every statement under these locks leaves them whole, so a poisoned lock is still good.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -452,44 +346,21 @@ impl Store for RedisStore {
         async move { self.ask("peek", ask).await.unwrap_or_else(|_| self.answer_of_lost_store(ask)) }.boxed()
     }
 
-    fn refund<'a>(
+    fn hold<'a>(
         &'a self,
         throttle: &'a Name,
-        key: &'a str,
-        grant: &'a Grant,
-        units: u32,
-        cost: f64,
+        holder: &'a Holder,
+        lanes: &'a [(String, u32)],
     ) -> BoxFuture<'a, Result<(), Error>> {
-        async move {
-            // A grant of a lost store has no charges: there is nothing to give back to.
-            let Some((key_charge, charges)) = grant.charge_us.split_last() else { return Ok(()) };
-            let add = |call: &mut ScriptInvocation<'_>| {
-                call.key(self.key(throttle, &format!("lane:{key}")));
-                call.arg(units).arg(sane_cost(cost).to_string()).arg(key_charge.to_string());
-                for charge in charges {
-                    call.arg(charge.to_string());
-                }
-            };
-            self.call_chain(throttle, "refund", add).await.map(drop)
-        }
-        .boxed()
+        self.hold_lanes(throttle, holder, lanes).boxed()
     }
 
-    fn settle<'a>(&'a self, throttle: &'a Name, key: &'a str, tokens: f64) -> BoxFuture<'a, Result<(), Error>> {
-        async move {
-            let add = |call: &mut ScriptInvocation<'_>| {
-                call.key(self.key(throttle, &format!("lane:{key}")));
-                call.arg(tokens.to_string()).arg(u8::from(!key.is_empty()));
-            };
-            let (chain, texts) = self.call_chain(throttle, "settle", add).await?;
-            match (texts.first(), texts.get(1).and_then(|at| at.0.parse::<usize>().ok())) {
-                (Some(word), Some(at)) if word.0 == "unknown" && (1..=chain.len()).contains(&at) => {
-                    Err(Error::Unknown(chain[at - 1].0.clone()))
-                }
-                _ => Ok(()),
-            }
-        }
-        .boxed()
+    fn refund_many<'a>(&'a self, throttle: &'a Name, refunds: &'a [Refund<'a>]) -> BoxFuture<'a, Result<(), Error>> {
+        self.refund_grants(throttle, refunds).boxed()
+    }
+
+    fn settle_many<'a>(&'a self, throttle: &'a Name, tokens: &'a [(&'a str, f64)]) -> BoxFuture<'a, Result<(), Error>> {
+        self.settle_keys(throttle, tokens).boxed()
     }
 
     fn pause_key<'a>(
@@ -500,24 +371,16 @@ impl Store for RedisStore {
         why: &'a str,
     ) -> BoxFuture<'a, Result<i64, Error>> {
         async move {
-            let mut call = self.call("pause");
-            call.key(self.key(throttle, &format!("pause:{key}")));
-            call.arg(delay.as_millis().min(MAX_PAUSE_MS) as u64).arg(why);
-            let texts = self.texts(call, self.operator_bound).await?;
-            let until = texts.get(1).and_then(|until| until.0.parse().ok());
-            until.ok_or_else(|| Error::Lost("the script answered something else".to_owned()))
+            let mut call = self.pause_call("pause", throttle, key);
+            call.number(delay.as_millis().min(MAX_PAUSE_MS));
+            call.text(why);
+            self.second(call).await
         }
         .boxed()
     }
 
     fn resume_key<'a>(&'a self, throttle: &'a Name, key: &'a str) -> BoxFuture<'a, Result<bool, Error>> {
-        async move {
-            let mut call = self.call("resume");
-            call.key(self.key(throttle, &format!("pause:{key}")));
-            let texts = self.texts(call, self.operator_bound).await?;
-            Ok(texts.get(1).is_some_and(|was| was.0 == "1"))
-        }
-        .boxed()
+        async move { Ok(self.second(self.pause_call("resume", throttle, key)).await? == 1) }.boxed()
     }
 
     fn status<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<Option<Status>, Error>> {

@@ -5,7 +5,10 @@
 //! must be allowed to create databases.
 #![allow(dead_code, reason = "each test file uses the part it needs")]
 
+pub mod ledger;
+pub mod pgbouncer;
 pub mod process;
+pub mod proxy;
 
 use std::fmt::Write as _;
 use std::future::Future;

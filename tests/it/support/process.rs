@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use axum::extract::{Path as UrlPath, State};
 use axum::http::StatusCode;
 use flyball::jobs::{NewJob, Queue};
+use flyball::postgres::Db;
 use flyball::throttle::{Name, RedisStore, Status, Store};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
-use sqlx::PgPool;
 use tempfile::TempDir;
 use tokio::sync::watch;
 
@@ -71,7 +71,7 @@ impl House {
         std::fs::write(self.knobs.path().join(format!("{throttle}.toml")), text).expect("the knobs file");
     }
 
-    pub fn pool(&self) -> &PgPool {
+    pub fn pool(&self) -> &Db {
         &self.queue.pool
     }
 
@@ -234,6 +234,11 @@ impl Process {
     /// Waits until it runs jobs.
     pub async fn works(&self) {
         self.says("worker started", Duration::from_secs(30)).await;
+    }
+
+    /// How it ended, if it has.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().expect("looking at the process")
     }
 
     /// Waits until it has ended by itself.

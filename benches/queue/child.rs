@@ -1,0 +1,168 @@
+//! The other side of a measured run: a process of its own that drains the queue, so that its CPU and memory are its own.
+//!
+//! It says `ready` on standard output, waits for a line on standard input, then tells every few milliseconds how many jobs it
+//! has done: `n COUNT`. When standard input closes it stops in order.
+
+use std::io::{BufRead, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use clap::Args;
+use flyball::jobs::postgres::{Ending, Finish, LaneClaim, NewWorker};
+use flyball::jobs::{Kinds, Outcome, Queue};
+use flyball::runner::{Config, Metrics, Worker};
+use flyball::throttle::redis::RedisStore;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::fill;
+
+/// How often it tells what it has done.
+const TELL_EVERY: Duration = Duration::from_millis(5);
+
+/// What the child is told.
+#[derive(Args, Clone, Debug)]
+pub struct ChildArgs {
+    /// The queue.
+    #[arg(long)]
+    pub database_url: String,
+    /// The throttles.
+    #[arg(long)]
+    pub redis_url: String,
+    /// Jobs per claim of the bare loop; jobs that the runner may run at once.
+    #[arg(long)]
+    pub batch: usize,
+    /// Clients of the bare loop; 0 for the runner.
+    #[arg(long)]
+    pub clients: usize,
+    /// The group of lanes that the bare loop claims from.
+    #[arg(long, default_value = "")]
+    pub group: String,
+}
+
+/// Runs until standard input closes.
+pub async fn run(args: ChildArgs) -> anyhow::Result<()> {
+    let done = Arc::new(AtomicU64::new(0));
+    let mut lines = stdin_lines();
+    if args.clients == 0 { runner(&args, &mut lines, done).await } else { floor(&args, &mut lines, done).await }
+}
+
+/// The real thing: throttles, fences and history.
+async fn runner(args: &ChildArgs, lines: &mut Lines, done: Arc<AtomicU64>) -> anyhow::Result<()> {
+    let queue = Queue::connect(&args.database_url, 10, Duration::from_secs(20)).await?;
+    let store = Arc::new(RedisStore::connect(&args.redis_url, "")?);
+    say("ready");
+    lines.changed().await?;
+    let mut kinds = Kinds::default();
+    let counted = done.clone();
+    kinds.register_fn("noop", move |_, _| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        std::future::ready(Outcome::Done)
+    });
+    let metrics = Metrics::register(&mut prometheus_client::registry::Registry::default());
+    let config = Config { concurrency: 4 * args.batch, batch: args.batch, grace: Duration::from_secs(5), ..Config::default() };
+    let worker = Worker::start(config, queue, store, kinds, metrics).await?;
+    tell(done, lines).await;
+    worker.stop().await;
+    Ok(())
+}
+
+/// The bare statements, as fast as a minimal loop can send them.
+async fn floor(args: &ChildArgs, lines: &mut Lines, done: Arc<AtomicU64>) -> anyhow::Result<()> {
+    let queue = Queue::connect(&args.database_url, args.clients as u32, Duration::from_secs(20)).await?;
+    let kinds = vec!["noop".to_owned()];
+    let worker = NewWorker { name: "floor".into(), host: "bench".into(), pid: 1, ttl: Duration::from_secs(3600), kinds };
+    let worker = queue.register(&worker).await?;
+    let ids: Arc<[i64]> = fill::lane_ids(queue.pool.pool(), &args.group).await?.into();
+    anyhow::ensure!(!ids.is_empty(), "there are no lanes in group {:?}", args.group);
+    say("ready");
+    lines.changed().await?;
+    let stop = CancellationToken::new();
+    let mut clients = Vec::new();
+    for client in 0..args.clients {
+        let (queue, ids, done, stop, batch) = (queue.clone(), ids.clone(), done.clone(), stop.clone(), args.batch);
+        let place = client * ids.len() / args.clients;
+        clients.push(tokio::spawn(async move { client_loop(&queue, worker, &ids, place, batch, &done, &stop).await }));
+    }
+    tell(done, lines).await;
+    stop.cancel();
+    for client in clients {
+        client.await??;
+    }
+    queue.retire(worker).await?;
+    Ok(())
+}
+
+/// Claims one job from each of as many lanes as fit the batch (the fairest case, and the hardest), then finishes them.
+async fn client_loop(
+    queue: &Queue,
+    worker: i32,
+    ids: &[i64],
+    mut place: usize,
+    batch: usize,
+    done: &AtomicU64,
+    stop: &CancellationToken,
+) -> anyhow::Result<()> {
+    let fence = rand::random::<i64>() & i64::MAX;
+    let lanes = batch.min(ids.len());
+    while !stop.is_cancelled() {
+        let asked: Vec<LaneClaim> = (0..lanes)
+            .map(|n| LaneClaim::first(ids[(place + n) % ids.len()], (batch / lanes + usize::from(n < batch % lanes)) as i32))
+            .collect();
+        place = (place + lanes) % ids.len();
+        let claimed = queue.claim(worker, fence, &asked).await?;
+        if claimed.is_empty() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            continue;
+        }
+        let ends: Vec<Finish> =
+            claimed.iter().map(|one| Finish { job_id: one.job.id, fence, ending: Ending::Completed }).collect();
+        let kept = queue.finish(&ends).await?.len();
+        anyhow::ensure!(kept == ends.len(), "{} of {} ends were refused", ends.len() - kept, ends.len());
+        done.fetch_add(kept as u64, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+/// Tells the count until standard input closes.
+async fn tell(done: Arc<AtomicU64>, lines: &mut Lines) {
+    let mut told = 0;
+    loop {
+        tokio::select! {
+            closed = lines.changed() => {
+                if closed.is_err() {
+                    return;
+                }
+            }
+            () = tokio::time::sleep(TELL_EVERY) => {
+                let now = done.load(Ordering::Relaxed);
+                if now != told {
+                    told = now;
+                    say(&format!("n {now}"));
+                }
+            }
+        }
+    }
+}
+
+type Lines = watch::Receiver<u64>;
+
+/// Counts the lines of standard input; closed when that closes, however the parent died.
+fn stdin_lines() -> Lines {
+    let (sender, receiver) = watch::channel(0);
+    std::thread::spawn(move || {
+        for (place, line) in std::io::stdin().lock().lines().enumerate() {
+            if line.is_err() || sender.send(place as u64 + 1).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+fn say(line: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = writeln!(out, "{line}");
+    let _ = out.flush();
+}

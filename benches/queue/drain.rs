@@ -1,0 +1,282 @@
+//! How fast the queue drains: the bare statements (the floor), and the runner with throttle, fence and history beside them.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::fill::{self, Group};
+use crate::report::{Report, against, count, median, ratio};
+use crate::run::{Drainer, Ran, Run, Stretch, run};
+use crate::statements;
+use crate::world::{FAR_ABOVE, THROTTLE, World};
+use crate::{Cli, Variant};
+
+/// What the runner must reach of the floor.
+const GOAL_OF_FLOOR: f64 = 0.7;
+
+/// What many lanes must reach of one.
+const GOAL_OF_LANES: f64 = 0.6;
+
+/// What a deep backlog must reach of none.
+const GOAL_OF_BACKLOG: f64 = 0.67;
+
+/// From this batch on the goals hold.
+const GOAL_BATCH: usize = 100;
+
+/// One cell of the matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Cell {
+    lanes: i64,
+    backlog: i64,
+    batch: usize,
+}
+
+/// How one cell is drained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Way {
+    Floor(usize),
+    Runner(&'static str),
+}
+
+/// Medians over the rounds of one way through one cell.
+#[derive(Clone, Copy, Debug, Default)]
+struct Medians {
+    per_s: f64,
+    per_postgres_s: f64,
+    per_flyball_s: f64,
+    per_both_s: f64,
+    per_redis_s: f64,
+    peak_mib: f64,
+}
+
+impl Medians {
+    fn of(rounds: &[Ran]) -> Self {
+        let over = |figure: fn(&Stretch) -> f64| median(rounds.iter().map(|ran| figure(&ran.whole)));
+        Self {
+            per_s: over(Stretch::per_s),
+            per_postgres_s: over(Stretch::per_postgres_s),
+            per_flyball_s: over(Stretch::per_flyball_s),
+            per_both_s: over(Stretch::per_both_s),
+            per_redis_s: over(Stretch::per_redis_s),
+            peak_mib: median(rounds.iter().map(|ran| ran.peak_mib)),
+        }
+    }
+}
+
+/// How many jobs warm up and how many are measured.
+pub fn size(batch: usize, full: bool) -> (u64, u64) {
+    let measured = match batch {
+        0..=1 => 2_000,
+        2..=10 => 15_000,
+        11..=100 => 40_000,
+        _ => 60_000,
+    };
+    let measured = if full { measured * 4 } else { measured };
+    (measured / 5, measured)
+}
+
+/// Measures every cell of the matrix.
+pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result<()> {
+    let table = report.table(
+        "draining: the bare claim and finish statements, and the runner through a throttle",
+        &[
+            "lanes, waiting behind, batch",
+            "jobs/s",
+            "per PG cpu-s",
+            "per FB cpu-s",
+            "per both",
+            "per Redis cpu-s",
+            "peak MiB",
+            "of floor: wall",
+            "cpu",
+        ],
+    );
+    let mut seen: BTreeMap<(Cell, Way), Medians> = BTreeMap::new();
+    let mut filled = None;
+    for cell in cells(cli) {
+        let plural = if cell.lanes == 1 { "lane" } else { "lanes" };
+        let label = format!("{} {plural}, {} waiting, {}", count(cell.lanes as f64), count(cell.backlog as f64), cell.batch);
+        let measured = match measure_cell(world, cli, cell, &mut filled).await {
+            Ok(measured) => measured,
+            Err(error) => {
+                table.failed(&label, &error);
+                continue;
+            }
+        };
+        let floor = best_floor(&measured);
+        for (way, rounds) in &measured {
+            let medians = Medians::of(rounds);
+            let name = match way {
+                Way::Floor(clients) => format!("{label}: floor x{clients}"),
+                Way::Runner(rps) => format!("{label}: runner {}", if *rps == "-1" { "free" } else { "finite" }),
+            };
+            let (wall, cpu) = match (way, floor) {
+                (Way::Runner(_), Some(floor)) if cell.batch >= GOAL_BATCH => (
+                    against(medians.per_s / floor.per_s, GOAL_OF_FLOOR, true),
+                    against(medians.per_both_s / floor.per_both_s, GOAL_OF_FLOOR, true),
+                ),
+                (Way::Runner(_), Some(floor)) => {
+                    (ratio(medians.per_s / floor.per_s), ratio(medians.per_both_s / floor.per_both_s))
+                }
+                _ => (String::new(), String::new()),
+            };
+            table.row([
+                name,
+                count(medians.per_s),
+                count(medians.per_postgres_s),
+                count(medians.per_flyball_s),
+                count(medians.per_both_s),
+                if *way == Way::Runner("-1") || *way == Way::Runner(FAR_ABOVE) { count(medians.per_redis_s) } else { "-".into() },
+                count(medians.peak_mib),
+                wall,
+                cpu,
+            ]);
+            seen.insert((cell, *way), medians);
+        }
+    }
+    compare(report, &seen);
+    Ok(())
+}
+
+/// The matrix: the short form leaves out what costs minutes and says little that is new.
+fn cells(cli: &Cli) -> Vec<Cell> {
+    let lanes = cli.lanes.clone().unwrap_or_else(|| if cli.full { vec![1, 10_000, 100_000] } else { vec![1, 10_000] });
+    let backlogs = cli.backlog.clone().unwrap_or_else(|| if cli.full { vec![0, 5_000_000] } else { vec![0, 200_000] });
+    let batches = cli.batch.clone().unwrap_or_else(|| if cli.full { vec![1, 10, 100, 500] } else { vec![1, 100, 500] });
+    let mut cells = Vec::new();
+    for lanes in &lanes {
+        for backlog in &backlogs {
+            for batch in &batches {
+                let for_orientation = !cli.full && cli.batch.is_none() && *batch == 1;
+                if !for_orientation || (*lanes == 1 && *backlog == 0) {
+                    cells.push(Cell { lanes: *lanes, backlog: *backlog, batch: *batch });
+                }
+            }
+        }
+    }
+    cells
+}
+
+/// All ways through a cell take turns, so that a busy minute of the machine hits all alike.
+async fn measure_cell(
+    world: &World,
+    cli: &Cli,
+    cell: Cell,
+    filled: &mut Option<(i64, i64)>,
+) -> anyhow::Result<BTreeMap<Way, Vec<Ran>>> {
+    let mut ways = Vec::new();
+    if cli.variant.contains(&Variant::Floor) {
+        ways.extend(cli.clients.iter().map(|clients| Way::Floor(*clients)));
+    }
+    if cli.variant.contains(&Variant::Free) {
+        ways.push(Way::Runner("-1"));
+    }
+    if cli.variant.contains(&Variant::Finite) {
+        ways.push(Way::Runner(FAR_ABOVE));
+    }
+    let mut measured: BTreeMap<Way, Vec<Ran>> = BTreeMap::new();
+    // A deep backlog stays from batch size to batch size; what was taken from it is put back before each run.
+    if *filled != Some((cell.lanes, cell.backlog)) {
+        fill::clear(&world.pool).await?;
+        *filled = Some((cell.lanes, cell.backlog));
+        if cell.backlog > 0 {
+            // Pages that were just written are touched for the first time; that is nobody's daily life.
+            once(world, cli, cell, ways[0]).await?;
+        }
+    }
+    for _ in 0..cli.rounds() {
+        for way in &ways {
+            if cell.backlog == 0 {
+                fill::clear(&world.pool).await?;
+            }
+            let ran = once(world, cli, cell, *way).await?;
+            measured.entry(*way).or_default().push(ran);
+        }
+    }
+    Ok(measured)
+}
+
+async fn once(world: &World, cli: &Cli, cell: Cell, way: Way) -> anyhow::Result<Ran> {
+    let (warm, measured) = size(cell.batch, cli.full);
+    // What finding so many lanes costs at first belongs to the warming up.
+    let found = if cell.batch >= 100 { cell.lanes as u64 } else { 0 };
+    let (warm, measured) = (warm.max(found), measured.max(found));
+    // The end of a drain, where claims come back short, is not what is measured; and each lane has at least one job.
+    let total = (warm + measured + measured / 4 + 4 * cell.batch as u64) as i64;
+    let wanted = total.max(cell.lanes * 5 / 4) + cell.backlog;
+    let group = Group { throttle: THROTTLE, name: "", lanes: cell.lanes };
+    let missing = wanted - fill::waiting(&world.pool).await?;
+    fill::add(&world.pool, group, missing.max(0)).await?;
+    fill::settle(&world.pool).await?;
+    let drainer = match way {
+        Way::Floor(clients) => Drainer::Floor { clients, group: "" },
+        Way::Runner(rps) => {
+            world.knobs(THROTTLE, &[("rps", rps)]).await?;
+            Drainer::Runner { processes: 1 }
+        }
+    };
+    let patience = Duration::from_secs(if cli.full { 300 } else { 60 });
+    if cli.statements {
+        statements::reset(&world.pool).await?;
+    }
+    // Each of the bare loop's clients holds a batch; the runner claims whatever has room, which comes to nearly its concurrency.
+    let batch = if let Way::Runner(_) = way { cell.batch * cli.in_flight } else { cell.batch };
+    let ran = run(world, Run { drainer, batch, warm, measured, parts: 1, patience }).await;
+    if cli.verbose || cli.statements {
+        match &ran {
+            Ok(ran) => eprintln!(
+                "{cell:?} {way:?} {:.0}/s {:.0}/cpu-s first {:.3} s",
+                ran.whole.per_s(),
+                ran.whole.per_both_s(),
+                ran.first_s
+            ),
+            Err(error) => eprintln!("{cell:?} {way:?} {error:#}"),
+        }
+    }
+    let ran = ran?;
+    if cli.statements {
+        // The books also hold what ran before and after the measured stretch, so they are divided by all jobs of the run.
+        let ended: i64 = sqlx::query_scalar("select count(*) from flyball.attempt").fetch_one(&world.pool).await?;
+        statements::tell(&world.pool, ended as f64).await?;
+    }
+    Ok(ran)
+}
+
+/// The floor is the number of clients that was fastest.
+fn best_floor(measured: &BTreeMap<Way, Vec<Ran>>) -> Option<Medians> {
+    let floors = measured.iter().filter(|(way, _)| matches!(way, Way::Floor(_)));
+    floors.map(|(_, rounds)| Medians::of(rounds)).max_by(|a, b| a.per_s.total_cmp(&b.per_s))
+}
+
+/// What lanes and backlogs cost.
+fn compare(report: Report, seen: &BTreeMap<(Cell, Way), Medians>) {
+    let table = report.table("what many lanes and deep backlogs cost", &["of the same batch and way", "wall", "cpu of both"]);
+    let line = |label: String, one: &Medians, base: &Medians, goal: f64, batch: usize| {
+        let cell = |value: f64| if batch >= GOAL_BATCH { against(value, goal, true) } else { ratio(value) };
+        table.row([label, cell(one.per_s / base.per_s), cell(one.per_both_s / base.per_both_s)]);
+    };
+    for ((cell, way), medians) in seen.iter().filter(|((_, way), _)| matches!(way, Way::Runner(_) | Way::Floor(2))) {
+        let name = match way {
+            Way::Floor(clients) => format!("floor x{clients}"),
+            Way::Runner("-1") => "runner free".to_owned(),
+            Way::Runner(_) => "runner finite".to_owned(),
+        };
+        if cell.lanes > 1
+            && let Some(base) = seen.get(&(Cell { lanes: 1, ..*cell }, *way))
+        {
+            let label =
+                format!("{} lanes / 1, {} waiting, {}: {name}", count(cell.lanes as f64), count(cell.backlog as f64), cell.batch);
+            line(label, medians, base, GOAL_OF_LANES, cell.batch);
+        }
+        if cell.backlog > 0
+            && let Some(base) = seen.get(&(Cell { backlog: 0, ..*cell }, *way))
+        {
+            let label = format!(
+                "{} waiting / none, {} lanes, {}: {name}",
+                count(cell.backlog as f64),
+                count(cell.lanes as f64),
+                cell.batch
+            );
+            line(label, medians, base, GOAL_OF_BACKLOG, cell.batch);
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! What the queue can do, measured on private servers that this program starts itself: `make bench-queue`.
+//!
+//! Every figure is the median of several rounds in one run. Machines are shared and noisy: compare lines of one run with each
+//! other, not with those of another day, and where the wall clock and the CPU-seconds disagree, believe the CPU-seconds.
+
+mod acquire;
+mod blocked;
+mod child;
+mod cpu;
+mod drain;
+mod enqueue;
+mod fill;
+mod lists;
+mod machine;
+mod memory;
+mod pinned;
+mod processes;
+mod report;
+mod run;
+mod statements;
+mod trickle;
+mod world;
+
+use std::path::{Path, PathBuf};
+
+use clap::{Parser, Subcommand, ValueEnum};
+use futures_util::FutureExt;
+
+use report::Report;
+use world::World;
+
+/// Measures the queue on private servers.
+#[derive(Parser, Debug)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Hidden>,
+    /// The long form: 100,000 lanes and five million jobs waiting; takes an hour or so
+    #[arg(long)]
+    full: bool,
+    /// Only these cases, separated by commas
+    #[arg(long, value_delimiter = ',', value_enum)]
+    only: Vec<Case>,
+    /// Rounds of which the median is taken; 3, or 5 in the long form
+    #[arg(long)]
+    rounds: Option<usize>,
+    /// Print markdown
+    #[arg(long)]
+    markdown: bool,
+    /// Where the servers' data go; a new directory below the system's temporary one
+    #[arg(long)]
+    dir: Option<PathBuf>,
+    /// Case drain: jobs per claim
+    #[arg(long, value_delimiter = ',')]
+    batch: Option<Vec<usize>>,
+    /// Case drain: how many lanes
+    #[arg(long, value_delimiter = ',')]
+    lanes: Option<Vec<i64>>,
+    /// Case drain: jobs that wait behind those that are measured
+    #[arg(long, value_delimiter = ',')]
+    backlog: Option<Vec<i64>>,
+    /// Case drain: clients of the bare loop
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 4])]
+    clients: Vec<usize>,
+    /// Case drain: what drains
+    #[arg(long, value_delimiter = ',', value_enum, default_values_t = [Variant::Floor, Variant::Free, Variant::Finite])]
+    variant: Vec<Variant>,
+    /// Case drain: the runner may run so many batches' jobs at once
+    #[arg(long, default_value_t = 1)]
+    in_flight: usize,
+    /// Cases drain and pinned: tell after every round which statements took how long
+    #[arg(long)]
+    statements: bool,
+    /// Tell every round on standard error
+    #[arg(long)]
+    verbose: bool,
+    /// Given by cargo, means nothing
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+#[derive(Subcommand, Debug)]
+enum Hidden {
+    /// A process that drains; started by this program itself
+    #[command(hide = true)]
+    Child(child::ChildArgs),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
+enum Case {
+    /// The bare statements and the runner, for batches, lanes and backlogs
+    Drain,
+    /// Single and bulk enqueue beside bare inserts
+    Enqueue,
+    /// How soon a job starts on an idle system
+    Trickle,
+    /// Lanes that run beside lanes that are paused or slow
+    Blocked,
+    /// A drain beside a forgotten reader
+    Pinned,
+    /// One, two and four worker processes
+    Processes,
+    /// Memory of a worker process
+    Memory,
+    /// Lists and depths over HTTP
+    Lists,
+    /// What one ask for tokens costs
+    Acquire,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
+enum Variant {
+    /// The bare statements
+    Floor,
+    /// The runner with an unlimited throttle
+    Free,
+    /// The runner with a finite rate that it never reaches
+    Finite,
+}
+
+impl Cli {
+    fn rounds(&self) -> usize {
+        self.rounds.unwrap_or(if self.full { 5 } else { 3 }).max(1)
+    }
+}
+
+fn main() -> anyhow::Result<()> {
+    let cli = Cli::parse();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    match cli.command {
+        Some(Hidden::Child(args)) => runtime.block_on(child::run(args)),
+        None => {
+            let (dir, _kept) = match &cli.dir {
+                Some(dir) => {
+                    std::fs::create_dir_all(dir)?;
+                    (dir.clone(), None)
+                }
+                None => {
+                    let dir = tempfile::tempdir()?;
+                    (dir.path().to_path_buf(), Some(dir))
+                }
+            };
+            runtime.block_on(async {
+                let world = World::start(&dir, cli.statements).await?;
+                let report = Report { markdown: cli.markdown };
+                machine::describe(report, &world.queue, &dir).await?;
+                measure(&world, &cli, report, &dir).await;
+                machine::load(report);
+                Ok(())
+            })
+        }
+    }
+}
+
+/// Runs the cases; one that fails does not keep the others from being run.
+async fn measure(world: &World, cli: &Cli, report: Report, dir: &Path) {
+    for case in Case::value_variants() {
+        if !cli.only.is_empty() && !cli.only.contains(case) {
+            continue;
+        }
+        let measuring = async {
+            match case {
+                Case::Drain => drain::measure(world, cli, report).await,
+                Case::Enqueue => enqueue::measure(world, cli, report).await,
+                Case::Trickle => trickle::measure(world, cli, report).await,
+                Case::Blocked => blocked::measure(world, cli, report).await,
+                Case::Pinned => pinned::measure(world, cli, report).await,
+                Case::Processes => processes::measure(world, cli, report).await,
+                Case::Memory => memory::measure(world, cli, report).await,
+                Case::Lists => lists::measure(world, cli, report, dir).await,
+                Case::Acquire => acquire::measure(world, cli, report).await,
+            }
+        };
+        match std::panic::AssertUnwindSafe(measuring).catch_unwind().await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => report.say(&format!("case {case:?} failed: {error:#}")),
+            Err(_) => report.say(&format!("case {case:?} failed: it panicked")),
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! One measured run: processes that drain the queue, and what was spent between two marks.
+
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::process::{Child, Command};
+
+use crate::cpu::{Cpu, resident_mib};
+use crate::world::World;
+
+/// How often the driver looks at the counts.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+
+/// What drains the queue.
+#[derive(Clone, Copy, Debug)]
+pub enum Drainer<'a> {
+    /// Bare statements by so many clients in one process, claiming from the lanes of a group.
+    Floor {
+        /// Concurrent clients.
+        clients: usize,
+        /// The group of lanes.
+        group: &'a str,
+    },
+    /// So many worker processes.
+    Runner {
+        /// Processes.
+        processes: usize,
+    },
+}
+
+/// A run to be measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Run<'a> {
+    /// What drains.
+    pub drainer: Drainer<'a>,
+    /// Jobs per claim; four times as many may run at once.
+    pub batch: usize,
+    /// Jobs done before measuring begins.
+    pub warm: u64,
+    /// Jobs that are measured.
+    pub measured: u64,
+    /// Into how many equal parts the measured jobs are cut.
+    pub parts: u64,
+    /// Give up after this.
+    pub patience: Duration,
+}
+
+/// What a stretch of a run came to.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stretch {
+    /// Jobs that ended.
+    pub jobs: f64,
+    /// Seconds that passed.
+    pub wall_s: f64,
+    /// What was spent.
+    pub cpu: Cpu,
+}
+
+impl Stretch {
+    /// Jobs per second of the wall clock.
+    pub fn per_s(&self) -> f64 {
+        self.jobs / self.wall_s
+    }
+
+    /// Jobs per CPU-second of Postgres.
+    pub fn per_postgres_s(&self) -> f64 {
+        self.jobs / self.cpu.postgres_s
+    }
+
+    /// Jobs per CPU-second of the draining processes.
+    pub fn per_flyball_s(&self) -> f64 {
+        self.jobs / self.cpu.flyball_s
+    }
+
+    /// Jobs per CPU-second of Postgres and the draining processes together.
+    pub fn per_both_s(&self) -> f64 {
+        self.jobs / (self.cpu.postgres_s + self.cpu.flyball_s)
+    }
+
+    /// Jobs per CPU-second of Redis.
+    pub fn per_redis_s(&self) -> f64 {
+        self.jobs / self.cpu.redis_s
+    }
+}
+
+/// What a whole run came to.
+#[derive(Clone, Debug)]
+pub struct Ran {
+    /// The measured stretch.
+    pub whole: Stretch,
+    /// Its parts.
+    pub parts: Vec<Stretch>,
+    /// Most memory that any draining process held, in MiB.
+    pub peak_mib: f64,
+    /// What it held at the end of the measured stretch, in MiB.
+    pub resident_mib: f64,
+    /// Seconds from the word to go until the first job was done.
+    pub first_s: f64,
+}
+
+/// A draining process.
+struct Drain {
+    child: Child,
+    pid: u32,
+    ready: Arc<AtomicBool>,
+    done: Arc<AtomicU64>,
+}
+
+impl Drain {
+    fn start(world: &World, batch: usize, drainer: Drainer<'_>) -> anyhow::Result<Self> {
+        let (clients, group) = match drainer {
+            Drainer::Floor { clients, group } => (clients, group),
+            Drainer::Runner { .. } => (0, ""),
+        };
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg("child").args(["--batch", &batch.to_string(), "--clients", &clients.to_string(), "--group", group]);
+        command.args(["--database-url", &world.database_url, "--redis-url", &world.redis_url]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true).spawn()?;
+        let pid = child.id().context("the draining process ended at once")?;
+        let stdout = child.stdout.take().context("the draining process has no standard output")?;
+        let (ready, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (is_ready, counted) = (ready.clone(), done.clone());
+        tokio::spawn(async move {
+            let mut lines = BufReader::new(stdout).lines();
+            while let Ok(Some(line)) = lines.next_line().await {
+                match line.strip_prefix("n ").and_then(|count| count.parse().ok()) {
+                    Some(count) => counted.store(count, Ordering::Relaxed),
+                    None => is_ready.store(true, Ordering::Relaxed),
+                }
+            }
+        });
+        Ok(Self { child, pid, ready, done })
+    }
+
+    async fn go(&mut self) -> anyhow::Result<()> {
+        let stdin = self.child.stdin.as_mut().context("the draining process has no standard input")?;
+        stdin.write_all(b"go\n").await?;
+        Ok(stdin.flush().await?)
+    }
+
+    /// Closes its standard input and waits until it has stopped in order.
+    async fn stop(mut self) -> anyhow::Result<()> {
+        drop(self.child.stdin.take());
+        let status =
+            tokio::time::timeout(Duration::from_secs(60), self.child.wait()).await.context("did not stop within 60 s")??;
+        if !status.success() {
+            bail!("the draining process ended with {status}");
+        }
+        Ok(())
+    }
+}
+
+/// A moment of a run.
+struct Mark {
+    at: Instant,
+    cpu: Cpu,
+    jobs: f64,
+}
+
+fn between(from: &Mark, to: &Mark) -> Stretch {
+    Stretch { jobs: to.jobs - from.jobs, wall_s: (to.at - from.at).as_secs_f64(), cpu: to.cpu - from.cpu }
+}
+
+/// Runs, measures, stops.
+pub async fn run(world: &World, what: Run<'_>) -> anyhow::Result<Ran> {
+    let processes = match what.drainer {
+        Drainer::Floor { .. } => 1,
+        Drainer::Runner { processes } => processes,
+    };
+    let drains: anyhow::Result<Vec<Drain>> = (0..processes).map(|_| Drain::start(world, what.batch, what.drainer)).collect();
+    let mut drains = drains?;
+    let deadline = Instant::now() + what.patience;
+    until(deadline, "ready", &mut drains, |drains| drains.iter().all(|one| one.ready.load(Ordering::Relaxed))).await?;
+    let begun = Instant::now();
+    for one in &mut drains {
+        one.go().await?;
+    }
+    until(deadline, "first job", &mut drains, |drains| total(drains) > 0).await?;
+    let first_s = begun.elapsed().as_secs_f64();
+    let pids: Vec<u32> = drains.iter().map(|one| one.pid).collect();
+    let mut marks = Vec::new();
+    for part in 0..=what.parts {
+        let wanted = what.warm + what.measured * part / what.parts;
+        until(deadline, &format!("{wanted} jobs"), &mut drains, |drains| total(drains) >= wanted).await?;
+        marks.push(mark(world, &pids, &drains, what.parts == 1).await?);
+    }
+    let memory: Vec<(f64, f64)> = pids.iter().map(|pid| resident_mib(*pid)).collect();
+    for one in drains {
+        one.stop().await?;
+    }
+    Ok(Ran {
+        whole: between(&marks[0], &marks[marks.len() - 1]),
+        parts: marks.windows(2).map(|pair| between(&pair[0], &pair[1])).collect(),
+        peak_mib: memory.iter().map(|(peak, _)| *peak).fold(0.0, f64::max),
+        resident_mib: memory.iter().map(|(_, now)| *now).fold(0.0, f64::max),
+        first_s,
+    })
+}
+
+/// What was done counts only when its end has been written, so the history is counted where it is short enough for that to
+/// cost nothing; on a long drain the handlers' own count is close enough.
+async fn mark(world: &World, pids: &[u32], drains: &[Drain], exact: bool) -> anyhow::Result<Mark> {
+    let (at, cpu, handled) = (Instant::now(), world.servers.spent(pids), total(drains));
+    let jobs = if exact {
+        let ended: i64 = sqlx::query_scalar("select count(*) from flyball.attempt").fetch_one(&world.pool).await?;
+        ended as f64
+    } else {
+        handled as f64
+    };
+    Ok(Mark { at, cpu, jobs })
+}
+
+fn total(drains: &[Drain]) -> u64 {
+    drains.iter().map(|one| one.done.load(Ordering::Relaxed)).sum()
+}
+
+async fn until(deadline: Instant, what: &str, drains: &mut [Drain], reached: impl Fn(&[Drain]) -> bool) -> anyhow::Result<()> {
+    while !reached(drains) {
+        if Instant::now() > deadline {
+            bail!("stalled: {} jobs done, still waiting for: {what}", total(drains));
+        }
+        for one in drains.iter_mut() {
+            if let Some(status) = one.child.try_wait()? {
+                bail!("a draining process ended with {status} after {} jobs", total(drains));
+            }
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+    Ok(())
+}

@@ -1,0 +1,31 @@
+//! A runner inside a program of your own, with a schedule: `cargo run --example program`.
+
+use flyball::Runner;
+use flyball::cron::NewSchedule;
+use flyball::jobs::{Context, Fault, NewJob};
+use serde_json::json;
+
+#[derive(serde::Deserialize)]
+struct Report {
+    of: String,
+}
+
+async fn report(report: Report, context: Context) -> Result<(), Fault> {
+    println!("the report of {}, attempt {}", report.of, context.job.attempt);
+    Ok(())
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let every_minute = NewSchedule::new("reports", "* * * * *", NewJob::new("report", json!({"of": "the last minute"})));
+    let runner = Runner::builder()
+        .database_url(std::env::var("DATABASE_URL")?)
+        .redis_url(std::env::var("REDIS_URL")?)
+        .kind("report", report)
+        .throttle("default", [("rps", json!(10))])
+        .cron(every_minute)
+        .concurrency(16)
+        .build()
+        .await?;
+    runner.run_until(tokio::signal::ctrl_c()).await
+}

@@ -1,0 +1,840 @@
+-- Chapter 4: what people do to jobs that exist. Functions about one job run with the rights of the schema's owner, so that a
+-- role may be given one of them by a single grant; functions about many jobs are the owner's own. Nobody else may call any.
+--
+-- Whatever walks over many rows looks at a bounded number of them and answers where to go on, so that no call holds locks for
+-- long and none becomes dearer with the size of the queue.
+
+-- A lane's scheduled jobs, for those who empty a lane.
+create index scheduled_lane on flyball.scheduled (lane_id, job_id);
+
+-- The lanes of a throttle in the order of their keys.
+create index lane_throttle on flyball.lane (throttle, key);
+
+-- === Words ===========================================================================================================
+
+-- Who acts: the owner of the schema may sign for others, as the server does; everybody else signs with the name of the login.
+create function flyball.signed(by text) returns text
+language sql stable
+return left(case when session_user = current_user then coalesce(nullif(by, ''), session_user::text) else session_user::text end, 200);
+
+create function flyball.refuse(what text, field text, message text) returns void
+language plpgsql as $$
+begin
+    raise exception using
+        errcode = '22023',
+        column = field,
+        message = format('%s: %s: %s', what, field, message),
+        hint = 'Nothing was changed.';
+end $$;
+
+-- One line of the audit log for one operation, however many batches it takes: the numbers of a later batch are added to it.
+create function flyball.note(operation bigint, who text, action text, subject text, before jsonb, after jsonb, why text)
+returns bigint
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    noted bigint;
+begin
+    update flyball.audit a
+    set after = (
+        select jsonb_object_agg(n.key, case jsonb_typeof(n.value)
+            when 'number' then to_jsonb((n.value)::numeric + coalesce((a.after -> n.key)::numeric, 0)) else n.value end)
+        from jsonb_each(note.after) n
+    )
+    where a.id = note.operation and a.action = note.action and a.who = note.who
+    returning a.id into noted;
+    if noted is null then
+        insert into flyball.audit (who, action, subject, before, after, why)
+        values (note.who, note.action, note.subject, note.before, note.after, left(coalesce(note.why, ''), 1000))
+        returning id into noted;
+    end if;
+    return noted;
+end $$;
+
+-- What is wrong with the name of a lane, as for enqueue; or nothing.
+create function flyball.check_lane(what text, throttle text, key text) returns void
+language plpgsql as $$
+begin
+    if check_lane.throttle is null or check_lane.throttle !~ '^[A-Za-z0-9._/:{}-]+$' or octet_length(check_lane.throttle) > 128 then
+        perform flyball.refuse(what, 'throttle', format('%s is not a throttle''s name; use 1 to 128 letters, digits or any of . _ - / : { }',
+            coalesce(to_json(left(check_lane.throttle, 64))::text, 'null')));
+    elsif check_lane.key is null then
+        perform flyball.refuse(what, 'key', 'must not be null; '''' is the lane of jobs without a key');
+    elsif octet_length(check_lane.key) > 512 then
+        perform flyball.refuse(what, 'key', format('is %s bytes long; at most 512 are allowed', octet_length(check_lane.key)));
+    end if;
+end $$;
+
+-- === One job =========================================================================================================
+
+-- Where a job stands; null if there is no such job (any more). A job is in one table at a time, and nowhere once it has ended.
+create function flyball.job_state(job_id bigint) returns text
+language sql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+    select case
+        when exists (select from flyball.lease l where l.job_id = j.id) then 'running'
+        when exists (select from flyball.ready r where r.lane_id = j.lane_id and r.priority = j.priority and r.job_id = j.id) then 'ready'
+        when exists (select from flyball.scheduled s where s.job_id = j.id and s.retry) then 'retryable'
+        when exists (select from flyball.scheduled s where s.job_id = j.id) then 'scheduled'
+        when exists (select from flyball.dead d where d.job_id = j.id) then 'dead'
+        when (select a.outcome from flyball.attempt a where a.job_id = j.id order by a.finished_at desc limit 1) = 'cancelled' then 'cancelled'
+        else 'completed' end
+    from flyball.job j
+    where j.id = job_state.job_id
+$$;
+
+-- Cancels a waiting job at once and asks a running one to stop. Answers 'cancelled', 'requested', 'already completed' (or
+-- cancelled, or dead), or 'not found'.
+create function flyball.cancel(job_id bigint, by text default null, why text default '') returns text
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+#variable_conflict use_column
+declare
+    seen  record;
+    state text;
+begin
+    -- A job may be claimed or come back between two looks, so look again before saying that it ended.
+    for i in 1..20 loop
+        with named as (
+            select j.id, j.lane_id, j.priority from flyball.job j where j.id = cancel.job_id
+        ),
+        was_ready as (
+            -- By values and not by a join, which the planner may turn round when it believes that nothing waits.
+            delete from flyball.ready r
+            where r.lane_id = (select n.lane_id from named n) and r.priority = (select n.priority from named n)
+                and r.job_id = cancel.job_id
+            returning r.job_id, r.attempt
+        ),
+        was_scheduled as (
+            delete from flyball.scheduled s where s.job_id = cancel.job_id
+            returning s.job_id, s.attempt
+        ),
+        waiting as (
+            select * from was_ready union all select * from was_scheduled
+        ),
+        history as (
+            insert into flyball.attempt (job_id, attempt, outcome)
+            select w.job_id, w.attempt, 'cancelled' from waiting w
+        ),
+        freed as (
+            -- A key that a producer holds just then passes to its job; waiting for it here could end in a deadlock.
+            delete from flyball.uniq
+            where digest = any(array(
+                select u.digest from flyball.uniq u
+                where u.expires_at is null and u.job_id = any(array(select w.job_id from waiting w))
+                for update skip locked
+            ))
+        ),
+        marked as (
+            insert into flyball.cancel (job_id)
+            select l.job_id from flyball.lease l where l.job_id = cancel.job_id
+            on conflict on constraint cancel_pkey do update set requested_at = flyball.cancel.requested_at
+            returning flyball.cancel.job_id
+        )
+        select exists (select from named) as found, exists (select from waiting) as cancelled, exists (select from marked) as requested
+        into seen;
+
+        if seen.cancelled or seen.requested then
+            perform flyball.note(null, flyball.signed(by), 'job.cancel', cancel.job_id::text, null,
+                jsonb_build_object('state', case when seen.cancelled then 'cancelled' else 'asked to stop' end), why);
+            return case when seen.cancelled then 'cancelled' else 'requested' end;
+        elsif not seen.found then
+            return 'not found';
+        end if;
+        state := flyball.job_state(cancel.job_id);
+        if state in ('completed', 'cancelled', 'dead') then
+            return 'already ' || state;
+        end if;
+    end loop;
+    raise exception using errcode = '40001', message = format('cancel: job %s moves faster than it can be caught; try again', job_id);
+end $$;
+
+-- A job that died gave its unique key back. These dead jobs are to run again: takes their keys as far as nobody has them now, and
+-- answers the jobs that hold theirs until they end. Of several with one key the newest gets it. A key with a time of its own
+-- (unique_for) does not end with its job and does not begin again with it either.
+create function flyball.hold_keys(jobs bigint[]) returns bigint[]
+language plpgsql volatile set enable_seqscan = off as $$
+declare
+    ids     bigint[];
+    digests bytea[];
+begin
+    select array_agg(w.id order by w.digest), array_agg(w.digest order by w.digest) into ids, digests
+    from (
+        select distinct on (j.unique_key) j.id, j.unique_key as digest
+        from unnest(jobs) as d(id)
+        cross join lateral (select * from flyball.job where job.id = d.id limit 1) j
+        where j.unique_key is not null and j.unique_until is null
+        order by j.unique_key, j.id desc
+    ) w;
+    if ids is null then
+        return '{}';
+    end if;
+    delete from flyball.uniq
+    where digest = any(array(
+        select u.digest from flyball.uniq u where u.digest = any(digests) and u.expires_at <= now() for update skip locked
+    ));
+    -- As with a second producer, this waits for a first one who has not committed; in the order in which all take many keys.
+    insert into flyball.uniq (digest, job_id) select unnest(digests), unnest(ids) on conflict do nothing;
+    return array(select u.job_id from flyball.uniq u where u.digest = any(digests) and u.job_id = any(ids) and u.expires_at is null);
+end $$;
+
+-- Makes a dead, retryable or scheduled job ready now. A dead one starts over with all its attempts unless they are kept, and takes
+-- its unique key again; if another job holds the key meanwhile, it is ready without.
+-- Answers 'ready', 'already ready' (or completed, or cancelled), 'still running', or 'not found'.
+create function flyball.retry(job_id bigint, keep_attempts boolean default false, by text default null, why text default '')
+returns text
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+#variable_conflict use_column
+declare
+    lane  bigint;
+    state text;
+begin
+    for i in 1..20 loop
+        with was_dead as (
+            delete from flyball.dead d where d.job_id = retry.job_id
+            returning d.lane_id, d.priority, d.job_id, case when coalesce(keep_attempts, false) then d.attempt else 0 end as attempt, d.cost
+        ),
+        was_scheduled as (
+            delete from flyball.scheduled s where s.job_id = retry.job_id
+            returning s.lane_id, s.priority, s.job_id, s.attempt, s.cost, s.holds_unique
+        ),
+        again as (
+            insert into flyball.ready (lane_id, priority, job_id, attempt, cost, holds_unique)
+            select d.*, d.job_id = any(flyball.hold_keys(array[d.job_id])) from was_dead d
+            union all
+            select * from was_scheduled
+            on conflict do nothing
+            returning flyball.ready.lane_id
+        )
+        select a.lane_id into lane from again a;
+
+        if lane is not null then
+            perform flyball.note(null, flyball.signed(by), 'job.retry', retry.job_id::text, null, null, why);
+            perform pg_notify('flyball', lane::text);
+            return 'ready';
+        end if;
+        state := flyball.job_state(retry.job_id);
+        if state is null then
+            return 'not found';
+        elsif state = 'running' then
+            return 'still running';
+        elsif state in ('ready', 'completed', 'cancelled') then
+            return 'already ' || state;
+        end if;
+    end loop;
+    raise exception using errcode = '40001', message = format('retry: job %s moves faster than it can be caught; try again', job_id);
+end $$;
+
+-- Lets a waiting job wait until a time. Answers 'scheduled', 'still running', 'already completed' (or cancelled, or dead), or
+-- 'not found'.
+create function flyball.reschedule(job_id bigint, run_at timestamptz, by text default null, why text default '') returns text
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+#variable_conflict use_column
+declare
+    moved boolean;
+    state text;
+begin
+    if reschedule.run_at is null or reschedule.run_at < timestamptz '1970-01-01 00:00:00Z' or reschedule.run_at > now() + interval '3660 days' then
+        perform flyball.refuse('reschedule', 'run_at',
+            format('is %s; allowed are times from 1970 (at once) to ten years from now', coalesce(reschedule.run_at::text, 'null')));
+    end if;
+    for i in 1..20 loop
+        with named as (
+            select j.id, j.lane_id, j.priority from flyball.job j where j.id = reschedule.job_id
+        ),
+        was_ready as (
+            delete from flyball.ready r
+            where r.lane_id = (select n.lane_id from named n) and r.priority = (select n.priority from named n)
+                and r.job_id = reschedule.job_id
+            returning r.job_id, r.lane_id, r.priority, r.attempt, r.cost, r.holds_unique
+        ),
+        later as (
+            insert into flyball.scheduled (job_id, run_at, lane_id, priority, attempt, cost, retry, holds_unique)
+            select w.job_id, reschedule.run_at, w.lane_id, w.priority, w.attempt, w.cost, false, w.holds_unique from was_ready w
+            on conflict do nothing
+            returning flyball.scheduled.job_id
+        ),
+        turned as (
+            update flyball.scheduled s set run_at = reschedule.run_at, retry = false where s.job_id = reschedule.job_id
+            returning s.job_id
+        )
+        select exists (select from later) or exists (select from turned) into moved;
+
+        if moved then
+            perform flyball.note(null, flyball.signed(by), 'job.reschedule', reschedule.job_id::text, null,
+                jsonb_build_object('run_at', reschedule.run_at), why);
+            return 'scheduled';
+        end if;
+        state := flyball.job_state(reschedule.job_id);
+        if state is null then
+            return 'not found';
+        elsif state = 'running' then
+            return 'still running';
+        elsif state in ('completed', 'cancelled', 'dead') then
+            return 'already ' || state;
+        end if;
+    end loop;
+    raise exception using errcode = '40001', message = format('reschedule: job %s moves faster than it can be caught; try again', job_id);
+end $$;
+
+-- Gives a dead job up for good: it ends as cancelled. Answers 'cancelled', 'already completed' (or cancelled), 'still running'
+-- (or ready, scheduled, retryable), or 'not found'.
+create function flyball.discard(job_id bigint, by text default null, why text default '') returns text
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+#variable_conflict use_column
+declare
+    gone  boolean;
+    state text;
+begin
+    for i in 1..20 loop
+        with was_dead as (
+            delete from flyball.dead d where d.job_id = discard.job_id
+            returning d.job_id, d.attempt
+        ),
+        history as (
+            insert into flyball.attempt (job_id, attempt, outcome)
+            select w.job_id, w.attempt, 'cancelled' from was_dead w
+        )
+        select exists (select from was_dead) into gone;
+
+        if gone then
+            perform flyball.note(null, flyball.signed(by), 'job.discard', discard.job_id::text, null, null, why);
+            return 'cancelled';
+        end if;
+        state := flyball.job_state(discard.job_id);
+        if state is null then
+            return 'not found';
+        elsif state in ('completed', 'cancelled') then
+            return 'already ' || state;
+        elsif state <> 'dead' then
+            return 'still ' || state;
+        end if;
+    end loop;
+    raise exception using errcode = '40001', message = format('discard: job %s moves faster than it can be caught; try again', job_id);
+end $$;
+
+-- === Many jobs =======================================================================================================
+
+-- Refuses what no walk can work with.
+create function flyball.check_walk(what text, max_jobs int, start text, shape text, low timestamptz, high timestamptz, low_name text, high_name text)
+returns void
+language plpgsql as $$
+begin
+    if max_jobs is null or max_jobs not between 1 and 10000 then
+        perform flyball.refuse(what, 'max_jobs', format('is %s; allowed are 1 to 10000: call again for more', coalesce(max_jobs::text, 'null')));
+    elsif start !~ shape then
+        perform flyball.refuse(what, 'start', format('%s is not a place to go on from; give what "next" answered, or null to begin',
+            to_json(left(start, 60))));
+    elsif split_part(start, '/', 2) ~ '^-?[0-9]+$'
+        and split_part(start, '/', 2)::numeric not between -9223372036854775808 and 9223372036854775807 then
+        perform flyball.refuse(what, 'start', format('%s names no lane; give what "next" answered, or null to begin', to_json(left(start, 60))));
+    elsif low >= high then
+        perform flyball.refuse(what, low_name, format('is %s, which is not before %s, %s', low, high_name, high));
+    end if;
+end $$;
+
+-- The walk behind cancel_jobs and purge_lane: ready jobs in the order of their lanes, then scheduled ones, then running ones.
+-- What is walked is materialized in the order of an index, and a lateral with a limit is run once per row and in that order: so
+-- `matched` stops at its limit without sorting, and its last row is where the next call goes on.
+create function flyball.cancel_walk(
+    what text, action text, subject text, kind text, throttle text, key text, states text[],
+    created_after timestamptz, created_before timestamptz, max_jobs int, dry_run boolean, start text, by text, why text,
+    out cancelled bigint, out requested bigint, out next text)
+language plpgsql volatile set enable_seqscan = off set jit = off as $$
+#variable_conflict use_column
+declare
+    -- Rows that one call looks at, so that it ends within a fraction of a second whatever the filter is.
+    walk_rows constant bigint := 10000;
+    shape     constant text := '^((ready/-?[0-9]{1,19}/[0-9]/[0-9]{1,18})|(scheduled/-?[0-9]{1,19}/[0-9]{1,18})|(running/[0-9]{1,18}))(#[0-9]{1,18})?$';
+    lane_low  bigint := -9223372036854775808;
+    lane_high bigint := 9223372036854775807;
+    id_low    bigint := 0;
+    id_high   bigint := 9007199254740992;
+    by_job    boolean;
+    phase     text := 'ready';
+    part      text[];
+    at_lane   bigint;
+    at_priority smallint := -1;
+    at_id     bigint := 0;
+    operation bigint;
+    rows_left bigint := walk_rows;
+    jobs_left bigint := max_jobs;
+    seen      record;
+begin
+    perform flyball.check_walk(what, max_jobs, start, shape, created_after, created_before, 'created_after', 'created_before');
+    cancelled := 0;
+    requested := 0;
+    if throttle is not null and key is not null then
+        lane_low := flyball.lane_of(throttle, key);
+        lane_high := lane_low;
+    end if;
+    by_job := kind is not null or created_after is not null or created_before is not null or (throttle is null) <> (key is null);
+    -- An id begins with its day.
+    if created_after > timestamptz '2020-01-01 00:00:00Z' then
+        id_low := least(flyball.day_of(least(created_after, timestamptz '2100-01-01 00:00:00Z')), 32000) << 38;
+    end if;
+    if created_before < timestamptz '2100-01-01 00:00:00Z' then
+        id_high := (greatest(flyball.day_of(greatest(created_before, timestamptz '2020-01-01 00:00:00Z')), 0) + 1) << 38;
+    end if;
+    at_lane := lane_low;
+    if start is not null then
+        operation := nullif(split_part(start, '#', 2), '')::bigint;
+        part := string_to_array(split_part(start, '#', 1), '/');
+        phase := part[1];
+        at_id := part[array_length(part, 1)]::bigint;
+        if phase <> 'running' then
+            at_lane := part[2]::bigint;
+        end if;
+        if phase = 'ready' then
+            at_priority := part[3]::smallint;
+        end if;
+        -- The place may be one of another walk: in front of the lane that is named, the walk begins with it.
+        if at_lane < lane_low then
+            at_lane := lane_low;
+            at_priority := -1;
+            at_id := 0;
+        end if;
+    end if;
+
+    loop
+        exit when phase is null or rows_left <= 0 or jobs_left <= 0;
+        if phase = 'ready' and 'ready' = any(states) then
+            with walk as materialized (
+                select r.ctid as tid, r.lane_id, r.priority, r.job_id, row_number() over () as place
+                from (
+                    select q.ctid, q.lane_id, q.priority, q.job_id
+                    from flyball.ready q
+                    where (q.lane_id, q.priority, q.job_id) > (at_lane, at_priority, at_id)
+                        and q.lane_id >= lane_low and q.lane_id <= lane_high
+                    order by q.lane_id, q.priority, q.job_id
+                    limit rows_left
+                ) r
+            ),
+            matched as materialized (
+                select w.*
+                from walk w
+                left join lateral (
+                    select j.kind, j.throttle, j.key, j.created_at from flyball.job j where by_job and j.id = w.job_id limit 1
+                ) j on true
+                where w.job_id >= id_low and w.job_id < id_high
+                    and (not by_job or ((cancel_walk.kind is null or j.kind = cancel_walk.kind)
+                        and (cancel_walk.throttle is null or j.throttle = cancel_walk.throttle)
+                        and (cancel_walk.key is null or j.key = cancel_walk.key)
+                        and (created_after is null or j.created_at >= created_after)
+                        and (created_before is null or j.created_at < created_before)))
+                limit jobs_left
+            ),
+            taken as (
+                delete from flyball.ready r
+                where not dry_run and r.ctid = any(array(select m.tid from matched m))
+                returning r.job_id, r.attempt, r.holds_unique
+            ),
+            history as (
+                insert into flyball.attempt (job_id, attempt, outcome)
+                select t.job_id, t.attempt, 'cancelled' from taken t
+            ),
+            freed as (
+                delete from flyball.uniq
+                where digest = any(array(
+                    select u.digest from flyball.uniq u
+                    where u.job_id = any(array(select t.job_id from taken t where t.holds_unique)) and u.expires_at is null
+                    for update skip locked
+                ))
+            )
+            select (select count(*) from walk) as walked, (select count(*) from matched) as matched, (select count(*) from taken) as taken,
+                last.lane_id, last.priority, last.job_id
+            from (select 1) one
+            left join lateral (
+                select w.lane_id, w.priority, w.job_id from walk w
+                where w.place <= case when (select count(*) from matched) = jobs_left then (select max(m.place) from matched m) else rows_left end
+                order by w.place desc limit 1
+            ) last on true
+            into seen;
+            cancelled := cancelled + case when dry_run then seen.matched else seen.taken end;
+            at_lane := seen.lane_id;
+            at_priority := seen.priority;
+        elsif phase = 'scheduled' and states && array['scheduled', 'retryable'] then
+            with walk as materialized (
+                select s.lane_id, s.job_id, s.retry, row_number() over () as place
+                from (
+                    select q.lane_id, q.job_id, q.retry
+                    from flyball.scheduled q
+                    where (q.lane_id, q.job_id) > (at_lane, at_id)
+                        and q.lane_id >= lane_low and q.lane_id <= lane_high
+                    order by q.lane_id, q.job_id
+                    limit rows_left
+                ) s
+            ),
+            matched as materialized (
+                select w.*
+                from walk w
+                left join lateral (
+                    select j.kind, j.throttle, j.key, j.created_at from flyball.job j where by_job and j.id = w.job_id limit 1
+                ) j on true
+                where w.job_id >= id_low and w.job_id < id_high and case when w.retry then 'retryable' else 'scheduled' end = any(states)
+                    and (not by_job or ((cancel_walk.kind is null or j.kind = cancel_walk.kind)
+                        and (cancel_walk.throttle is null or j.throttle = cancel_walk.throttle)
+                        and (cancel_walk.key is null or j.key = cancel_walk.key)
+                        and (created_after is null or j.created_at >= created_after)
+                        and (created_before is null or j.created_at < created_before)))
+                limit jobs_left
+            ),
+            taken as (
+                delete from flyball.scheduled s
+                where not dry_run and s.job_id = any(array(select m.job_id from matched m))
+                returning s.job_id, s.attempt, s.holds_unique
+            ),
+            history as (
+                insert into flyball.attempt (job_id, attempt, outcome)
+                select t.job_id, t.attempt, 'cancelled' from taken t
+            ),
+            freed as (
+                delete from flyball.uniq
+                where digest = any(array(
+                    select u.digest from flyball.uniq u
+                    where u.job_id = any(array(select t.job_id from taken t where t.holds_unique)) and u.expires_at is null
+                    for update skip locked
+                ))
+            )
+            select (select count(*) from walk) as walked, (select count(*) from matched) as matched, (select count(*) from taken) as taken,
+                last.lane_id, 0::smallint as priority, last.job_id
+            from (select 1) one
+            left join lateral (
+                select w.lane_id, w.job_id from walk w
+                where w.place <= case when (select count(*) from matched) = jobs_left then (select max(m.place) from matched m) else rows_left end
+                order by w.place desc limit 1
+            ) last on true
+            into seen;
+            cancelled := cancelled + case when dry_run then seen.matched else seen.taken end;
+            at_lane := seen.lane_id;
+        elsif phase = 'running' and 'running' = any(states) then
+            with walk as materialized (
+                select l.job_id, l.lane_id
+                from flyball.lease l
+                where l.job_id > at_id
+                order by l.job_id
+                limit rows_left
+            ),
+            matched as materialized (
+                select w.*
+                from walk w
+                left join lateral (
+                    select j.kind, j.throttle, j.key, j.created_at from flyball.job j where by_job and j.id = w.job_id limit 1
+                ) j on true
+                where w.job_id >= id_low and w.job_id < id_high and w.lane_id between lane_low and lane_high
+                    and (not by_job or ((cancel_walk.kind is null or j.kind = cancel_walk.kind)
+                        and (cancel_walk.throttle is null or j.throttle = cancel_walk.throttle)
+                        and (cancel_walk.key is null or j.key = cancel_walk.key)
+                        and (created_after is null or j.created_at >= created_after)
+                        and (created_before is null or j.created_at < created_before)))
+                limit jobs_left
+            ),
+            marked as (
+                insert into flyball.cancel (job_id)
+                select m.job_id from matched m where not dry_run
+                on conflict on constraint cancel_pkey do nothing
+            )
+            select (select count(*) from walk) as walked, (select count(*) from matched) as matched, 0::bigint as taken,
+                0::bigint as lane_id, 0::smallint as priority,
+                case when (select count(*) from matched) = jobs_left then (select max(m.job_id) from matched m)
+                    else (select max(w.job_id) from walk w) end as job_id
+            into seen;
+            requested := requested + seen.matched;
+        else
+            select 0::bigint as walked, 0::bigint as matched, 0::bigint as taken, null::bigint as lane_id, null::smallint as priority,
+                null::bigint as job_id into seen;
+        end if;
+
+        if seen.walked < rows_left and seen.matched < jobs_left then
+            phase := case phase when 'ready' then 'scheduled' when 'scheduled' then 'running' end;
+            at_lane := lane_low;
+            at_id := 0;
+        else
+            at_id := seen.job_id;
+        end if;
+        rows_left := rows_left - seen.walked;
+        jobs_left := jobs_left - seen.matched;
+    end loop;
+
+    if not dry_run and cancelled + requested > 0 then
+        operation := flyball.note(operation, flyball.signed(by), action, subject, null,
+            jsonb_build_object('cancelled', cancelled, 'requested', requested, 'filter', jsonb_strip_nulls(jsonb_build_object(
+                'kind', kind, 'throttle', throttle, 'key', key, 'states', to_jsonb(states), 'created_after', created_after,
+                'created_before', created_before))), why);
+    end if;
+    next := case phase
+        when 'ready' then format('ready/%s/%s/%s', at_lane, at_priority, at_id)
+        when 'scheduled' then format('scheduled/%s/%s', at_lane, at_id)
+        when 'running' then format('running/%s', at_id) end || coalesce('#' || operation, '');
+end $$;
+
+-- Cancels up to max_jobs jobs that the filter names: waiting ones at once, running ones are asked to stop. While `next` is not
+-- null there may be more: call again with `start` set to it. With dry_run nothing is changed and the numbers say what would be.
+create function flyball.cancel_jobs(
+    kind text default null, throttle text default null, key text default null, state text default null,
+    created_after timestamptz default null, created_before timestamptz default null,
+    max_jobs int default 1000, dry_run boolean default false, start text default null, by text default null, why text default '',
+    out cancelled bigint, out requested bigint, out next text)
+language plpgsql volatile as $$
+declare
+    known constant text[] := array['ready', 'scheduled', 'retryable', 'running'];
+begin
+    if coalesce(kind, throttle, key, state, created_after::text, created_before::text) is null then
+        perform flyball.refuse('cancel_jobs', 'state',
+            'is missing, as is every other filter; name at least one of kind, throttle, key, state, created_after, created_before');
+    elsif state <> all(known) then
+        perform flyball.refuse('cancel_jobs', 'state', format('%s is not a state that can be cancelled; allowed are %s',
+            to_json(left(state, 40)), array_to_string(known, ', ')));
+    end if;
+    select w.cancelled, w.requested, w.next into cancel_jobs.cancelled, cancel_jobs.requested, cancel_jobs.next
+    from flyball.cancel_walk('cancel_jobs', 'jobs.cancel', coalesce(throttle || coalesce('/' || nullif(key, ''), ''), kind, 'jobs'), kind, throttle, key,
+        case when state is null then known else array[state] end, created_after, created_before, max_jobs, coalesce(dry_run, false),
+        start, by, why) w;
+end $$;
+
+-- Cancels up to max_jobs waiting jobs of one lane, the oldest first; running ones go on. While `next` is not null there may be more.
+create function flyball.purge_lane(
+    throttle text, key text, max_jobs int default 10000, dry_run boolean default false, start text default null,
+    by text default null, why text default '',
+    out cancelled bigint, out next text)
+language plpgsql volatile as $$
+begin
+    perform flyball.check_lane('purge_lane', throttle, key);
+    select w.cancelled, w.next into purge_lane.cancelled, purge_lane.next
+    from flyball.cancel_walk('purge_lane', 'lane.purge', throttle || coalesce('/' || nullif(key, ''), ''), null, throttle, key,
+        array['ready', 'scheduled', 'retryable'], null, null, max_jobs, coalesce(dry_run, false), start, by, why) w;
+end $$;
+
+-- The walk behind requeue_dead and discard_dead, the oldest job first.
+create function flyball.dead_walk(
+    what text, action text, discard boolean, kind text, throttle text, key text, error_like text,
+    died_after timestamptz, died_before timestamptz, keep_attempts boolean, max_jobs int, dry_run boolean, start text, by text, why text,
+    out jobs bigint, out next text)
+language plpgsql volatile set enable_seqscan = off set jit = off as $$
+#variable_conflict use_column
+declare
+    walk_rows constant bigint := 10000;
+    lane      bigint;
+    by_job    boolean;
+    at_id     bigint := 0;
+    operation bigint;
+    seen      record;
+begin
+    perform flyball.check_walk(what, max_jobs, start, '^dead/[0-9]{1,18}(#[0-9]{1,18})?$', died_after, died_before, 'died_after', 'died_before');
+    if octet_length(error_like) > 500 or length(error_like) - length(replace(error_like, '%', '')) > 5 then
+        perform flyball.refuse(what, 'error_like', 'is too long or has more than five %; allowed are patterns of LIKE up to 500 bytes with up to five %');
+    elsif error_like ~ '(^|[^\\])(\\\\)*\\$' then
+        perform flyball.refuse(what, 'error_like', 'ends with a lone backslash; write \\ for a backslash itself');
+    elsif coalesce(kind, throttle, key, error_like, died_after::text, died_before::text) is null then
+        perform flyball.refuse(what, 'error_like', 'is missing, as is every other filter; name at least one of kind, throttle, key, '
+            'error_like, died_after, died_before; ''%'' names every error');
+    end if;
+    if throttle is not null and key is not null then
+        lane := flyball.lane_of(throttle, key);
+    end if;
+    by_job := kind is not null or (throttle is null) <> (key is null);
+    if start is not null then
+        operation := nullif(split_part(start, '#', 2), '')::bigint;
+        at_id := split_part(split_part(start, '#', 1), '/', 2)::bigint;
+    end if;
+
+    with walk as materialized (
+        select d.job_id, d.lane_id, d.died_at, d.error
+        from flyball.dead d
+        where d.job_id > at_id
+        order by d.job_id
+        limit walk_rows
+    ),
+    matched as materialized (
+        select w.job_id
+        from walk w
+        left join lateral (
+            select j.kind, j.throttle, j.key from flyball.job j where by_job and j.id = w.job_id limit 1
+        ) j on true
+        where (lane is null or w.lane_id = lane)
+            and (died_after is null or w.died_at >= died_after) and (died_before is null or w.died_at < died_before)
+            and (error_like is null or coalesce(w.error, '') like error_like)
+            and (not by_job or ((dead_walk.kind is null or j.kind = dead_walk.kind)
+                and (dead_walk.throttle is null or j.throttle = dead_walk.throttle)
+                and (dead_walk.key is null or j.key = dead_walk.key)))
+        limit max_jobs
+    ),
+    taken as (
+        delete from flyball.dead d
+        where not dry_run and d.job_id = any(array(select m.job_id from matched m))
+        returning d.*
+    ),
+    held as materialized (
+        select unnest(flyball.hold_keys(array(select t.job_id from taken t))) as job_id
+    ),
+    again as (
+        insert into flyball.ready (lane_id, priority, job_id, attempt, cost, holds_unique)
+        select t.lane_id, t.priority, t.job_id, case when keep_attempts then t.attempt else 0 end, t.cost,
+            t.job_id in (select h.job_id from held h)
+        from taken t
+        where not discard
+        on conflict do nothing
+    ),
+    history as (
+        insert into flyball.attempt (job_id, attempt, outcome)
+        select t.job_id, t.attempt, 'cancelled' from taken t where discard
+    )
+    select (select count(*) from walk) as walked, (select count(*) from matched) as matched, (select count(*) from taken) as taken,
+        (select max(w.job_id) from walk w) as walked_to, (select max(m.job_id) from matched m) as matched_to,
+        (select left(string_agg(distinct t.lane_id::text, ','), 7900) from taken t) as lanes
+    into seen;
+
+    jobs := case when dry_run then seen.matched else seen.taken end;
+    if not dry_run and jobs > 0 then
+        operation := flyball.note(operation, flyball.signed(by), action,
+            coalesce(throttle || coalesce('/' || nullif(key, ''), ''), kind, 'dead letters'), null,
+            jsonb_build_object('jobs', jobs, 'filter', jsonb_strip_nulls(jsonb_build_object('kind', kind, 'throttle', throttle, 'key', key,
+                'error_like', error_like, 'died_after', died_after, 'died_before', died_before,
+                'keep_attempts', case when not discard then keep_attempts end))), why);
+        if not discard then
+            -- As many lanes as a notification can carry; those of the rest are found by the next sweep.
+            perform pg_notify('flyball', seen.lanes);
+        end if;
+    end if;
+    next := case when seen.matched = max_jobs then 'dead/' || seen.matched_to
+        when seen.walked = walk_rows then 'dead/' || seen.walked_to end || coalesce('#' || operation, '');
+end $$;
+
+-- Makes up to max_jobs dead jobs ready again, each with its unique key if nobody else holds it. error_like is a pattern of LIKE: 'timeout%' begins with, '%timeout%' contains.
+create function flyball.requeue_dead(
+    kind text default null, throttle text default null, key text default null, error_like text default null,
+    max_jobs int default 1000, died_after timestamptz default null, died_before timestamptz default null,
+    keep_attempts boolean default false, dry_run boolean default false, start text default null,
+    by text default null, why text default '',
+    out jobs bigint, out next text)
+language sql volatile as $$
+    select w.jobs, w.next
+    from flyball.dead_walk('requeue_dead', 'dead.requeue', false, kind, throttle, key, error_like, died_after, died_before,
+        coalesce(keep_attempts, false), max_jobs, coalesce(dry_run, false), start, by, why) w
+$$;
+
+-- Gives up to max_jobs dead jobs up for good; they end as cancelled.
+create function flyball.discard_dead(
+    kind text default null, throttle text default null, key text default null, error_like text default null,
+    max_jobs int default 1000, died_after timestamptz default null, died_before timestamptz default null,
+    dry_run boolean default false, start text default null, by text default null, why text default '',
+    out jobs bigint, out next text)
+language sql volatile as $$
+    select w.jobs, w.next
+    from flyball.dead_walk('discard_dead', 'dead.discard', true, kind, throttle, key, error_like, died_after, died_before,
+        false, max_jobs, coalesce(dry_run, false), start, by, why) w
+$$;
+
+-- === Everything ======================================================================================================
+
+-- Stops all claiming until resume_all; what runs goes on. False if a pause is in force already, which stays as it is.
+create function flyball.pause_all(why text default '', by text default null) returns boolean
+language plpgsql volatile as $$
+begin
+    insert into flyball.pause (by, why) values (flyball.signed(pause_all.by), left(coalesce(pause_all.why, ''), 1000)) on conflict do nothing;
+    if not found then
+        return false;
+    end if;
+    perform flyball.note(null, flyball.signed(pause_all.by), 'all.pause', 'everything', null, null, pause_all.why);
+    return true;
+end $$;
+
+-- Ends the pause of everything. False if there was none.
+create function flyball.resume_all(why text default '', by text default null) returns boolean
+language plpgsql volatile as $$
+declare
+    ended jsonb;
+begin
+    delete from flyball.pause p returning jsonb_build_object('since', p.since, 'by', p.by, 'why', p.why) into ended;
+    if ended is null then
+        return false;
+    end if;
+    perform flyball.note(null, flyball.signed(resume_all.by), 'all.resume', 'everything', ended, null, resume_all.why);
+    perform pg_notify('flyball', '');
+    return true;
+end $$;
+
+-- === Lanes ===========================================================================================================
+
+-- Sets a lane's share beside the other lanes of its throttle. Answers the weight that it had.
+create function flyball.set_weight(throttle text, key text, weight float8, by text default null, why text default '') returns float8
+language plpgsql volatile as $$
+#variable_conflict use_column
+declare
+    old float8;
+begin
+    perform flyball.check_lane('set_weight', set_weight.throttle, set_weight.key);
+    if set_weight.weight is null or set_weight.weight = 'NaN'::float8 or set_weight.weight < 0.001 or set_weight.weight > 1000 then
+        perform flyball.refuse('set_weight', 'weight', format('is %s; allowed are 0.001 to 1000, and 1 is the weight of a lane that has none',
+            coalesce(set_weight.weight::text, 'null')));
+    end if;
+    select l.weight into old
+    from flyball.lane l
+    where l.lane_id = flyball.lane_of(set_weight.throttle, set_weight.key)
+    for update;
+    insert into flyball.lane as l (lane_id, throttle, key, weight)
+    values (flyball.lane_of(set_weight.throttle, set_weight.key), set_weight.throttle, set_weight.key, set_weight.weight)
+    on conflict on constraint lane_pkey do update set weight = excluded.weight;
+    perform flyball.note(null, flyball.signed(set_weight.by), 'lane.weight', throttle || coalesce('/' || nullif(key, ''), ''),
+        jsonb_build_object('weight', coalesce(old, 1)), jsonb_build_object('weight', set_weight.weight), set_weight.why);
+    return coalesce(old, 1);
+end $$;
+
+-- === Finding =========================================================================================================
+
+-- The first id of the day of `at` whose job was enqueued after `at`, found by halving; the end of the day if there is none.
+create function flyball.id_at(at timestamptz) returns bigint
+language plpgsql stable set enable_seqscan = off as $$
+#variable_conflict use_column
+declare
+    day    bigint := flyball.day_of(at);
+    low    bigint;
+    high   bigint := (day + 1) << 38;
+    middle bigint;
+    seen   record;
+begin
+    select j.id into low from flyball.job j where j.id >= day << 38 and j.id < high order by j.id limit 1;
+    if low is null then
+        return high;
+    end if;
+    select j.id + 1 into high from flyball.job j where j.id >= low and j.id < high order by j.id desc limit 1;
+    while low < high loop
+        middle := low + (high - low) / 2;
+        select j.id, j.created_at into seen from flyball.job j where j.id >= middle and j.id < high order by j.id limit 1;
+        if seen.id is null or seen.created_at > at then
+            high := middle;
+        else
+            low := seen.id + 1;
+        end if;
+    end loop;
+    return low;
+end $$;
+
+-- === Who may =========================================================================================================
+
+do $$
+declare
+    f regprocedure;
+begin
+    for f in
+        select p.oid::regprocedure
+        from pg_proc p
+        where p.pronamespace = 'flyball'::regnamespace
+            and p.proname = any(array['signed', 'refuse', 'note', 'check_lane', 'check_walk', 'job_state', 'cancel', 'hold_keys', 'retry', 'reschedule',
+                'discard', 'cancel_walk', 'cancel_jobs', 'purge_lane', 'dead_walk', 'requeue_dead', 'discard_dead', 'pause_all', 'resume_all', 'set_weight',
+                'id_at'])
+    loop
+        execute format('revoke execute on function %s from public', f);
+    end loop;
+end $$;
+
+comment on function flyball.job_state is 'Where a job stands: scheduled, ready, running, retryable, completed, cancelled or dead; null if there is no such job.';
+comment on function flyball.cancel is 'Cancels a waiting job at once and asks a running one to stop.';
+comment on function flyball.retry is 'Makes a dead, retryable or scheduled job ready now.';
+comment on function flyball.reschedule is 'Lets a waiting job wait until a time.';
+comment on function flyball.discard is 'Gives a dead job up for good.';
+comment on function flyball.cancel_jobs is 'Cancels up to max_jobs jobs that a filter names; call again with start => next for more.';
+comment on function flyball.purge_lane is 'Cancels up to max_jobs waiting jobs of one lane; call again for more.';
+comment on function flyball.requeue_dead is 'Makes up to max_jobs dead jobs that a filter names ready again; call again with start => next for more.';
+comment on function flyball.discard_dead is 'Gives up to max_jobs dead jobs that a filter names up for good.';
+comment on function flyball.pause_all is 'Stops all claiming until flyball.resume_all().';
+comment on function flyball.resume_all is 'Ends the pause of everything.';
+comment on function flyball.set_weight is 'Sets a lane''s share beside the other lanes of its throttle.';

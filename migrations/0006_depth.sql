@@ -1,0 +1,195 @@
+-- Chapter 6: depth without counting, and small tables that stay small. One process at a time walks the waiting jobs in short
+-- slices and writes down what it found, so that nobody who asks how deep a queue is ever counts anything.
+
+-- How many ready jobs a lane held when it was last walked, and when that was written. Only changes are written, and at least
+-- once a day for a lane that still has jobs of any sort, so that one of long ago can be told from one that is in use.
+alter table flyball.lane add column depth bigint not null default 0;
+alter table flyball.lane add column depth_at timestamptz not null default now();
+
+-- The deepest lanes of a throttle, and its lanes by key. Empty lanes, which are most, stay out of the first.
+create index lane_deepest on flyball.lane (throttle, depth, lane_id) where depth > 0;
+create index if not exists lane_throttle on flyball.lane (throttle, key);
+
+-- One row for each throttle that has or had jobs.
+create table flyball.depth (
+    throttle        text        primary key,
+    ready           bigint      not null default 0,
+    scheduled       bigint      not null default 0,
+    running         bigint      not null default 0,
+    dead            bigint      not null default 0,
+    oldest_ready_at timestamptz,
+    counted_at      timestamptz not null default clock_timestamp()
+) with (fillfactor = 50);
+
+-- How old the figures may be: those of throttles are no older than `at`, those of lanes no older than `lanes_at`, and every lane
+-- that had jobs of any sort at `walked_at` was seen since then. Null until the first walk has come to its end.
+create table flyball.sweep (
+    one       boolean     primary key default true check (one),
+    at        timestamptz,
+    lanes_at  timestamptz,
+    walked_at timestamptz,
+    took_s    float8      not null default 0
+) with (fillfactor = 50);
+insert into flyball.sweep default values;
+
+-- Live workers are few, those that have stopped may be many. Only starting and stopping touches this index.
+create index worker_live on flyball.worker (id) where stopped_at is null;
+
+-- The hot tables grow by what is dead in them between two vacuums, so that is bounded by count in all of them.
+alter table flyball.scheduled set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000,
+    autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 200000,
+    vacuum_truncate = off);
+alter table flyball.lease set (autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 200000);
+alter table flyball.uniq set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000,
+    autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
+alter table flyball.lane set (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 5000,
+    autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
+alter table flyball.failure set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000,
+    autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 20000);
+
+-- === Housekeeping ====================================================================================================
+
+-- Unique keys that expire by themselves are found without looking at all others.
+create index uniq_expires on flyball.uniq (expires_at) where expires_at is not null;
+
+-- Days past their retention that could not be dropped, because jobs of theirs still live or ended lately: emptied again once a
+-- day. `next` is where the thinning of such a day goes on, null when it has come to its end; `pruned_at` is its last step.
+create table flyball.day (
+    day       bigint      primary key,
+    pruned_at timestamptz not null default now(),
+    kept      bigint      not null,
+    next      bigint
+);
+
+-- Empties one day: rows of jobs that still live, or that have an attempt which ended after `since`, survive; everything else goes
+-- with one TRUNCATE. Claims read every partition, so they wait while this one is locked: therefore the lock is asked for with
+-- little patience, what survives is found before it is taken, and a day in which more than `most` jobs do is not emptied at all
+-- but answered with -1: flyball.thin_day is for those. Null means that somebody else is at it.
+--
+-- Looking before locking is safe: a job of a day that is over can stop living meanwhile, but none begins to. What such a job
+-- says can change, because a producer may replace it; so what was copied and has changed is copied again behind the lock.
+drop function flyball.prune_day(bigint);
+create function flyball.prune_day(day bigint, since timestamptz default 'infinity', most bigint default 20000) returns bigint
+language plpgsql set lock_timeout = '100ms' set enable_hashjoin = off set enable_mergejoin = off as $$
+#variable_conflict use_column
+declare
+    live  bigint;
+    young bigint;
+    tries int := 0;
+    low   bigint := prune_day.day << 38;
+    high  bigint := (prune_day.day + 1) << 38;
+begin
+    if not pg_try_advisory_xact_lock(hashtext('flyball.prune_day')) then
+        return null;
+    end if;
+    if to_regclass(format('flyball.job_%s', prune_day.day)) is null then
+        delete from flyball.day d where d.day = prune_day.day;
+        return 0;
+    end if;
+    create temporary table flyball_live on commit drop as
+        select job_id from (
+            select job_id from flyball.ready where job_id >= low and job_id < high
+            union all select job_id from flyball.lease where job_id >= low and job_id < high
+            union all select job_id from flyball.scheduled where job_id >= low and job_id < high
+            union all select job_id from flyball.dead where job_id >= low and job_id < high
+        ) l
+        limit most + 1;
+    get diagnostics live = row_count;
+    create index on flyball_live (job_id);
+    -- After the look at what lives, so that whatever ends in between is seen by one of both.
+    if live <= most then
+        execute format('
+            insert into flyball_live
+            select a.job_id from (select distinct job_id from flyball.attempt_%s where finished_at >= $1) a
+            where not exists (select 1 from flyball_live l where l.job_id = a.job_id)
+            limit $2', prune_day.day)
+        using since, most + 1 - live;
+        get diagnostics young = row_count;
+        live := live + young;
+    end if;
+    if live > most then
+        drop table flyball_live;
+        insert into flyball.day as d (day, kept, next) values (prune_day.day, -1, low)
+        on conflict on constraint day_pkey do update set kept = -1, next = coalesce(d.next, excluded.next);
+        return -1;
+    end if;
+    analyze flyball_live;
+    execute format('create temporary table flyball_versions on commit drop as select j.id, j.xmin as version from flyball_live l join flyball.job_%s j on j.id = l.job_id', prune_day.day);
+    execute format('create temporary table flyball_jobs on commit drop as select j.* from flyball_live l join flyball.job_%s j on j.id = l.job_id', prune_day.day);
+    create index on flyball_jobs (id);
+    loop
+        begin
+            execute format('lock table flyball.job_%1$s, flyball.attempt_%1$s in access exclusive mode', prune_day.day);
+            exit;
+        exception when lock_not_available then
+            tries := tries + 1;
+            if tries >= 20 then
+                raise;
+            end if;
+            -- Whoever waited behind this goes first.
+            perform pg_sleep(0.2 + random() * 0.2);
+        end;
+    end loop;
+    -- Jobs may have been replaced, and attempts added, until now.
+    execute format('create temporary table flyball_replaced on commit drop as select j.* from flyball_versions v join flyball.job_%s j on j.id = v.id where j.xmin <> v.version', prune_day.day);
+    delete from flyball_jobs j using flyball_replaced r where j.id = r.id;
+    execute format('create temporary table flyball_attempts on commit drop as select a.* from flyball_live l join flyball.attempt_%s a on a.job_id = l.job_id', prune_day.day);
+    execute format('truncate flyball.job_%1$s, flyball.attempt_%1$s', prune_day.day);
+    execute format('insert into flyball.job_%s select * from flyball_jobs union all select * from flyball_replaced', prune_day.day);
+    get diagnostics live = row_count;
+    execute format('insert into flyball.attempt_%s select * from flyball_attempts', prune_day.day);
+    delete from flyball.checkpoint c where c.job_id >= low and c.job_id < high
+        and not exists (select 1 from flyball_live l where l.job_id = c.job_id);
+    insert into flyball.day as d (day, kept) values (prune_day.day, live)
+    on conflict on constraint day_pkey do update set pruned_at = now(), kept = excluded.kept, next = null;
+    if live = 0 then
+        -- Nothing lives here any more: the empty tables go too, so that the list of partitions does not grow for ever. That
+        -- needs the parents for a moment; if they are busy, the empty tables wait for another day.
+        begin
+            execute format('drop table flyball.job_%1$s, flyball.attempt_%1$s', prune_day.day);
+            delete from flyball.day d where d.day = prune_day.day;
+        exception when lock_not_available then
+            null;
+        end;
+    end if;
+    drop table flyball_live, flyball_versions, flyball_jobs, flyball_replaced, flyball_attempts;
+    return live;
+end $$;
+
+-- One step through a day that prune_day left alone: looks at up to `rows` jobs from where the step before ended, and deletes those
+-- that neither live nor have an attempt which ended after `since`, with their attempts. Locks nothing but the rows it deletes.
+-- Answers where it will go on, null at the end or where somebody else is at it.
+create function flyball.thin_day(day bigint, since timestamptz, rows int, out deleted bigint, out next bigint)
+language plpgsql as $$
+declare
+    start bigint;
+begin
+    deleted := 0;
+    select d.next into start from flyball.day d where d.day = thin_day.day and d.next is not null for update skip locked;
+    if not found then
+        return;
+    elsif to_regclass(format('flyball.job_%s', thin_day.day)) is null then
+        delete from flyball.day d where d.day = thin_day.day;
+        return;
+    end if;
+    -- One probe for each job and table: as a join, a planner might read all that waits in each step.
+    execute format('
+        with page as materialized (
+            select id, lane_id, priority from flyball.job_%1$s where id > $1 order by id limit $2
+        ),
+        gone as materialized (
+            select p.id from page p
+            where (select 1 from flyball.ready r where r.lane_id = p.lane_id and r.priority = p.priority and r.job_id = p.id limit 1) is null
+                and (select 1 from flyball.lease l where l.job_id = p.id limit 1) is null
+                and (select 1 from flyball.scheduled s where s.job_id = p.id limit 1) is null
+                and (select 1 from flyball.dead d where d.job_id = p.id limit 1) is null
+                and (select 1 from flyball.attempt_%1$s a where a.job_id = p.id and a.finished_at >= $3 limit 1) is null
+        ),
+        attempts as (delete from flyball.attempt_%1$s a using gone g where a.job_id = g.id),
+        cursors as (delete from flyball.checkpoint c using gone g where c.job_id = g.id),
+        jobs as (delete from flyball.job_%1$s j using gone g where j.id = g.id returning 1)
+        select (select count(*) from jobs), case when count(*) >= $2 then max(p.id) end from page p', thin_day.day)
+    into deleted, next
+    using start, thin_day.rows, thin_day.since;
+    update flyball.day d set next = thin_day.next, pruned_at = now() where d.day = thin_day.day;
+end $$;

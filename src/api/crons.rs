@@ -1,0 +1,375 @@
+//! Schedules: look, make or replace, delete, pause and resume, run now.
+
+use axum::extract::{Path, Query as Pairs, Request, State};
+use axum::http::StatusCode;
+use axum::response::IntoResponse;
+use axum::{Extension, Json};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use super::audit::{self, Entry};
+use super::auth::Caller;
+use super::body;
+use super::fields::{self, Errors, Fields, Place};
+use super::jobs::{kinds_elsewhere, warnings};
+use super::jobs_input::{self, Known};
+use super::moves::Reason;
+use super::operate::{signed, signed_of_query};
+use super::problem::{Code, Problem};
+use super::query::Query;
+use super::state::App;
+use super::within::{ONE, within};
+use crate::cron::schedule::{CATCH_UPS, OVERLAPS, check_name};
+use crate::cron::{self, NewSchedule, Ran, Schedule, Schedules};
+use crate::jobs::NewJob;
+
+/// What a schedule has besides the fields of its job.
+const OWN_FIELDS: [&str; 7] = ["expression", "time_zone", "catch_up", "overlap", "paused", "by", "why"];
+/// Fields of a job that the schedule sets itself.
+const SET_BY_SCHEDULE: [&str; 7] = ["run_at", "unique_key", "unique_for", "debounce", "debounce_max", "replace", "traceparent"];
+
+/// A schedule to be; besides these it has the fields of a job, without those that only make sense for one job.
+#[derive(utoipa::ToSchema)]
+#[expect(dead_code, reason = "it describes the body; the fields are checked one by one")]
+pub struct ScheduleBody {
+    /// When: `minute hour day-of-month month day-of-week`, with the second in front or not, or `@daily` and the like.
+    expression: String,
+    /// Where; `UTC` if absent.
+    time_zone: Option<String>,
+    /// What becomes of occurrences that were missed; `one` if absent.
+    catch_up: Option<cron::CatchUp>,
+    /// What becomes of one that comes while the last job is unfinished; `skip` if absent.
+    overlap: Option<cron::Overlap>,
+    /// Pauses it or lets it run; if absent that stays as it is.
+    paused: Option<bool>,
+    /// Who; for the audit log.
+    by: Option<String>,
+    /// Why; for the audit log.
+    why: Option<String>,
+    /// The job of each occurrence.
+    #[serde(flatten)]
+    job: NewJob,
+}
+
+/// All schedules.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct ScheduleList {
+    /// By name.
+    crons: Vec<Schedule>,
+}
+
+/// A schedule, and what its sender should know.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct ScheduleView {
+    /// The schedule.
+    #[serde(flatten)]
+    schedule: Schedule,
+    /// For instance that its throttle does not exist yet.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
+}
+
+/// The job of a schedule that was run by hand.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct RanNow {
+    /// The new job, or the unfinished one that stood in the way.
+    id: i64,
+    /// True if no new job was made.
+    duplicate: bool,
+    /// What went wrong beside it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
+}
+
+/// Lists all schedules.
+#[utoipa::path(get, path = "/api/v1/crons", operation_id = "list_schedules", tag = "crons", responses((status = 200, body = ScheduleList)))]
+pub async fn list(State(app): State<App>) -> Result<Json<ScheduleList>, Problem> {
+    Ok(Json(ScheduleList { crons: within(ONE, schedules(&app).list()).await? }))
+}
+
+/// Shows a schedule and its next occurrences.
+#[utoipa::path(get, path = "/api/v1/crons/{name}", operation_id = "show_schedule", tag = "crons",
+    params(("name" = String, Path, description = "Its name.")), responses((status = 200, body = Schedule)))]
+pub async fn show(State(app): State<App>, Path(name): Path<String>) -> Result<Json<Schedule>, Problem> {
+    Ok(Json(found(&app, &name_of(name)?).await?))
+}
+
+/// Makes a schedule, or replaces the one of this name.
+#[utoipa::path(put, path = "/api/v1/crons/{name}", operation_id = "set_schedule", tag = "crons",
+    params(("name" = String, Path, description = "Its name.")), request_body = ScheduleBody,
+    responses(
+        (status = 201, body = ScheduleView, description = "It is new."),
+        (status = 200, body = ScheduleView, description = "It replaced the one of this name.")))]
+pub async fn set(
+    State(app): State<App>,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+    request: Request,
+) -> Result<impl IntoResponse, Problem> {
+    let name = name_of(name)?;
+    let value = body::json(request, body::ONE_BYTES_MAX).await?;
+    let elsewhere = kinds_elsewhere(&app, &value).await?;
+    let known = Known { here: &app.deps.kinds, elsewhere: &elsewhere };
+    let (schedule, by, why) = read(name, value, &known).map_err(|errors| Problem::fields(Code::InvalidFields, errors))?;
+    let by = by.unwrap_or_else(|| caller.who().to_owned());
+    let before = within(ONE, schedules(&app).get(&schedule.name)).await?;
+
+    let is_new = within(ONE, schedules(&app).set(&schedule)).await?;
+
+    let after = found(&app, &schedule.name).await?;
+    let mut warnings = warnings(&app, std::iter::once(schedule.job.throttle.as_str())).await;
+    let mut entry = Entry::now(by, "cron.set", schedule.name.clone(), why);
+    entry.before = before.as_ref().map(told);
+    entry.after = Some(told(&after));
+    warnings.extend(audit::note(&app, &entry).await);
+    let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
+    Ok((status, Json(ScheduleView { schedule: after, warnings })))
+}
+
+/// Takes a schedule away. Jobs that it has made stay.
+#[utoipa::path(delete, path = "/api/v1/crons/{name}", operation_id = "delete_schedule", tag = "crons",
+    params(
+        ("name" = String, Path, description = "Its name."),
+        ("by" = Option<String>, Query, description = "Who asks; for the audit log."),
+        ("why" = Option<String>, Query, description = "Why; for the audit log.")),
+    responses((status = 204, description = "It is gone.")))]
+pub async fn delete(
+    State(app): State<App>,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+    Pairs(pairs): Pairs<Vec<(String, String)>>,
+) -> Result<StatusCode, Problem> {
+    let name = name_of(name)?;
+    let mut query = Query::open(pairs, &["by", "why"]);
+    let signed = signed_of_query(&mut query, caller);
+    if !query.errors.is_empty() {
+        return Err(Problem::fields(Code::InvalidQuery, query.errors));
+    }
+    let before = found(&app, &name).await?;
+    if !within(ONE, schedules(&app).delete(&before.name)).await? {
+        return Err(not_found(&before.name));
+    }
+    let mut entry = Entry::now(signed.by, "cron.delete", before.name.clone(), signed.why);
+    entry.before = Some(told(&before));
+    audit::note(&app, &entry).await;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Makes the job of a schedule now, beside its times.
+#[utoipa::path(post, path = "/api/v1/crons/{name}/run", operation_id = "run_schedule", tag = "crons",
+    params(("name" = String, Path, description = "Its name.")),
+    request_body = Reason,
+    responses(
+        (status = 201, body = RanNow, description = "A job was made."),
+        (status = 200, body = RanNow, description = "None was made: the last job of the schedule is unfinished, and its overlap is skip.")))]
+pub async fn run(
+    State(app): State<App>,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+    request: Request,
+) -> Result<impl IntoResponse, Problem> {
+    let name = name_of(name)?;
+    let ((), signed) = signed(request, caller, &[], |_| ()).await?;
+    let Ran::Job(job) = within(ONE, schedules(&app).run_now(&name)).await? else { return Err(not_found(&name)) };
+    let mut entry = Entry::now(signed.by, "cron.run", name, signed.why);
+    entry.after = Some(json!({"job_id": job.id, "duplicate": job.duplicate}));
+    let warnings = audit::note(&app, &entry).await.into_iter().collect();
+    let status = if job.duplicate { StatusCode::OK } else { StatusCode::CREATED };
+    Ok((status, Json(RanNow { id: job.id, duplicate: job.duplicate, warnings })))
+}
+
+/// Pauses a schedule. What it misses meanwhile is not caught up.
+#[utoipa::path(post, path = "/api/v1/crons/{name}/pause", operation_id = "pause_schedule", tag = "crons",
+    params(("name" = String, Path, description = "Its name.")), request_body = Reason, responses((status = 200, body = ScheduleView)))]
+pub async fn pause(
+    State(app): State<App>,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+    request: Request,
+) -> Result<Json<ScheduleView>, Problem> {
+    turn(&app, caller, name, request, true).await
+}
+
+/// Lets a paused schedule go on, from its next occurrence.
+#[utoipa::path(post, path = "/api/v1/crons/{name}/resume", operation_id = "resume_schedule", tag = "crons",
+    params(("name" = String, Path, description = "Its name.")), request_body = Reason, responses((status = 200, body = ScheduleView)))]
+pub async fn resume(
+    State(app): State<App>,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+    request: Request,
+) -> Result<Json<ScheduleView>, Problem> {
+    turn(&app, caller, name, request, false).await
+}
+
+async fn turn(app: &App, caller: Caller, name: String, request: Request, paused: bool) -> Result<Json<ScheduleView>, Problem> {
+    let name = name_of(name)?;
+    let ((), signed) = signed(request, caller, &[], |_| ()).await?;
+    let changed = within(ONE, schedules(app).pause(&name, paused)).await?;
+    let schedule = found(app, &name).await?;
+    let mut warnings = Vec::new();
+    if changed {
+        let action = if paused { "cron.pause" } else { "cron.resume" };
+        let entry = Entry::now(signed.by, action, name, signed.why);
+        warnings.extend(audit::note(app, &entry).await);
+    }
+    Ok(Json(ScheduleView { schedule, warnings }))
+}
+
+fn schedules(app: &App) -> Schedules {
+    Schedules::new(app.deps.queue.pool.clone())
+}
+
+async fn found(app: &App, name: &str) -> Result<Schedule, Problem> {
+    within(ONE, schedules(app).get(name)).await?.ok_or_else(|| not_found(name))
+}
+
+fn not_found(name: &str) -> Problem {
+    Problem::new(Code::ScheduleNotFound, format!("there is no schedule {name}; GET /api/v1/crons lists them"))
+}
+
+fn name_of(name: String) -> Result<String, Problem> {
+    match check_name(&name) {
+        Ok(()) => Ok(name),
+        Err(message) => Err(Problem::at(Code::InvalidPath, Place::Path, "name", message)),
+    }
+}
+
+/// What the audit log keeps of a schedule: what people set.
+fn told(schedule: &Schedule) -> Value {
+    let mut value = serde_json::to_value(schedule).unwrap_or_default();
+    if let Some(map) = value.as_object_mut() {
+        for passing in ["next_at", "upcoming", "last_at", "last_job_id", "skipped_at", "problem", "updated_at"] {
+            map.remove(passing);
+        }
+    }
+    value
+}
+
+/// The schedule that a request describes, with who and why; or everything that is wrong with it.
+fn read(name: String, value: Value, known: &Known<'_>) -> Result<(NewSchedule, Option<String>, String), Errors> {
+    let mut errors = Errors::default();
+    let Value::Object(map) = value else {
+        errors.body("", format!("{} is not an object; allowed: a schedule as an object", fields::describe(&value)));
+        return Err(errors);
+    };
+    let allowed: Vec<&str> =
+        OWN_FIELDS.iter().chain(&jobs_input::FIELDS).copied().filter(|f| !SET_BY_SCHEDULE.contains(f)).collect();
+    let (mut own, mut job) = (Map::new(), Map::new());
+    for (field, value) in map {
+        if SET_BY_SCHEDULE.contains(&field.as_str()) {
+            errors.body(
+                fields::pointer("", &field),
+                "this is not for the job of a schedule, which sees to it itself; leave it out",
+            );
+        } else if OWN_FIELDS.contains(&field.as_str()) {
+            own.insert(field, value);
+        } else if allowed.contains(&field.as_str()) {
+            job.insert(field, value);
+        } else {
+            errors.body(fields::pointer("", &field), fields::unknown(&field, "field", &allowed));
+        }
+    }
+    let job = match jobs_input::one(Value::Object(job), known) {
+        Ok(job) => job,
+        Err(more) => {
+            errors.total += more.total;
+            errors.listed.extend(more.listed);
+            NewJob::new("", json!({}))
+        }
+    };
+    let mut schedule = NewSchedule::new(name, "", job);
+    let (mut by, mut why) = (None, String::new());
+    let mut read = Errors::default();
+    if let Some(mut fields) = Fields::open(Value::Object(own), "", &OWN_FIELDS, &mut read) {
+        match fields.take("expression") {
+            Some(value) => schedule.expression = fields.text_of("expression", value, 1..=256).unwrap_or_default(),
+            None => fields.wrong("expression", "the field is missing; allowed: a cron expression such as \"30 2 * * *\""),
+        }
+        if let Some(zone) = fields.text("time_zone", 1..=64) {
+            schedule.time_zone = zone;
+        }
+        if let Some(value) = fields.take("catch_up") {
+            schedule.catch_up = word(&mut fields, "catch_up", &value, &CATCH_UPS);
+        }
+        if let Some(value) = fields.take("overlap") {
+            schedule.overlap = word(&mut fields, "overlap", &value, &OVERLAPS);
+        }
+        match fields.take_nullable("paused") {
+            Some(Value::Bool(paused)) => schedule.paused = Some(paused),
+            Some(other) => fields.wrong("paused", format!("{} is not true or false", fields::describe(&other))),
+            None => {}
+        }
+        by = fields.text("by", 1..=100);
+        why = fields.text("why", 0..=1000).unwrap_or_default();
+    }
+    if read.is_empty() {
+        for problem in schedule.problems() {
+            read.body(fields::pointer("", problem.field), problem.message);
+        }
+    }
+    errors.total += read.total;
+    errors.listed.extend(read.listed);
+    errors.listed.truncate(fields::MAX_LISTED);
+    if errors.is_empty() { Ok((schedule, by, why)) } else { Err(errors) }
+}
+
+fn word<T: Copy + Default>(fields: &mut Fields<'_>, name: &str, value: &Value, words: &[(&str, T)]) -> T {
+    let known = words.iter().find(|(word, _)| value.as_str() == Some(word));
+    if known.is_none() {
+        let allowed: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+        fields.wrong(name, format!("{} is not one of them; allowed: {}", fields::describe(value), allowed.join(", ")));
+    }
+    known.map(|(_, value)| *value).unwrap_or_default()
+}
+
+impl From<cron::Error> for Problem {
+    fn from(error: cron::Error) -> Self {
+        match error {
+            cron::Error::Queue(error) => Self::from_queue(error, false),
+            cron::Error::Invalid(problems) => {
+                let mut errors = Errors::default();
+                for problem in problems {
+                    errors.body(fields::pointer("", problem.field), problem.message);
+                }
+                Self::fields(Code::InvalidFields, errors)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::jobs::{Context, Job, Kinds, Outcome};
+
+    fn wrong(body: Value) -> Vec<(String, String)> {
+        let mut kinds = Kinds::default();
+        kinds.register_fn("report", |_: Job, _: Context| async { Outcome::Done });
+        match read("nightly".into(), body, &Known { here: &kinds, elsewhere: &[] }) {
+            Ok(_) => Vec::new(),
+            Err(errors) => errors.listed.into_iter().map(|error| (error.pointer, error.message)).collect(),
+        }
+    }
+
+    #[test]
+    fn a_schedule_is_read_with_the_fields_of_its_job() {
+        assert_eq!(wrong(json!({"expression": "30 2 * * *", "time_zone": "Europe/Berlin", "kind": "report", "key": "a"})), []);
+    }
+
+    #[test]
+    fn everything_that_is_wrong_is_told_at_once() {
+        let wrong = wrong(json!({"expression": "61 2 * * *", "kind": "reprot", "priority": 9, "run_at": null, "overlap": "no",
+            "paused": 1, "expresion": ""}));
+        let pointers: Vec<&str> = wrong.iter().map(|(pointer, _)| pointer.as_str()).collect();
+        assert_eq!(pointers, ["/expresion", "/run_at", "/kind", "/priority", "/overlap", "/paused"]);
+        assert!(wrong[0].1.contains("did you mean \"expression\"?"), "{}", wrong[0].1);
+    }
+
+    #[test]
+    fn an_expression_is_refused_by_field() {
+        let wrong = wrong(json!({"expression": "61 2 * * *", "kind": "report", "time_zone": "Mars"}));
+        assert_eq!(wrong[0].0, "/expression");
+        assert!(wrong[0].1.starts_with("minute: 61 is out of range; allowed: 0 to 59"), "{}", wrong[0].1);
+    }
+}

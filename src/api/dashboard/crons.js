@@ -1,0 +1,97 @@
+// Schedules: when each runs next, what became of the last time, and its buttons.
+
+import { call, get } from './api.js';
+import { ask } from './dialog.js';
+import { h, keyed, setAttr, setText } from './dom.js';
+import { ago, clock, duration, unixSeconds } from './format.js';
+import { cell, showRows } from './lists.js';
+
+/** @param {string} name */
+const path = (name) => `/api/v1/crons/${encodeURIComponent(name)}`;
+
+export class Crons {
+  /** @param {{ body: HTMLElement, empty: HTMLElement, note: HTMLElement, look: (id: number) => void }} place */
+  constructor({ body, empty, note, look }) {
+    this.body = body;
+    this.empty = empty;
+    this.note = note;
+    this.look = look;
+  }
+
+  /** Failures are the caller's: it knows whether the server is there at all. */
+  async refresh() {
+    const { crons = [] } = await get('/api/v1/crons');
+    this.draw(crons, Date.now() / 1000);
+  }
+
+  /** @param {any[]} crons @param {number} now */
+  draw(crons, now) {
+    showRows(this.body, this.empty, crons.length);
+    keyed(this.body, crons, (cron) => cron.name, (cron) => {
+      const cells = {
+        when: h('span', null), zone: h('span', { class: 'sub' }), job: h('span', null), next: h('span', { class: 'num' }), nextIn: h('span', { class: 'sub' }),
+        last: h('span', { class: 'num' }), lastJob: h('button', { type: 'button', class: 'link num' }), problem: h('span', { class: 'error-text' }), pause: h('button', { type: 'button' }),
+      };
+      const run = h('button', { type: 'button', 'aria-label': `Run ${cron.name} now` }, 'Run now');
+      const gone = h('button', { type: 'button', 'aria-label': `Delete ${cron.name}` }, 'Delete …');
+      const row = h('tr', null,
+        cell('name', h('span', { class: 'pair' }, h('b', null, cron.name), cells.problem), 'wrap name'),
+        cell('when', h('span', { class: 'pair' }, cells.when, cells.zone)),
+        cell('job', cells.job, 'wrap name'),
+        cell('next', h('span', { class: 'pair' }, cells.next, cells.nextIn)),
+        cell('last', h('span', { class: 'pair' }, cells.last, cells.lastJob)),
+        cell('', h('div', { class: 'buttons' }, run, cells.pause, gone), 'act'));
+      Object.assign(row, { parts: cells, cron });
+      run.addEventListener('click', () => this.act(async () => {
+        const ran = await call('POST', `${path(cron.name)}/run`);
+        return ran.duplicate ? `Nothing was made: job ${ran.id} of ${cron.name} is unfinished.` : `Made job ${ran.id}.`;
+      }));
+      cells.pause.addEventListener('click', () => this.act(async () => {
+        await call('POST', `${path(cron.name)}/${row.cron.paused ? 'resume' : 'pause'}`);
+        return '';
+      }));
+      gone.addEventListener('click', () => this.remove(cron.name));
+      cells.lastJob.addEventListener('click', () => this.look(row.cron.last_job_id));
+      return row;
+    }, (row, cron) => {
+      const { parts: cells } = row;
+      row.cron = cron;
+      const next = unixSeconds(cron.next_at);
+      const last = unixSeconds(cron.last_at);
+      setText(cells.when, cron.expression);
+      setText(cells.zone, cron.time_zone);
+      setText(cells.job, `${cron.kind} on ${cron.key ? `${cron.throttle} / ${cron.key}` : cron.throttle}`);
+      setText(cells.next, cron.paused ? 'paused' : next === null ? '' : clock(next, now));
+      setText(cells.nextIn, cron.paused || next === null ? '' : next > now ? `in ${duration(next - now)}` : 'due');
+      setText(cells.last, last === null ? 'never' : ago(now - last));
+      setText(cells.lastJob, cron.last_job_id ? String(cron.last_job_id) : '');
+      setText(cells.problem, cron.problem ?? '');
+      setText(cells.pause, cron.paused ? 'Resume' : 'Pause');
+      setAttr(cells.pause, 'aria-label', `${cron.paused ? 'Resume' : 'Pause'} ${cron.name}`);
+      row.classList.toggle('alarming', Boolean(cron.problem));
+    });
+  }
+
+  /** @param {string} name */
+  async remove(name) {
+    const answer = await ask({ title: `Delete the schedule ${name}?`, action: 'Delete', danger: true, text: 'Jobs that it has made stay.' });
+    if (answer) {
+      await this.act(async () => {
+        await call('DELETE', path(name));
+        return `${name} is gone.`;
+      });
+    }
+  }
+
+  /** @param {() => Promise<string>} work */
+  async act(work) {
+    let note;
+    try {
+      note = await work();
+      await this.refresh();
+    } catch (error) {
+      note = /** @type {any} */ (error).message;
+    }
+    setText(this.note, note);
+  }
+}

@@ -1,0 +1,52 @@
+// One question at a time, in a dialog of the page: what is about to happen, who does it, and why.
+
+import { fill, h } from './dom.js';
+import { recall, remember } from './settings.js';
+
+/**
+ * @typedef {{ name: string, label: string, value?: string, hint?: string, unit?: string }} Asked
+ */
+
+/** @type {any} */
+let dialog = null;
+
+/**
+ * Asks; resolves to the signature and the fields, or to null if the person thinks better of it.
+ * @param {{ title: string, text?: string, action: string, danger?: boolean, fields?: Asked[] }} question
+ * @returns {Promise<Record<string, string> | null>}
+ */
+export function ask({ title, text = '', action, danger = false, fields = [] }) {
+  dialog ??= document.body.appendChild(h('dialog', { class: 'ask', 'aria-labelledby': 'ask-title' }));
+  const input = (/** @type {Asked} */ field) => h('div', { class: 'field' },
+    h('label', { for: `ask-${field.name}` }, field.label, field.unit ? h('span', { class: 'unit' }, field.unit) : null),
+    h('input', { id: `ask-${field.name}`, name: field.name, type: 'text', autocomplete: 'off', value: field.value ?? '', required: field.name === 'by', maxlength: '300' }),
+    field.hint ? h('p', { class: 'hint' }, field.hint) : null);
+  const all = [...fields, { name: 'by', label: 'your name', value: recall('who', '') }, { name: 'why', label: 'why', unit: 'optional' }];
+  const go = h('button', { type: 'submit', class: danger ? 'primary danger' : 'primary' }, action);
+  const form = h('form', { method: 'dialog' },
+    h('h2', { id: 'ask-title' }, title), text ? h('p', null, text) : null,
+    ...all.map(input),
+    h('div', { class: 'buttons' }, go, h('button', { type: 'button', onclick: () => dialog.close('') }, 'Cancel')));
+  fill(dialog, form);
+  dialog.returnValue = '';
+  dialog.showModal();
+  // What is missing is asked for first; with nothing missing the way back is as near as the way on.
+  (all.map(({ name }) => form.elements.namedItem(name)).find((element) => !element.value && element.name !== 'why') ?? go).focus();
+  return new Promise((resolve) => {
+    form.addEventListener('submit', () => {
+      /** @type {Record<string, string>} */
+      const answer = {};
+      for (const { name } of all) answer[name] = form.elements.namedItem(name).value.trim();
+      remember('who', answer.by);
+      if (!answer.why) delete answer.why;
+      resolve(answer);
+    });
+    dialog.addEventListener('close', () => resolve(null), { once: true });
+  });
+}
+
+/** Who acts, for a button that asks nothing. */
+export function signature() {
+  const by = recall('who', '');
+  return by ? { by } : {};
+}

@@ -1,0 +1,47 @@
+// The pause of everything: one button in the header, and a line that says who stopped it all.
+
+import { call, get } from './api.js';
+import { ask, signature } from './dialog.js';
+import { setAttr, setText, show } from './dom.js';
+import { clock } from './format.js';
+
+export class PauseAll {
+  /** @param {{ button: any, notice: HTMLElement, text: HTMLElement }} place */
+  constructor({ button, notice, text }) {
+    this.button = button;
+    this.notice = notice;
+    this.text = text;
+    /** @type {any} */
+    this.paused = null;
+    button.addEventListener('click', () => this.turn());
+  }
+
+  /** Failures are the caller's: it knows whether the server is there at all. */
+  async refresh() {
+    this.draw((await get('/api/v1/pause')).paused);
+  }
+
+  /** @param {any} paused */
+  draw(paused) {
+    this.paused = paused;
+    show(this.button, true);
+    setText(this.button, paused ? 'Resume everything' : 'Pause everything');
+    setAttr(this.button, 'class', paused ? 'primary' : null);
+    show(this.notice, Boolean(paused));
+    if (paused) setText(this.text, `Everything is paused${paused.by ? ` by ${paused.by}` : ''} since ${clock(paused.since, Date.now() / 1000)}${paused.why ? `: ${paused.why}` : ''}. No worker takes a job; what runs goes on.`);
+  }
+
+  async turn() {
+    try {
+      if (this.paused) {
+        this.draw((await call('POST', '/api/v1/resume', { body: signature() })).paused);
+        return;
+      }
+      const answer = await ask({ title: 'Pause everything?', action: 'Pause everything', danger: true, text: 'No worker takes a job any more, of any throttle, until somebody resumes. What runs goes on; jobs go on being accepted.' });
+      if (answer) this.draw((await call('POST', '/api/v1/pause', { body: answer })).paused);
+    } catch (error) {
+      show(this.notice, true);
+      setText(this.text, /** @type {any} */ (error).message);
+    }
+  }
+}

@@ -1,0 +1,146 @@
+//! One lane of a throttle: look, weigh, empty.
+
+use axum::extract::{Path, Query as Pairs, Request, State};
+use axum::{Extension, Json};
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::auth::Caller;
+use super::clock;
+use super::fields::Fields;
+use super::keys::key_of;
+use super::lane_list::{self, LanePause};
+use super::operate::{Changed, signed, signed_of_query, walk_of_query};
+use super::problem::{Code, Problem};
+use super::query::Query;
+use super::state::App;
+use super::throttle_view::since_s;
+use super::throttles::name_of;
+use super::within::{MANY, ONE, within};
+use crate::jobs::Count;
+use crate::throttle::Name;
+
+/// The heaviest lane.
+const WEIGHT_MAX: f64 = 1000.0;
+/// The lightest lane.
+const WEIGHT_MIN: f64 = 0.001;
+
+/// One lane as it is now.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct LaneNow {
+    /// Its throttle.
+    throttle: String,
+    /// Its key; empty for the lane of jobs without one.
+    key: String,
+    /// Its share beside the other lanes of the throttle.
+    weight: f64,
+    /// Jobs that wait in it, ready, scheduled and retryable, counted for this answer up to 10,000.
+    waiting: Count,
+    /// Seconds since its oldest ready job was enqueued; `null` where none is ready.
+    oldest_ready_s: Option<f64>,
+    /// When it was first seen; `null` if nobody has seen it yet.
+    first_seen: Option<Timestamp>,
+    /// The pause in force; `null` if there is none.
+    paused: Option<LanePause>,
+}
+
+/// A weight to be.
+#[derive(utoipa::ToSchema)]
+#[expect(dead_code, reason = "it describes the body; the fields are checked one by one")]
+pub struct Weigh {
+    /// The lane's share beside the other lanes of its throttle, 0.001 to 1000; 1 for a lane that nobody has weighed.
+    weight: f64,
+    /// Who asks; for the audit log.
+    by: Option<String>,
+    /// Why; for the audit log.
+    why: Option<String>,
+}
+
+/// Shows one lane.
+#[utoipa::path(get, path = "/api/v1/throttles/{name}/keys/{key}", operation_id = "show_lane", tag = "lanes",
+    params(("name" = String, Path, description = "The throttle."), ("key" = String, Path, description = "The key, percent-encoded; a lone `-` for jobs without one, and a key of minuses only has one more.")),
+    responses((status = 200, body = LaneNow)))]
+pub async fn show(State(app): State<App>, Path((name, key)): Path<(String, String)>) -> Result<Json<LaneNow>, Problem> {
+    let (name, key) = (name_of(name)?, key_of(key)?);
+    Ok(Json(lane(&app, &name, &key).await?))
+}
+
+/// Sets the weight of a lane.
+#[utoipa::path(patch, path = "/api/v1/throttles/{name}/keys/{key}", operation_id = "weigh_lane", tag = "lanes",
+    params(("name" = String, Path, description = "The throttle."), ("key" = String, Path, description = "The key, percent-encoded; a lone `-` for jobs without one, and a key of minuses only has one more.")),
+    request_body = Weigh,
+    responses((status = 200, body = LaneNow)))]
+pub async fn weigh(
+    State(app): State<App>,
+    Extension(caller): Extension<Caller>,
+    Path((name, key)): Path<(String, String)>,
+    request: Request,
+) -> Result<Json<LaneNow>, Problem> {
+    let (name, key) = (name_of(name)?, key_of(key)?);
+    let read = |fields: &mut Fields<'_>| match fields.take("weight") {
+        Some(value) => {
+            let weight = fields.positive_of("weight", &value, WEIGHT_MAX, "")?;
+            if weight < WEIGHT_MIN {
+                fields.wrong("weight", format!("{weight} is out of range; allowed: {WEIGHT_MIN} to {WEIGHT_MAX}"));
+            }
+            Some(weight)
+        }
+        None => {
+            fields.wrong("weight", format!("the field is missing; allowed: a number from {WEIGHT_MIN} to {WEIGHT_MAX}"));
+            None
+        }
+    };
+    let (weight, signed) = signed(request, caller, &["weight"], read).await?;
+    let Some(weight) = weight else { return Err(Problem::new(Code::Internal, "a weight was neither read nor refused")) };
+    within(ONE, app.deps.queue.set_weight(name.as_str(), &key, weight, &signed)).await?;
+    Ok(Json(lane(&app, &name, &key).await?))
+}
+
+/// Empties a lane: cancels its waiting jobs, a bounded number at a time; running ones go on.
+#[utoipa::path(delete, path = "/api/v1/throttles/{name}/keys/{key}/jobs", operation_id = "purge_lane", tag = "lanes",
+    params(
+        ("name" = String, Path, description = "The throttle."),
+        ("key" = String, Path, description = "The key, percent-encoded; a lone `-` for jobs without one, and a key of minuses only has one more."),
+        ("limit" = Option<i64>, Query, description = "At most so many jobs in this request, 1 to 10,000; 1000 if absent."),
+        ("dry_run" = Option<bool>, Query, description = "`true` changes nothing and counts, up to 10,000."),
+        ("start" = Option<String>, Query, description = "Where to go on: `next` of the answer before."),
+        ("by" = Option<String>, Query, description = "Who asks; for the audit log."),
+        ("why" = Option<String>, Query, description = "Why; for the audit log.")),
+    responses((status = 200, body = Changed)))]
+pub async fn purge(
+    State(app): State<App>,
+    Extension(caller): Extension<Caller>,
+    Path((name, key)): Path<(String, String)>,
+    Pairs(pairs): Pairs<Vec<(String, String)>>,
+) -> Result<Json<Changed>, Problem> {
+    let (name, key) = (name_of(name)?, key_of(key)?);
+    let mut query = Query::open(pairs, &super::operate::FIELDS);
+    let walk = walk_of_query(&mut query);
+    let signed = signed_of_query(&mut query, caller);
+    if !query.errors.is_empty() {
+        return Err(Problem::fields(Code::InvalidQuery, query.errors));
+    }
+    let queue = &app.deps.queue;
+    Ok(Json(if walk.dry_run {
+        within(MANY, queue.count_lane(name.as_str(), &key)).await?.into()
+    } else {
+        within(MANY, queue.purge_lane(name.as_str(), &key, &walk, &signed)).await?.into()
+    }))
+}
+
+async fn lane(app: &App, name: &Name, key: &str) -> Result<LaneNow, Problem> {
+    let queue = &app.deps.queue;
+    let found = within(ONE, queue.lane_of(name.as_str(), key)).await?;
+    let waiting = within(ONE, queue.count_lane(name.as_str(), key)).await?;
+    let paused = lane_list::pauses(app, name, found.as_slice()).await.into_iter().next().flatten();
+    let oldest_at = found.as_ref().and_then(|lane| lane.oldest_at);
+    Ok(LaneNow {
+        throttle: name.to_string(),
+        key: key.to_owned(),
+        weight: found.as_ref().map_or(1.0, |lane| lane.weight),
+        waiting,
+        oldest_ready_s: oldest_at.map(|oldest| since_s(oldest, clock::now())),
+        first_seen: found.map(|lane| lane.first_seen),
+        paused,
+    })
+}

@@ -1,0 +1,166 @@
+//! Moving one job by hand: cancel, retry, reschedule, discard.
+
+use axum::extract::{Path, Query as Pairs, Request, State};
+use axum::http::StatusCode;
+use axum::response::IntoResponse;
+use axum::{Extension, Json};
+use jiff::Timestamp;
+
+use super::auth::Caller;
+use super::jobs::{JobView, found, id_of, view, word};
+use super::operate::{signed, signed_of_query};
+use super::problem::{Code, Problem};
+use super::query::Query;
+use super::state::App;
+use super::within::{ONE, within};
+use crate::jobs::{CancelAnswer, MoveAnswer, RetryAnswer, State as JobState};
+
+/// A retry to be.
+#[derive(utoipa::ToSchema)]
+#[expect(dead_code, reason = "it describes the body; the fields are checked one by one")]
+pub struct Retry {
+    /// `true` leaves a dead job the attempts that it has used: it gets those that are left, and one if none is.
+    keep_attempts: Option<bool>,
+    /// Who asks; for the audit log.
+    by: Option<String>,
+    /// Why; for the audit log.
+    why: Option<String>,
+}
+
+/// A new time to be.
+#[derive(utoipa::ToSchema)]
+#[expect(dead_code, reason = "it describes the body; the fields are checked one by one")]
+pub struct Reschedule {
+    /// Not before this time.
+    run_at: Timestamp,
+    /// Who asks; for the audit log.
+    by: Option<String>,
+    /// Why; for the audit log.
+    why: Option<String>,
+}
+
+/// Who asks and why.
+#[derive(utoipa::ToSchema)]
+#[expect(dead_code, reason = "it describes the body; the fields are checked one by one")]
+pub struct Reason {
+    /// Who asks; for the audit log.
+    by: Option<String>,
+    /// Why; for the audit log.
+    why: Option<String>,
+}
+
+/// Cancels a job: a waiting one at once, a running one as soon as its handler stops.
+#[utoipa::path(delete, path = "/api/v1/jobs/{id}", operation_id = "cancel_job", tag = "jobs",
+    params(
+        ("id" = i64, Path, description = "Its number."),
+        ("by" = Option<String>, Query, description = "Who asks; for the audit log."),
+        ("why" = Option<String>, Query, description = "Why; for the audit log.")),
+    responses(
+        (status = 200, body = JobView, description = "It is cancelled."),
+        (status = 202, body = JobView, description = "It runs; its handler has been asked to stop.")))]
+pub async fn cancel(
+    State(app): State<App>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+    Pairs(pairs): Pairs<Vec<(String, String)>>,
+) -> Result<impl IntoResponse, Problem> {
+    let id = id_of(&id)?;
+    let mut query = Query::open(pairs, &["by", "why"]);
+    let signed = signed_of_query(&mut query, caller);
+    if !query.errors.is_empty() {
+        return Err(Problem::fields(Code::InvalidQuery, query.errors));
+    }
+    let status = match within(ONE, app.deps.queue.cancel_signed(id, &signed)).await? {
+        CancelAnswer::Cancelled | CancelAnswer::Ended(JobState::Cancelled) => StatusCode::OK,
+        CancelAnswer::Requested => StatusCode::ACCEPTED,
+        CancelAnswer::Ended(state) => {
+            return Err(Problem::new(
+                Code::WrongState,
+                format!("job {id} is {} already, so it cannot be cancelled", word(state)),
+            ));
+        }
+        CancelAnswer::NotFound => return Err(Problem::job_not_found(id)),
+    };
+    Ok((status, Json(view(&app, found(&app, id).await?).await)))
+}
+
+/// Makes a dead, retryable or scheduled job ready now.
+#[utoipa::path(post, path = "/api/v1/jobs/{id}/retry", operation_id = "retry_job", tag = "jobs",
+    params(("id" = i64, Path, description = "Its number.")),
+    request_body = Retry,
+    responses((status = 200, body = JobView)))]
+pub async fn retry(
+    State(app): State<App>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+    request: Request,
+) -> Result<Json<JobView>, Problem> {
+    let id = id_of(&id)?;
+    let read = |fields: &mut super::fields::Fields<'_>| fields.flag("keep_attempts").unwrap_or(false);
+    let (keep, signed) = signed(request, caller, &["keep_attempts"], read).await?;
+    match within(ONE, app.deps.queue.retry_signed(id, keep, &signed)).await? {
+        RetryAnswer::Ready => Ok(Json(view(&app, found(&app, id).await?).await)),
+        RetryAnswer::Refused(state) => {
+            let detail = format!("job {id} is {}; only dead, retryable and scheduled jobs can be retried", word(state));
+            Err(Problem::new(Code::WrongState, detail))
+        }
+        RetryAnswer::NotFound => Err(Problem::job_not_found(id)),
+    }
+}
+
+/// Lets a waiting job wait until a time, whatever it waited for before.
+#[utoipa::path(post, path = "/api/v1/jobs/{id}/reschedule", operation_id = "reschedule_job", tag = "jobs",
+    params(("id" = i64, Path, description = "Its number.")),
+    request_body = Reschedule,
+    responses((status = 200, body = JobView)))]
+pub async fn reschedule(
+    State(app): State<App>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+    request: Request,
+) -> Result<Json<JobView>, Problem> {
+    let id = id_of(&id)?;
+    let read = |fields: &mut super::fields::Fields<'_>| {
+        let run_at = fields.take("run_at");
+        match run_at {
+            None => {
+                fields.wrong("run_at", format!("the field is missing; allowed: {}", super::fields::TIME));
+                None
+            }
+            Some(value) => super::jobs_input::run_at(fields, &value),
+        }
+    };
+    let (run_at, signed) = signed(request, caller, &["run_at"], read).await?;
+    let Some(run_at) = run_at else { return Err(Problem::new(Code::Internal, "a time was neither read nor refused")) };
+    match within(ONE, app.deps.queue.reschedule(id, run_at, &signed)).await? {
+        MoveAnswer::Moved => Ok(Json(view(&app, found(&app, id).await?).await)),
+        MoveAnswer::Refused(state) => {
+            let detail = format!("job {id} is {}; only scheduled, ready and retryable jobs can be rescheduled", word(state));
+            Err(Problem::new(Code::WrongState, detail))
+        }
+        MoveAnswer::NotFound => Err(Problem::job_not_found(id)),
+    }
+}
+
+/// Gives a dead job up for good: it ends as cancelled.
+#[utoipa::path(post, path = "/api/v1/jobs/{id}/discard", operation_id = "discard_job", tag = "jobs",
+    params(("id" = i64, Path, description = "Its number.")),
+    request_body = Reason,
+    responses((status = 200, body = JobView)))]
+pub async fn discard(
+    State(app): State<App>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+    request: Request,
+) -> Result<Json<JobView>, Problem> {
+    let id = id_of(&id)?;
+    let ((), signed) = signed(request, caller, &[], |_| ()).await?;
+    match within(ONE, app.deps.queue.discard(id, &signed)).await? {
+        MoveAnswer::Moved => Ok(Json(view(&app, found(&app, id).await?).await)),
+        MoveAnswer::Refused(state) => {
+            let detail = format!("job {id} is {}; only dead jobs can be discarded", word(state));
+            Err(Problem::new(Code::WrongState, detail))
+        }
+        MoveAnswer::NotFound => Err(Problem::job_not_found(id)),
+    }
+}

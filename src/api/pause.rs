@@ -1,0 +1,112 @@
+//! Pausing and resuming everything, or one throttle.
+
+use std::collections::BTreeMap;
+
+use axum::extract::{Path, Request, State};
+use axum::response::IntoResponse;
+use axum::{Extension, Json};
+use serde::Serialize;
+
+use super::audit::{self, Entry};
+use super::auth::Caller;
+use super::moves::Reason;
+use super::operate::signed;
+use super::problem::Problem;
+use super::state::App;
+use super::throttle_view::View;
+use super::throttles::{answer, name_of, view};
+use super::within::{ONE, within};
+use crate::jobs::Pause;
+use crate::throttle::Change;
+
+/// Whether everything is paused.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct Paused {
+    /// The pause in force; `null` if there is none.
+    paused: Option<Pause>,
+    /// Whether this request has changed that.
+    changed: bool,
+}
+
+/// Shows whether everything is paused.
+#[utoipa::path(get, path = "/api/v1/pause", operation_id = "show_pause", tag = "pause", responses((status = 200, body = Paused)))]
+pub async fn show(State(app): State<App>) -> Result<Json<Paused>, Problem> {
+    let paused = within(ONE, app.deps.queue.paused()).await?;
+    Ok(Json(Paused { paused, changed: false }))
+}
+
+/// Pauses everything: no worker claims a job until it is resumed; what runs goes on.
+#[utoipa::path(post, path = "/api/v1/pause", operation_id = "pause_all", tag = "pause", request_body = Reason,
+    responses((status = 200, body = Paused)))]
+pub async fn pause(
+    State(app): State<App>,
+    Extension(caller): Extension<Caller>,
+    request: Request,
+) -> Result<Json<Paused>, Problem> {
+    let ((), signed) = signed(request, caller, &[], |_| ()).await?;
+    let changed = within(ONE, app.deps.queue.pause_all(&signed)).await?;
+    let paused = within(ONE, app.deps.queue.paused()).await?;
+    Ok(Json(Paused { paused, changed }))
+}
+
+/// Ends the pause of everything.
+#[utoipa::path(post, path = "/api/v1/resume", operation_id = "resume_all", tag = "pause", request_body = Reason,
+    responses((status = 200, body = Paused)))]
+pub async fn resume(
+    State(app): State<App>,
+    Extension(caller): Extension<Caller>,
+    request: Request,
+) -> Result<Json<Paused>, Problem> {
+    let ((), signed) = signed(request, caller, &[], |_| ()).await?;
+    let changed = within(ONE, app.deps.queue.resume_all(&signed)).await?;
+    Ok(Json(Paused { paused: None, changed }))
+}
+
+/// Pauses a throttle: nothing flows through it until it is resumed; its knobs are kept.
+#[utoipa::path(post, path = "/api/v1/throttles/{name}/pause", operation_id = "pause_throttle", tag = "throttles",
+    params(("name" = String, Path, description = "Its name, percent-encoded where it holds a slash.")),
+    request_body = Reason,
+    responses((status = 200, body = View)))]
+pub async fn pause_throttle(
+    State(app): State<App>,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+    request: Request,
+) -> Result<impl IntoResponse, Problem> {
+    turn(&app, caller, name, request, "1", "throttle.pause").await
+}
+
+/// Lets a paused throttle flow again, from an empty bucket.
+#[utoipa::path(post, path = "/api/v1/throttles/{name}/resume", operation_id = "resume_throttle", tag = "throttles",
+    params(("name" = String, Path, description = "Its name, percent-encoded where it holds a slash.")),
+    request_body = Reason,
+    responses((status = 200, body = View)))]
+pub async fn resume_throttle(
+    State(app): State<App>,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+    request: Request,
+) -> Result<impl IntoResponse, Problem> {
+    turn(&app, caller, name, request, "0", "throttle.resume").await
+}
+
+async fn turn(
+    app: &App,
+    caller: Caller,
+    name: String,
+    request: Request,
+    paused: &str,
+    action: &str,
+) -> Result<impl IntoResponse + use<>, Problem> {
+    let name = name_of(name)?;
+    let ((), signed) = signed(request, caller, &[], |_| ()).await?;
+    let fields = BTreeMap::from([("paused".to_owned(), Some(paused.to_owned()))]);
+    let change = Change { fields, by: signed.by, why: signed.why, ..Change::default() };
+
+    let (before, after) = app.deps.throttles.set(&name, &change).await?;
+
+    let entry = Entry::turned(action, &change, before.as_ref(), &after);
+    let mut view = view(&after, app.deps.live.sample().as_deref());
+    view.warnings.extend(audit::note(app, &entry).await);
+    Ok(answer(view))
+}

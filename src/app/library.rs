@@ -1,0 +1,222 @@
+//! A runner inside a program of your own.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::{App, Roles};
+use crate::config::Settings;
+use crate::cron::{NewSchedule, Schedules};
+use crate::jobs::{Context, Handler, IntoOutcome, Kinds, Queue, TypedHandler};
+use crate::throttle::{Change, Error, Knobs, Name};
+
+/// A runner inside a program of your own: it runs your kinds, and keeps schedules, beside whatever else the program does.
+///
+/// ```no_run
+/// use flyball::Runner;
+/// use flyball::cron::NewSchedule;
+/// use flyball::jobs::{Context, Fault, NewJob};
+/// use serde_json::json;
+///
+/// # #[derive(serde::Deserialize)]
+/// struct Report { of: String }
+///
+/// async fn report(report: Report, context: Context) -> Result<(), Fault> {
+///     context.progress(1, Some(1), format!("report of {}", report.of)).await?;
+///     Ok(())
+/// }
+///
+/// # async fn run() -> anyhow::Result<()> {
+/// let runner = Runner::builder()
+///     .database_url("postgres://localhost/app")
+///     .redis_url("redis://127.0.0.1:6379")
+///     .kind("report", report)
+///     .throttle("reports", [("rps", json!(5))])
+///     .cron(NewSchedule::new("nightly", "30 2 * * *", NewJob::new("report", json!({"of": "yesterday"}))))
+///     .concurrency(16)
+///     .build()
+///     .await?;
+/// runner.run_until(tokio::signal::ctrl_c()).await
+/// # }
+/// ```
+pub struct Runner {
+    app: App,
+}
+
+impl Runner {
+    /// Begins with the default settings; no file and no environment is read.
+    pub fn builder() -> Builder {
+        let mut settings = Settings::defaults();
+        settings.knobs_dir = String::new();
+        Self::with(settings)
+    }
+
+    /// Begins with settings, for instance those of `Settings::from_env`.
+    pub fn with(settings: Settings) -> Builder {
+        let roles = Roles { api: false, runner: true, governor: false };
+        Builder { settings, roles, kinds: Kinds::default(), throttles: Vec::new(), schedules: Vec::new() }
+    }
+
+    /// The queue, to enqueue and to look at jobs.
+    pub fn queue(&self) -> &Queue {
+        &self.app.queue
+    }
+
+    /// The schedules of its database.
+    pub fn schedules(&self) -> Schedules {
+        Schedules::new(self.app.queue.pool.clone())
+    }
+
+    /// Runs until `stop` is done, then stops in order: nothing more is claimed, running jobs finish within the grace time, the
+    /// rest is given back. It is an error if a part of the runner died of a defect; then too everything is stopped.
+    pub async fn run_until<T>(self, stop: impl Future<Output = T>) -> anyhow::Result<()> {
+        let lost = tokio::select! {
+            _ = stop => None,
+            name = self.app.lost() => Some(name),
+        };
+        self.app.stop().await;
+        match lost {
+            None => Ok(()),
+            Some(name) => Err(super::died(name)),
+        }
+    }
+
+    /// Stops in order.
+    pub async fn stop(self) {
+        self.app.stop().await;
+    }
+}
+
+/// What a [`Runner`] shall be.
+#[must_use]
+pub struct Builder {
+    settings: Settings,
+    roles: Roles,
+    kinds: Kinds,
+    throttles: Vec<(String, BTreeMap<String, Value>)>,
+    schedules: Vec<NewSchedule>,
+}
+
+impl Builder {
+    /// Where the jobs live.
+    pub fn database_url(mut self, url: impl Into<String>) -> Self {
+        self.settings.database_url = url.into();
+        self
+    }
+
+    /// Where the throttles live.
+    pub fn redis_url(mut self, url: impl Into<String>) -> Self {
+        self.settings.redis_url = url.into();
+        self
+    }
+
+    /// Put before every Redis key.
+    pub fn redis_prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.settings.redis_prefix = prefix.into();
+        self
+    }
+
+    /// Jobs that run at once, 1 to 10000.
+    pub fn concurrency(mut self, jobs: usize) -> Self {
+        self.settings.concurrency = jobs;
+        self
+    }
+
+    /// Any other settings, as `default.toml` describes them.
+    pub fn settings(mut self, change: impl FnOnce(&mut Settings)) -> Self {
+        change(&mut self.settings);
+        self
+    }
+
+    /// Adds an async function of typed arguments as a kind.
+    pub fn kind<A, F, R>(mut self, name: impl Into<String>, run: F) -> Self
+    where
+        A: serde::de::DeserializeOwned + Send + 'static,
+        F: Fn(A, Context) -> R + Send + Sync + 'static,
+        R: Future<Output: IntoOutcome> + Send + 'static,
+    {
+        self.kinds.register_typed(name, run);
+        self
+    }
+
+    /// Adds a typed handler under its own kind.
+    pub fn typed<H: TypedHandler>(mut self, handler: H) -> Self {
+        self.kinds.add(handler);
+        self
+    }
+
+    /// Adds a handler.
+    pub fn handler(mut self, kind: impl Into<String>, handler: impl Handler) -> Self {
+        self.kinds.register(kind, handler);
+        self
+    }
+
+    /// Adds every handler of `kinds`.
+    pub fn kinds(mut self, kinds: Kinds) -> Self {
+        self.kinds.extend(kinds);
+        self
+    }
+
+    /// Sees that a throttle exists, with these knobs where it has none yet: what somebody turned stays.
+    pub fn throttle<'a>(mut self, name: impl Into<String>, knobs: impl IntoIterator<Item = (&'a str, Value)>) -> Self {
+        let knobs = knobs.into_iter().map(|(knob, value)| (knob.to_owned(), value)).collect();
+        self.throttles.push((name.into(), knobs));
+        self
+    }
+
+    /// Declares a schedule: it is made, or changed to this if it is there. One that is no longer declared stays.
+    pub fn cron(mut self, schedule: NewSchedule) -> Self {
+        self.schedules.push(schedule);
+        self
+    }
+
+    /// What else the process does; a runner alone without this.
+    pub fn roles(mut self, roles: Roles) -> Self {
+        self.roles = roles;
+        self
+    }
+
+    /// Connects, brings the schema up to date and starts.
+    pub async fn build(self) -> anyhow::Result<Runner> {
+        // What can be seen to be wrong is told before anything is touched.
+        self.settings.validate()?;
+        for schedule in &self.schedules {
+            let problems = schedule.problems();
+            if !problems.is_empty() {
+                let error = crate::cron::Error::Invalid(problems);
+                return Err(anyhow::Error::new(error).context(format!("the schedule {:?}", schedule.name)));
+            }
+        }
+        let mut changes = Vec::new();
+        for (name, knobs) in &self.throttles {
+            let (name, fields) = (Name::new(name.as_str())?, Knobs::check(knobs).map_err(Error::Invalid)?);
+            let change = Change {
+                fields,
+                by: "program".to_owned(),
+                why: "seeded by the program".to_owned(),
+                create: true,
+                absent_only: true,
+                ..Change::default()
+            };
+            changes.push((name, change));
+        }
+        let app = App::start(&self.settings, self.roles, self.kinds).await?;
+        let declared = async {
+            for (name, change) in &changes {
+                app.throttles.set(name, change).await?;
+            }
+            let schedules = Schedules::new(app.queue.pool.clone());
+            for schedule in &self.schedules {
+                schedules.set(schedule).await?;
+            }
+            anyhow::Ok(())
+        };
+        match declared.await {
+            Ok(()) => Ok(Runner { app }),
+            Err(error) => {
+                app.stop().await;
+                Err(error)
+            }
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Changing many jobs: count first, then batch after batch with a word about each.
+
+use std::io::{IsTerminal as _, Write as _};
+
+use anyhow::bail;
+use futures_util::future::BoxFuture;
+
+use super::exit::Failure;
+use super::output;
+use super::output::say;
+use super::signed::Signed;
+use crate::jobs::{Count, Error, Walk, Walked};
+
+/// Jobs of one batch: short enough that nobody waits for it.
+const BATCH_JOBS: i64 = 2_000;
+
+#[derive(clap::Args)]
+pub(super) struct Bulk {
+    /// Do it; without this nothing is changed and the jobs are counted
+    #[arg(long)]
+    yes: bool,
+    /// Only count what would be changed, up to 10000
+    #[arg(long, conflicts_with = "yes")]
+    dry_run: bool,
+    /// Stop after so many jobs
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i64).range(1..))]
+    limit: Option<i64>,
+    #[command(flatten)]
+    pub(super) signed: Signed,
+}
+
+impl Bulk {
+    /// Counts, or carries out batch after batch; `done` is the word for what was done, such as `cancelled`.
+    pub(super) async fn run<'a>(
+        &self,
+        done: &str,
+        count: impl Future<Output = Result<Count, Error>>,
+        mut step: impl FnMut(Walk) -> BoxFuture<'a, Result<Walked, Error>>,
+    ) -> anyhow::Result<()> {
+        if !self.yes {
+            let count = count.await?;
+            if !self.dry_run {
+                bail!(Failure::Refused(format!("{count} jobs would be {done}; add --yes to do it")));
+            } else if self.signed.json {
+                return output::json(&serde_json::json!({ "dry_run": true, "jobs": count.jobs, "more": count.more }));
+            }
+            say!("{count} jobs would be {done}");
+            return Ok(());
+        }
+        let (mut jobs, mut requested) = (0, 0);
+        let mut walk = Walk::of(BATCH_JOBS);
+        let mut shown = false;
+        loop {
+            let left = self.limit.map_or(BATCH_JOBS, |limit| limit - jobs - requested);
+            walk.max_jobs = left.min(BATCH_JOBS);
+            let walked = step(walk.clone()).await?;
+            jobs += walked.jobs;
+            requested += walked.requested;
+            let full = self.limit.is_some_and(|limit| jobs + requested >= limit);
+            let Some(next) = walked.next.filter(|_| !full) else { break };
+            walk.start = Some(next);
+            if std::io::stderr().is_terminal() {
+                eprint!("\r{} jobs {done} so far", jobs + requested);
+                std::io::stderr().flush()?;
+                shown = true;
+            }
+        }
+        if shown {
+            eprintln!();
+        }
+        if self.signed.json {
+            return output::json(&serde_json::json!({ "jobs": jobs, "requested": requested }));
+        }
+        let stopping = if requested > 0 { format!(", {requested} running ones asked to stop") } else { String::new() };
+        say!("{jobs} jobs {done}{stopping}");
+        Ok(())
+    }
+}

@@ -1,0 +1,319 @@
+//! `flyball cron list|set|delete|pause|resume|run|next`.
+
+use std::io::Read as _;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::exit::Failure;
+use super::output::say;
+use super::{connect, output};
+use crate::api::Entry;
+use crate::config::Settings;
+use crate::cron::{self, CatchUp, NewSchedule, Overlap, Ran, Schedule, Schedules, Timing};
+use crate::jobs::{NewJob, Queue};
+
+#[derive(clap::Subcommand)]
+pub(super) enum Command {
+    /// List all schedules with their next and last occurrences
+    List {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Make a schedule, or replace the one of this name
+    Set(Box<Set>),
+    /// Take a schedule away; jobs that it has made stay
+    Delete(One),
+    /// Pause a schedule; what it misses meanwhile is not caught up
+    Pause(One),
+    /// Let a paused schedule go on from its next occurrence
+    Resume(One),
+    /// Make the job of a schedule now, beside its times
+    Run(One),
+    /// Show when a schedule, or an expression that is none yet, comes next
+    Next(Next),
+}
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  flyball cron set nightly-report '30 2 * * *' report --time-zone Europe/Berlin --throttle reports
+  flyball cron set heartbeat '*/5 * * * *' http --args '{\"url\":\"https://example.com/beat\"}' --overlap allow")]
+pub(super) struct Set {
+    /// Its name
+    name: String,
+    /// When: minute hour day-of-month month day-of-week, with the second in front or not, or @daily and the like
+    expression: String,
+    /// What runs its jobs, e.g. http
+    kind: String,
+    /// Arguments of its jobs as JSON, @FILE, or - for standard input
+    #[arg(long, default_value = "{}")]
+    args: String,
+    /// The time zone in which the expression is read, e.g. Europe/Berlin
+    #[arg(long, default_value = "UTC")]
+    time_zone: String,
+    /// The throttle that its jobs pass
+    #[arg(long, default_value = "default")]
+    throttle: String,
+    /// Their rate-limit key
+    #[arg(long, default_value = "")]
+    key: String,
+    /// 0 runs first, 3 last
+    #[arg(long, default_value_t = 1, allow_negative_numbers = true)]
+    priority: i32,
+    /// Attempts before a job is dead, 1 to 1000
+    #[arg(long, default_value_t = 10, allow_negative_numbers = true)]
+    max_attempts: i32,
+    /// Tokens that a job takes from its throttle
+    #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
+    cost: f64,
+    /// Longest time of an attempt, in seconds
+    #[arg(long, allow_negative_numbers = true)]
+    timeout: Option<f64>,
+    /// After a downtime: one run for all that were missed, all of them (at most 100), or none
+    #[arg(long, default_value = "one", value_parser = parse::<CatchUp>)]
+    catch_up: CatchUp,
+    /// While the last job is unfinished: skip the occurrence, or allow a second job
+    #[arg(long, default_value = "skip", value_parser = parse::<Overlap>)]
+    overlap: Overlap,
+    #[command(flatten)]
+    signed: Signed,
+}
+
+#[derive(clap::Args)]
+pub(super) struct One {
+    /// Its name
+    name: String,
+    #[command(flatten)]
+    signed: Signed,
+}
+
+#[derive(clap::Args)]
+pub(super) struct Next {
+    /// Its name
+    #[arg(required_unless_present = "expression")]
+    name: Option<String>,
+    /// Look at this expression instead
+    #[arg(long, conflicts_with = "name")]
+    expression: Option<String>,
+    /// The time zone of the expression
+    #[arg(long, default_value = "UTC", requires = "expression")]
+    time_zone: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(clap::Args)]
+pub(super) struct Signed {
+    /// Who does it
+    #[arg(long, env = "USER", default_value = "cli")]
+    by: String,
+    /// Why, for the audit
+    #[arg(long, default_value = "")]
+    why: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<ExitCode> {
+    // An expression alone needs no database to be refused.
+    if let Command::Next(Next { expression: Some(expression), time_zone, .. }) = &command
+        && let Err(bad) = Timing::new(expression, time_zone)
+    {
+        bail!(cron::Error::Invalid(vec![bad]));
+    }
+    let queue = connect::queue(&settings).await?;
+    let schedules = Schedules::new(queue.pool.clone());
+    match command {
+        Command::List { json } => list(&schedules, json).await?,
+        Command::Set(set) => make(&queue, &schedules, &settings, *set).await?,
+        Command::Delete(one) => {
+            if !schedules.delete(&one.name).await? {
+                bail!(unknown(&one.name));
+            }
+            note(&queue, "cron.delete", &one.name, &one.signed, None).await;
+            answer(&one, "deleted")?;
+        }
+        Command::Pause(one) => turn(&queue, &schedules, one, true).await?,
+        Command::Resume(one) => turn(&queue, &schedules, one, false).await?,
+        Command::Run(one) => match schedules.run_now(&one.name).await? {
+            Ran::NotFound => bail!(unknown(&one.name)),
+            Ran::Job(job) => {
+                note(&queue, "cron.run", &one.name, &one.signed, Some(json!({ "job_id": job.id, "duplicate": job.duplicate })))
+                    .await;
+                match (one.signed.json, job.duplicate) {
+                    (true, _) => output::json(&job)?,
+                    (false, true) => say!("job {} of {} is unfinished; no other was made", job.id, one.name),
+                    (false, false) => say!("enqueued job {}", job.id),
+                }
+            }
+        },
+        Command::Next(next) => preview(&schedules, next).await?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn list(schedules: &Schedules, json: bool) -> anyhow::Result<()> {
+    let all = schedules.list().await?;
+    if json {
+        return output::json(&json!({ "crons": all }));
+    }
+    let header = ["NAME", "EXPRESSION", "TIME ZONE", "KIND", "THROTTLE", "NEXT", "LAST", "JOB", "NOTE"];
+    output::table(&header, all.iter().map(row))
+}
+
+fn row(one: &Schedule) -> Vec<String> {
+    let timing = Timing::new(&one.expression, &one.time_zone).ok();
+    let shown = |at: Option<Timestamp>| at.map_or("-".to_owned(), |at| local(timing.as_ref(), at));
+    let next = one.next_at.or(one.upcoming.first().copied()).filter(|_| !one.paused);
+    let mut notes = Vec::new();
+    if one.paused {
+        notes.push("paused".to_owned());
+    }
+    notes.extend(one.problem.clone());
+    vec![
+        one.name.clone(),
+        one.expression.clone(),
+        one.time_zone.clone(),
+        one.kind.clone(),
+        one.throttle.clone(),
+        shown(next),
+        shown(one.last_at),
+        one.last_job_id.map_or("-".to_owned(), |id| id.to_string()),
+        notes.join("; "),
+    ]
+}
+
+async fn make(queue: &Queue, schedules: &Schedules, settings: &Settings, set: Set) -> anyhow::Result<()> {
+    let signed = set.signed;
+    for (name, number) in [("cost", Some(set.cost)), ("timeout", set.timeout)] {
+        if let Some(number) = number.filter(|number| !(*number > 0.0 && *number <= 1e9)) {
+            bail!(Failure::Refused(format!("{name}: is {number}; allowed is a number above 0; no schedule was changed")));
+        }
+    }
+    let job = NewJob {
+        throttle: set.throttle,
+        key: set.key,
+        priority: set.priority,
+        max_attempts: set.max_attempts,
+        cost: set.cost,
+        timeout_s: set.timeout,
+        ..NewJob::new(set.kind, args_of(&set.args)?)
+    };
+    // Built-in kinds look at their arguments now; others are checked by their workers.
+    if let Some(handler) = crate::app::built_in_kinds(settings, None)?.get(&job.kind) {
+        let issues = handler.check(&job.args);
+        if !issues.is_empty() {
+            let each: Vec<String> = issues.iter().map(|issue| format!("args{}: {}", issue.pointer, issue.message)).collect();
+            bail!(Failure::Refused(format!("{}; no schedule was changed", each.join("; "))));
+        }
+    }
+    let schedule =
+        NewSchedule::new(set.name, set.expression, job).time_zone(set.time_zone).catch_up(set.catch_up).overlap(set.overlap);
+    let is_new = schedules.set(&schedule).await?;
+    let Some(stands) = schedules.get(&schedule.name).await? else { bail!(unknown(&schedule.name)) };
+    let after =
+        json!({ "expression": stands.expression, "time_zone": stands.time_zone, "kind": stands.kind, "args": stands.args });
+    note(queue, "cron.set", &schedule.name, &signed, Some(after)).await;
+    if signed.json {
+        return output::json(&stands);
+    }
+    say!("schedule {} is {}; it comes", stands.name, if is_new { "made" } else { "changed" });
+    show(&stands.expression, &stands.time_zone, &stands.upcoming)
+}
+
+async fn turn(queue: &Queue, schedules: &Schedules, one: One, paused: bool) -> anyhow::Result<()> {
+    let changed = schedules.pause(&one.name, paused).await?;
+    let Some(stands) = schedules.get(&one.name).await? else { bail!(unknown(&one.name)) };
+    if changed {
+        note(queue, if paused { "cron.pause" } else { "cron.resume" }, &one.name, &one.signed, None).await;
+    }
+    if one.signed.json {
+        return output::json(&stands);
+    }
+    answer(&one, if paused { "paused" } else { "running" })
+}
+
+async fn preview(schedules: &Schedules, next: Next) -> anyhow::Result<()> {
+    let (expression, time_zone, upcoming, problem) = match (next.expression, next.name) {
+        (Some(expression), _) => {
+            let timing = Timing::new(&expression, &next.time_zone).map_err(|bad| cron::Error::Invalid(vec![bad]))?;
+            let upcoming = timing.preview(schedules.now().await?);
+            (expression, next.time_zone, upcoming, None)
+        }
+        (None, name) => {
+            let name = name.unwrap_or_default();
+            let Some(stands) = schedules.get(&name).await? else { bail!(unknown(&name)) };
+            let problem = if stands.paused { Some("it is paused".to_owned()) } else { stands.problem };
+            (stands.expression, stands.time_zone, stands.upcoming, problem)
+        }
+    };
+    if next.json {
+        return output::json(
+            &json!({ "expression": expression, "time_zone": time_zone, "upcoming": upcoming, "problem": problem }),
+        );
+    }
+    if let Some(problem) = problem {
+        say!("note: {problem}");
+    }
+    show(&expression, &time_zone, &upcoming)
+}
+
+fn show(expression: &str, time_zone: &str, upcoming: &[Timestamp]) -> anyhow::Result<()> {
+    let timing = Timing::new(expression, time_zone).ok();
+    for at in upcoming {
+        say!("  {}  {at}", local(timing.as_ref(), *at));
+    }
+    Ok(())
+}
+
+/// A time as the clocks of the schedule's zone show it.
+fn local(timing: Option<&Timing>, at: Timestamp) -> String {
+    match timing {
+        Some(timing) => timing.local(at).strftime("%a %Y-%m-%d %H:%M:%S %:z").to_string(),
+        None => at.to_string(),
+    }
+}
+
+fn answer(one: &One, said: &str) -> anyhow::Result<()> {
+    if one.signed.json {
+        return output::json(&json!({ "name": one.name, "result": said }));
+    }
+    say!("schedule {} is {said}", one.name);
+    Ok(())
+}
+
+fn unknown(name: &str) -> Failure {
+    Failure::NotFound(format!("there is no schedule {name}"))
+}
+
+fn args_of(text: &str) -> anyhow::Result<Value> {
+    let text = match text {
+        "-" => {
+            let mut text = String::new();
+            std::io::stdin().read_to_string(&mut text)?;
+            text
+        }
+        at if at.starts_with('@') => std::fs::read_to_string(&at[1..]).with_context(|| format!("cannot read {}", &at[1..]))?,
+        literal => literal.to_owned(),
+    };
+    let refused = |error| Failure::Refused(format!("args: is not JSON: {error}; no schedule was changed"));
+    Ok(serde_json::from_str(&text).map_err(refused)?)
+}
+
+/// A change that was made is not undone for the lack of its line in the audit log.
+async fn note(queue: &Queue, action: &str, name: &str, signed: &Signed, after: Option<Value>) {
+    let mut entry = Entry::now(signed.by.clone(), action, name.to_owned(), signed.why.clone());
+    entry.after = after;
+    if let Err(error) = crate::api::postgres::write_audit(&queue.pool, &entry).await {
+        eprintln!("flyball: the audit line could not be written: {error}");
+    }
+}
+
+fn parse<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
+    serde_json::from_value(Value::String(text.to_owned())).map_err(|error| error.to_string())
+}

@@ -1,0 +1,80 @@
+//! `flyball dead requeue|discard`.
+
+use std::process::ExitCode;
+
+use futures_util::future::BoxFuture;
+use jiff::Timestamp;
+
+use super::bulk::Bulk;
+use super::{connect, when};
+use crate::config::Settings;
+use crate::jobs::DeadFilter;
+
+#[derive(clap::Subcommand)]
+pub(super) enum Command {
+    /// Run dead jobs again: those that the filters name; at least one filter
+    Requeue {
+        #[command(flatten)]
+        filter: Filter,
+        /// Leave the jobs the attempts that they have used; they get those that are left, and one if none is
+        #[arg(long)]
+        keep_attempts: bool,
+        #[command(flatten)]
+        bulk: Bulk,
+    },
+    /// Give dead jobs up for good: those that the filters name; at least one filter
+    Discard {
+        #[command(flatten)]
+        filter: Filter,
+        #[command(flatten)]
+        bulk: Bulk,
+    },
+}
+
+#[derive(clap::Args)]
+pub(super) struct Filter {
+    /// Only jobs of this kind
+    #[arg(long)]
+    kind: Option<String>,
+    /// Only jobs of this throttle
+    #[arg(long)]
+    throttle: Option<String>,
+    /// Only jobs with this key
+    #[arg(long)]
+    key: Option<String>,
+    /// Only jobs whose error is like this: 'timeout%' begins with, '%timeout%' contains, '%' is any
+    #[arg(long, value_name = "PATTERN")]
+    error_like: Option<String>,
+    /// Only jobs that died then or later: a time, or how long ago, such as 2h
+    #[arg(long, value_name = "TIME", value_parser = when::ago)]
+    died_after: Option<Timestamp>,
+    /// Only jobs that died before: a time, or how long ago, such as 2h
+    #[arg(long, value_name = "TIME", value_parser = when::ago)]
+    died_before: Option<Timestamp>,
+}
+
+pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<ExitCode> {
+    let queue = &connect::queue(&settings).await?;
+    match command {
+        Command::Requeue { filter, keep_attempts, bulk } => {
+            let (filter, signed) = (&filter.read(), &bulk.signed.signature());
+            let step = |walk| -> BoxFuture<'_, _> {
+                Box::pin(async move { queue.requeue_dead(filter, keep_attempts, &walk, signed).await })
+            };
+            bulk.run("requeued", queue.count_dead(filter), step).await?;
+        }
+        Command::Discard { filter, bulk } => {
+            let (filter, signed) = (&filter.read(), &bulk.signed.signature());
+            let step = |walk| -> BoxFuture<'_, _> { Box::pin(async move { queue.discard_dead(filter, &walk, signed).await }) };
+            bulk.run("discarded", queue.count_dead(filter), step).await?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Filter {
+    fn read(self) -> DeadFilter {
+        let Self { kind, throttle, key, error_like, died_after, died_before } = self;
+        DeadFilter { kind, throttle, key, error_like, died_after, died_before }
+    }
+}

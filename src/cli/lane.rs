@@ -1,0 +1,143 @@
+//! `flyball lane list|show|weight|purge`.
+
+use std::process::ExitCode;
+
+use futures_util::future::BoxFuture;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::bulk::Bulk;
+use super::output::say;
+use super::signed::Signed;
+use super::{connect, output};
+use crate::config::Settings;
+use crate::jobs::{LaneDepth, LanesAfter};
+use crate::throttle::Name;
+
+#[derive(clap::Subcommand)]
+pub(super) enum Command {
+    /// List the lanes of a throttle that workers have seen, the deepest first
+    List {
+        /// The throttle
+        throttle: String,
+        /// In the order of their keys, with the lanes where no job is ready
+        #[arg(long)]
+        by_key: bool,
+        /// Only keys behind this one
+        #[arg(long, value_name = "KEY", requires = "by_key")]
+        after: Option<String>,
+        /// At most so many
+        #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(i64).range(1..=1000))]
+        limit: i64,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show one lane: its weight, how many jobs wait in it, and since when
+    Show {
+        /// The throttle
+        throttle: String,
+        /// The key; '' for jobs without one
+        key: String,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Set the share of a lane beside the other lanes of its throttle
+    Weight {
+        /// The throttle
+        throttle: String,
+        /// The key; '' for jobs without one
+        key: String,
+        /// From 0.001 to 1000; a lane that nobody has weighed has 1
+        weight: f64,
+        #[command(flatten)]
+        signed: Signed,
+    },
+    /// Empty a lane: cancel its waiting jobs; running ones go on
+    Purge {
+        /// The throttle
+        throttle: String,
+        /// The key; '' for jobs without one
+        key: String,
+        #[command(flatten)]
+        bulk: Bulk,
+    },
+}
+
+pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<ExitCode> {
+    let queue = &connect::queue(&settings).await?;
+    match command {
+        Command::List { throttle, by_key, after, limit, json } => {
+            let after = if by_key { LanesAfter::Key(after) } else { LanesAfter::DEEPEST };
+            let lanes = queue.lanes_of(Name::new(throttle)?.as_str(), &after, limit).await?.lanes;
+            if json {
+                output::json(&json!({ "lanes": lanes.iter().map(told).collect::<Vec<_>>() }))?;
+            } else {
+                let header = ["KEY", "WEIGHT", "READY", "COUNTED", "OLDEST"];
+                output::table(&header, lanes.iter().map(row))?;
+            }
+        }
+        Command::Show { throttle, key, json } => {
+            let throttle = Name::new(throttle)?;
+            let lane = queue.lane_of(throttle.as_str(), &key).await?;
+            let waiting = queue.count_lane(throttle.as_str(), &key).await?;
+            let weight = lane.as_ref().map_or(1.0, |lane| lane.weight);
+            let oldest_at = lane.as_ref().and_then(|lane| lane.oldest_at);
+            let first_seen = lane.as_ref().map(|lane| lane.first_seen);
+            if json {
+                output::json(&json!({
+                    "throttle": throttle,
+                    "key": key,
+                    "weight": weight,
+                    "waiting": waiting,
+                    "oldest_at": oldest_at,
+                    "first_seen": first_seen,
+                }))?;
+            } else {
+                say!("throttle   {throttle}");
+                say!("key        {key}");
+                say!("weight     {weight}");
+                say!("waiting    {waiting}");
+                say!("oldest     {}", moment(oldest_at));
+                say!("first seen {}", moment(first_seen));
+            }
+        }
+        Command::Weight { throttle, key, weight, signed } => {
+            let throttle = Name::new(throttle)?;
+            let before = queue.set_weight(throttle.as_str(), &key, weight, &signed.signature()).await?;
+            if signed.json {
+                output::json(&json!({ "throttle": throttle, "key": key, "weight": weight, "before": before }))?;
+            } else {
+                say!("lane {key:?} of {throttle} weighs {weight}; it weighed {before}");
+            }
+        }
+        Command::Purge { throttle, key, bulk } => {
+            let (throttle, key, signed) = (&Name::new(throttle)?, key.as_str(), &bulk.signed.signature());
+            let step = |walk| -> BoxFuture<'_, _> {
+                Box::pin(async move { queue.purge_lane(throttle.as_str(), key, &walk, signed).await })
+            };
+            bulk.run("cancelled", queue.count_lane(throttle.as_str(), key), step).await?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn row(lane: &LaneDepth) -> Vec<String> {
+    vec![lane.key.clone(), lane.weight.to_string(), lane.depth.to_string(), moment(lane.counted_at), moment(lane.oldest_at)]
+}
+
+fn told(lane: &LaneDepth) -> Value {
+    json!({
+        "key": lane.key,
+        "weight": lane.weight,
+        "depth": lane.depth,
+        "counted_at": lane.counted_at,
+        "oldest_at": lane.oldest_at,
+        "first_seen": lane.first_seen,
+    })
+}
+
+fn moment(at: Option<Timestamp>) -> String {
+    at.map(|at| format!("{at:.0}")).unwrap_or_default()
+}

@@ -1,0 +1,88 @@
+//! `flyball status`.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+use serde_json::json;
+
+use super::output::say;
+use super::{connect, output, pause};
+use crate::config::Settings;
+use crate::jobs::Depth;
+use crate::throttle::Status;
+
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCode> {
+    let queue = connect::queue(&settings).await?;
+    let paused = queue.paused().await?;
+    let workers = queue.live_workers().await?;
+    let depths = queue.depths().await?;
+    // Jobs are in Postgres: without Redis their throttles have no rates to show, and the rest is true all the same.
+    let mut rates: BTreeMap<String, Status> = BTreeMap::new();
+    let mut store_lost = None;
+    match connect::throttles(&settings).await {
+        Ok(store) => {
+            for name in store.names().await? {
+                rates.extend(store.status(&name).await?.map(|status| (name.to_string(), status)));
+            }
+        }
+        Err(error) => store_lost = Some(super::exit::message(&error)),
+    }
+    let jobs: BTreeMap<&str, &Depth> = depths.throttles.iter().map(|depth| (depth.throttle.as_str(), depth)).collect();
+    let mut names: Vec<&str> = jobs.keys().copied().chain(rates.keys().map(String::as_str)).collect();
+    names.sort_unstable();
+    names.dedup();
+
+    if args.json {
+        let throttles: Vec<_> = names
+            .iter()
+            .map(|name| {
+                let rate = rates.get(*name);
+                json!({
+                    "name": name,
+                    "effective_rps": rate.map(|status| status.effective_rps),
+                    "paused": rate.map(|status| status.knobs.paused),
+                    "depth": jobs.get(name),
+                })
+            })
+            .collect();
+        output::json(&json!({
+            "paused": paused,
+            "workers": workers,
+            "store_lost": store_lost,
+            "counted_at": depths.at,
+            "throttles": throttles,
+        }))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    match &paused {
+        Some(paused) => say!("everything is {}", pause::sentence(paused)),
+        None => say!("not paused as a whole"),
+    }
+    say!("{workers} live workers");
+    if let Some(reason) = store_lost {
+        say!("{reason}");
+    }
+    match depths.at {
+        Some(at) => say!("jobs as counted at {at:.0}"),
+        None => say!("jobs have not been counted yet; a process with the role runner counts them"),
+    }
+    let header = ["THROTTLE", "RPS", "READY", "SCHEDULED", "RUNNING", "DEAD"];
+    output::table(
+        &header,
+        names.iter().map(|name| {
+            let rate = rates.get(*name).map_or_else(String::new, |status| {
+                if status.knobs.paused { "paused".to_owned() } else { output::rate(status.effective_rps) }
+            });
+            let count = |read: fn(&Depth) -> i64| jobs.get(name).map_or(0, |depth| read(depth)).to_string();
+            vec![(*name).to_owned(), rate, count(|d| d.ready), count(|d| d.scheduled), count(|d| d.running), count(|d| d.dead)]
+        }),
+    )?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,47 @@
+//! Times on the command line: a time, or how long ago.
+
+use jiff::{SignedDuration, Timestamp};
+
+/// Reads `2026-11-20T14:00:00Z`, or a span such as `2h` or `30m` as so long ago.
+pub(super) fn ago(text: &str) -> Result<Timestamp, String> {
+    read(text, now(), -1)
+}
+
+/// Reads `2026-11-20T14:00:00Z`, or a span such as `2h` or `30m` as so long from now.
+pub(super) fn ahead(text: &str) -> Result<Timestamp, String> {
+    read(text, now(), 1)
+}
+
+/// The time of this machine, by which a person says how long ago.
+#[expect(clippy::disallowed_methods, reason = "a span on the command line is counted from the wall clock of who types it")]
+fn now() -> Timestamp {
+    Timestamp::now()
+}
+
+fn read(text: &str, now: Timestamp, direction: i32) -> Result<Timestamp, String> {
+    if let Ok(at) = text.parse() {
+        return Ok(at);
+    }
+    text.parse::<SignedDuration>()
+        .ok()
+        .filter(|span| span.is_positive())
+        .and_then(|span| span.checked_mul(direction))
+        .and_then(|span| now.checked_add(span).ok())
+        .ok_or_else(|| "allowed are a time such as 2026-11-20T14:00:00Z and a span such as 90s, 30m or 2h".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_span_is_counted_from_now_and_a_time_is_itself() {
+        let now = Timestamp::from_second(10_000).unwrap();
+        assert_eq!(read("2h", now, -1).unwrap().as_second(), 10_000 - 7_200);
+        assert_eq!(read("90s", now, 1).unwrap().as_second(), 10_090);
+        assert_eq!(read("1970-01-01T00:00:07Z", now, 1).unwrap().as_second(), 7);
+        for bad in ["", "soon", "-2h", "0s", "2026-11-20", "99999999999999h"] {
+            assert!(read(bad, now, -1).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Keeps schedules going: what is due becomes jobs. Every worker process does this; no one leads.
+
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::postgres::{Advanced, Due, Error};
+use super::{Schedules, Timing};
+use crate::service::{Pace, periodic};
+
+/// How late an occurrence may become a job.
+const EVERY: Duration = Duration::from_millis(500);
+
+/// Makes jobs of what is due until `cancel` fires.
+pub async fn keep(schedules: Schedules, cancel: CancellationToken) {
+    periodic(Pace { name: "cron", every: EVERY, wake: None }, cancel, || tick(&schedules)).await;
+}
+
+/// Looks once. A schedule that fails must not stand in the way of the others; the first failure is told afterwards.
+pub(crate) async fn tick(schedules: &Schedules) -> Result<(), Error> {
+    let mut failed = None;
+    for due in schedules.due().await? {
+        if let Some(problem) = &due.unreadable {
+            tracing::warn!(schedule.name = %due.schedule.name, problem, "a schedule makes no jobs");
+            failed = failed.or(schedules.set_aside(&due, problem).await.err());
+            continue;
+        }
+        match one(schedules, &due).await {
+            Ok(Some(advanced)) => tell(&due, &advanced),
+            // Another worker was faster.
+            Ok(None) => {}
+            Err(error) => failed = failed.or(Some(error)),
+        }
+    }
+    failed.map_or(Ok(()), Err)
+}
+
+async fn one(schedules: &Schedules, Due { schedule, now, .. }: &Due) -> Result<Option<Advanced>, Error> {
+    let timing = match Timing::new(&schedule.expression, &schedule.time_zone) {
+        Ok(timing) => timing,
+        Err(bad) => {
+            let problem = format!("{}: {}", bad.field, bad.message);
+            return schedules.advance(schedule, &[], None, Some(&problem)).await;
+        }
+    };
+    let occurrences = schedule.next_at.map(|next_at| timing.due(next_at, *now, schedule.catch_up)).unwrap_or_default();
+    let Some(next_at) = timing.next_after(*now) else {
+        return schedules.advance(schedule, &occurrences, None, Some("expression: does not come again")).await;
+    };
+    schedules.advance(schedule, &occurrences, Some(next_at), None).await
+}
+
+fn tell(due: &Due, advanced: &Advanced) {
+    let name = &due.schedule.name;
+    if let Some(problem) = &advanced.refused {
+        tracing::warn!(schedule.name = %name, problem, "a schedule makes no jobs");
+    } else if advanced.skipped > 0 {
+        tracing::info!(schedule.name = %name, skipped = advanced.skipped, "the last job of a schedule is unfinished; no other was made");
+    } else if advanced.made > 0 {
+        tracing::debug!(schedule.name = %name, made = advanced.made, "a schedule made jobs");
+    }
+}

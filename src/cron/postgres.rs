@@ -1,0 +1,265 @@
+//! Schedules in Postgres: one statement per function.
+
+use jiff::Timestamp;
+use sqlx::Row;
+use sqlx::postgres::PgRow;
+use sqlx::types::Json;
+
+use super::schedule::{CATCH_UPS, OVERLAPS};
+use super::{NewSchedule, Problem, Schedule, Timing};
+use crate::jobs::{self, Enqueued};
+use crate::postgres::{Columns, Db};
+
+/// Most schedules that one look takes.
+const MAX_DUE: i64 = 200;
+
+macro_rules! select_schedules {
+    ($tail:literal) => {
+        concat!(
+            "select name, expression, time_zone, kind, args, throttle, key, priority, max_attempts, cost, timeout_s, catch_up, overlap,
+    paused, next_at, last_at, last_job_id, skipped_at, problem, updated_at, clock_timestamp() as now, xmin::text as version
+from flyball.cron",
+            $tail
+        )
+    };
+}
+
+const SET: &str = "
+select flyball.schedule($1, $2, $3, $4, time_zone => $5, throttle => $6, key => $7, priority => $8, max_attempts => $9, cost => $10,
+    timeout => flyball.span($11), catch_up => $12, overlap => $13, paused => $14)";
+const DELETE: &str = "select flyball.unschedule($1)";
+const RUN: &str = "select job_id, duplicate from flyball.run_schedule($1)";
+const GET: &str = select_schedules!(" where name = $1");
+const LIST: &str = select_schedules!(" order by name limit 10000");
+// A row only where something changes, of two who say the same at once for one of them: a change is a line of the audit log.
+const PAUSE: &str = "
+select flyball.pause_schedule(c.name, $2)
+from (select name from flyball.cron where name = $1 and paused <> $2 for update) c";
+// `cron_due` serves both halves, which is why time is `now()` here: a clock that moves is no condition of an index. A schedule
+// whose time could not be computed waits for a person; one whose job was refused does not.
+const DUE: &str = concat!(
+    "(",
+    select_schedules!(" where not paused and next_at <= now() order by next_at limit $1"),
+    ") union all (",
+    select_schedules!(" where not paused and next_at is null and problem is null order by next_at limit $1"),
+    ")"
+);
+const ADVANCE: &str = "select made, skipped, refused from flyball.advance_schedule($1, $2, $3, $4, $5, $6, $7)";
+// Whoever changed the schedule meanwhile may have mended it.
+const SET_ASIDE: &str = "update flyball.cron set next_at = null, problem = $2 where name = $1 and xmin::text = $3";
+const NOW: &str = "select clock_timestamp()";
+
+/// Every statement of this file, so that a test can prepare each on the migrated schema.
+pub const STATEMENTS: &[(&str, &str)] = &[
+    ("set schedule", SET),
+    ("delete schedule", DELETE),
+    ("run schedule", RUN),
+    ("get schedule", GET),
+    ("list schedules", LIST),
+    ("pause schedule", PAUSE),
+    ("due schedules", DUE),
+    ("advance schedule", ADVANCE),
+    ("set schedule aside", SET_ASIDE),
+    ("time of schedules", NOW),
+];
+
+/// Why something about schedules failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The schedule cannot be accepted; nothing was changed.
+    #[error("{}", told(.0))]
+    Invalid(Vec<Problem>),
+    /// The queue refused it or did not answer.
+    #[error(transparent)]
+    Queue(#[from] jobs::Error),
+}
+
+fn told(problems: &[Problem]) -> String {
+    let each: Vec<String> = problems.iter().map(|problem| format!("{}: {}", problem.field, problem.message)).collect();
+    each.join("; ")
+}
+
+/// What became of the wish to run a schedule now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ran {
+    /// Its job, new or (`duplicate`) the unfinished one that stood in the way.
+    Job(Enqueued),
+    /// There is no such schedule.
+    NotFound,
+}
+
+/// What became of a worker's word on a schedule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Advanced {
+    /// Jobs that were made.
+    pub made: i32,
+    /// Occurrences that made none because the job before was unfinished.
+    pub skipped: i32,
+    /// Why nothing could be made.
+    pub refused: Option<String>,
+}
+
+/// A schedule that a worker must look at.
+pub(super) struct Due {
+    pub schedule: Schedule,
+    /// The server's time when it was read.
+    pub now: Timestamp,
+    /// Why it cannot be read as a whole, where that is so.
+    pub unreadable: Option<String>,
+    /// Another after each change.
+    version: String,
+}
+
+/// The schedules.
+#[derive(Clone)]
+pub struct Schedules {
+    pool: Db,
+}
+
+impl Schedules {
+    /// The schedules of the database behind `pool`.
+    pub fn new(pool: impl Into<Db>) -> Self {
+        Self { pool: pool.into() }
+    }
+
+    /// Makes a schedule, or replaces the one of its name; true if it is new. Declaring the same again changes nothing.
+    pub async fn set(&self, schedule: &NewSchedule) -> Result<bool, Error> {
+        let problems = schedule.problems();
+        if !problems.is_empty() {
+            return Err(Error::Invalid(problems));
+        }
+        let job = &schedule.job;
+        jobs::postgres::refuse_nul(std::slice::from_ref(job))?;
+        let statement = sqlx::query_scalar(SET)
+            .bind(&schedule.name)
+            .bind(&schedule.expression)
+            .bind(&job.kind)
+            .bind(Json(&job.args))
+            .bind(&schedule.time_zone)
+            .bind(&job.throttle)
+            .bind(&job.key)
+            .bind(job.priority)
+            .bind(job.max_attempts)
+            .bind(job.cost)
+            .bind(job.timeout_s)
+            .bind(schedule.catch_up.word())
+            .bind(schedule.overlap.word())
+            .bind(schedule.paused);
+        Ok(statement.fetch_one(&self.pool).await.map_err(jobs::Error::from)?)
+    }
+
+    /// Takes a schedule away; false if there is none. Its jobs stay.
+    pub async fn delete(&self, name: &str) -> Result<bool, Error> {
+        Ok(sqlx::query_scalar(DELETE).bind(name).fetch_one(&self.pool).await.map_err(jobs::Error::from)?)
+    }
+
+    /// One schedule.
+    pub async fn get(&self, name: &str) -> Result<Option<Schedule>, Error> {
+        let row = sqlx::query(GET).bind(name).fetch_optional(&self.pool).await.map_err(jobs::Error::from)?;
+        Ok(row.as_ref().map(|row| read(row).schedule))
+    }
+
+    /// All schedules by name.
+    pub async fn list(&self) -> Result<Vec<Schedule>, Error> {
+        let rows = sqlx::query(LIST).fetch_all(&self.pool).await.map_err(jobs::Error::from)?;
+        Ok(rows.iter().map(|row| read(row).schedule).collect())
+    }
+
+    /// Pauses a schedule or lets it go on; false if it stood so already or does not exist. What is missed during a pause
+    /// is not caught up; a problem from before it is forgotten.
+    pub async fn pause(&self, name: &str, paused: bool) -> Result<bool, Error> {
+        let done = sqlx::query(PAUSE).bind(name).bind(paused).fetch_optional(&self.pool).await.map_err(jobs::Error::from)?;
+        Ok(done.is_some())
+    }
+
+    /// Makes the schedule's job now, beside its times.
+    pub async fn run_now(&self, name: &str) -> Result<Ran, Error> {
+        let row = sqlx::query(RUN).bind(name).fetch_optional(&self.pool).await.map_err(jobs::Error::from)?;
+        Ok(row.map_or(Ran::NotFound, |row| {
+            Ran::Job(Enqueued { id: row.get(0), duplicate: row.get(1), replaced: false, backlog: None })
+        }))
+    }
+
+    /// The server's time, by which schedules go.
+    pub async fn now(&self) -> Result<Timestamp, Error> {
+        let now: jiff_sqlx::Timestamp = sqlx::query_scalar(NOW).fetch_one(&self.pool).await.map_err(jobs::Error::from)?;
+        Ok(now.to_jiff())
+    }
+
+    /// The schedules that are due or have no next time.
+    pub(super) async fn due(&self) -> Result<Vec<Due>, Error> {
+        let rows = sqlx::query(DUE).bind(MAX_DUE).fetch_all(&self.pool).await.map_err(jobs::Error::from)?;
+        Ok(rows.iter().map(read).collect())
+    }
+
+    /// Takes a schedule that cannot be read out of those that are due, until a person changes it.
+    pub(super) async fn set_aside(&self, due: &Due, problem: &str) -> Result<(), Error> {
+        let statement = sqlx::query(SET_ASIDE).bind(&due.schedule.name).bind(problem).bind(&due.version);
+        statement.execute(&self.pool).await.map_err(jobs::Error::from)?;
+        Ok(())
+    }
+
+    /// Makes the jobs of `occurrences` and moves the schedule on, in one statement; `None` if another worker was faster or
+    /// the schedule was changed meanwhile.
+    pub(super) async fn advance(
+        &self,
+        seen: &Schedule,
+        occurrences: &[Timestamp],
+        next_at: Option<Timestamp>,
+        problem: Option<&str>,
+    ) -> Result<Option<Advanced>, Error> {
+        use jiff_sqlx::ToSqlx as _;
+        let occurrences: Vec<jiff_sqlx::Timestamp> = occurrences.iter().map(|at| at.to_sqlx()).collect();
+        let statement = sqlx::query(ADVANCE)
+            .bind(&seen.name)
+            .bind(&seen.expression)
+            .bind(&seen.time_zone)
+            .bind(seen.next_at.map(|at| at.to_sqlx()))
+            .bind(occurrences)
+            .bind(next_at.map(|at| at.to_sqlx()))
+            .bind(problem);
+        let row = statement.fetch_optional(&self.pool).await.map_err(jobs::Error::from)?;
+        Ok(row.map(|row| Advanced { made: row.get("made"), skipped: row.get("skipped"), refused: row.get("refused") }))
+    }
+}
+
+/// A schedule, as far as it can be read: one that cannot must not stand in the way of the others.
+fn read(row: &PgRow) -> Due {
+    let mut columns = Columns::of(row);
+    let (expression, time_zone): (String, String) = (columns.get("expression"), columns.get("time_zone"));
+    let now = moment(&mut columns, "now").unwrap_or_default();
+    let upcoming = Timing::new(&expression, &time_zone).map(|timing| timing.preview(now)).unwrap_or_default();
+    let schedule = Schedule {
+        name: columns.get("name"),
+        expression,
+        time_zone,
+        kind: columns.get("kind"),
+        args: columns.json("args"),
+        throttle: columns.get("throttle"),
+        key: columns.get("key"),
+        priority: columns.get("priority"),
+        max_attempts: columns.get("max_attempts"),
+        cost: columns.get("cost"),
+        timeout_s: columns.get("timeout_s"),
+        catch_up: word(&CATCH_UPS, &columns.get::<String>("catch_up")),
+        overlap: word(&OVERLAPS, &columns.get::<String>("overlap")),
+        paused: columns.get("paused"),
+        next_at: moment(&mut columns, "next_at"),
+        upcoming,
+        last_at: moment(&mut columns, "last_at"),
+        last_job_id: columns.get("last_job_id"),
+        skipped_at: moment(&mut columns, "skipped_at"),
+        problem: columns.get("problem"),
+        updated_at: moment(&mut columns, "updated_at").unwrap_or_default(),
+    };
+    Due { schedule, now, version: columns.get("version"), unreadable: columns.unreadable() }
+}
+
+fn moment(columns: &mut Columns<'_>, column: &str) -> Option<Timestamp> {
+    columns.get::<Option<jiff_sqlx::Timestamp>>(column).map(jiff_sqlx::Timestamp::to_jiff)
+}
+
+/// The column is checked by the table, so the word is one of these.
+fn word<T: Copy + Default>(words: &[(&str, T)], word: &str) -> T {
+    words.iter().find(|(known, _)| *known == word).map(|(_, value)| *value).unwrap_or_default()
+}

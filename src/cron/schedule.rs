@@ -1,0 +1,296 @@
+//! A schedule: an expression in a time zone, the job that it makes, and what becomes of occurrences that were missed. Pure.
+
+use jiff::tz::TimeZone;
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use super::{BadExpression, Expression};
+use crate::jobs::NewJob;
+
+/// The longest name, in bytes.
+pub const NAME_BYTES_MAX: usize = 128;
+
+/// Occurrences that `catch_up = all` runs at most after one downtime: the newest.
+pub const CAUGHT_UP_MAX: usize = 100;
+
+/// Occurrences that a preview shows.
+pub const PREVIEW: usize = 5;
+
+/// An occurrence that is found later than this was missed; up to then it is only a little late.
+const LATE: SignedDuration = SignedDuration::from_secs(60);
+
+/// What becomes of occurrences that were missed while nothing ran.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum CatchUp {
+    /// One run for all of them.
+    #[default]
+    One,
+    /// Every one of them, at most the newest 100.
+    All,
+    /// They are forgotten.
+    None,
+}
+
+/// What becomes of an occurrence while the job of the one before is unfinished.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Overlap {
+    /// It makes no job.
+    #[default]
+    Skip,
+    /// It makes a job beside the other.
+    Allow,
+}
+
+/// The policies by their words.
+pub const CATCH_UPS: [(&str, CatchUp); 3] = [("one", CatchUp::One), ("all", CatchUp::All), ("none", CatchUp::None)];
+/// The policies by their words.
+pub const OVERLAPS: [(&str, Overlap); 2] = [("skip", Overlap::Skip), ("allow", Overlap::Allow)];
+
+impl CatchUp {
+    /// Its word.
+    pub fn word(self) -> &'static str {
+        CATCH_UPS.iter().find(|(_, one)| *one == self).map_or("one", |(word, _)| word)
+    }
+}
+
+impl Overlap {
+    /// Its word.
+    pub fn word(self) -> &'static str {
+        OVERLAPS.iter().find(|(_, one)| *one == self).map_or("skip", |(word, _)| word)
+    }
+}
+
+/// A schedule to be made, or to replace the one of the same name.
+///
+/// ```
+/// use flyball::cron::NewSchedule;
+/// use flyball::jobs::NewJob;
+/// use serde_json::json;
+///
+/// let nightly = NewSchedule::new("nightly-report", "30 2 * * *", NewJob::new("report", json!({})))
+///     .time_zone("Europe/Berlin");
+/// assert!(nightly.problems().is_empty());
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewSchedule {
+    /// Its name, which is unique.
+    pub name: String,
+    /// When: `minute hour day-of-month month day-of-week`, with the second in front of them or not, or `@daily` and the like.
+    pub expression: String,
+    /// Where: the name of a time zone of IANA's list, e.g. `Europe/Berlin`.
+    pub time_zone: String,
+    /// The job of each occurrence. When it runs, what is unique about it and whom it replaces is the schedule's own business.
+    pub job: NewJob,
+    /// What becomes of missed occurrences.
+    pub catch_up: CatchUp,
+    /// What becomes of an occurrence while the last job is unfinished.
+    pub overlap: Overlap,
+    /// Pauses it or lets it run; `None` leaves that as it is, and a new schedule runs.
+    pub paused: Option<bool>,
+}
+
+impl NewSchedule {
+    /// A schedule in UTC with the usual policies.
+    pub fn new(name: impl Into<String>, expression: impl Into<String>, job: NewJob) -> Self {
+        Self {
+            name: name.into(),
+            expression: expression.into(),
+            time_zone: "UTC".to_owned(),
+            job,
+            catch_up: CatchUp::default(),
+            overlap: Overlap::default(),
+            paused: None,
+        }
+    }
+
+    /// In another time zone.
+    pub fn time_zone(mut self, name: impl Into<String>) -> Self {
+        self.time_zone = name.into();
+        self
+    }
+
+    /// With another policy for missed occurrences.
+    pub fn catch_up(mut self, catch_up: CatchUp) -> Self {
+        self.catch_up = catch_up;
+        self
+    }
+
+    /// With another policy for unfinished jobs.
+    pub fn overlap(mut self, overlap: Overlap) -> Self {
+        self.overlap = overlap;
+        self
+    }
+
+    /// Everything that is wrong with it, as far as can be seen without the database.
+    pub fn problems(&self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        let mut wrong = |field: &'static str, message: String| problems.push(Problem { field, message });
+        if let Err(message) = check_name(&self.name) {
+            wrong("name", message);
+        }
+        if let Err(bad) = Timing::new(&self.expression, &self.time_zone) {
+            wrong(bad.field, bad.message);
+        }
+        if self.catch_up == CatchUp::All && self.overlap == Overlap::Skip {
+            let message = "\"all\" runs missed occurrences beside each other, which overlap \"skip\" forbids; allowed: \
+                           catch_up \"one\" or \"none\", or overlap \"allow\"";
+            wrong("catch_up", message.to_owned());
+        }
+        let own = [
+            ("run_at", self.job.run_at.is_some()),
+            ("unique_key", self.job.unique_key.is_some()),
+            ("unique_for", self.job.unique_for.is_some()),
+            ("debounce", self.job.debounce_s.is_some()),
+            ("debounce_max", self.job.debounce_max_s.is_some()),
+            ("replace", self.job.replace),
+            ("traceparent", self.job.traceparent.is_some()),
+        ];
+        for (field, _) in own.into_iter().filter(|(_, is_set)| *is_set) {
+            wrong(field, "this is not for the job of a schedule, which sees to it itself; leave it out".to_owned());
+        }
+        problems
+    }
+}
+
+/// One thing that is wrong with a schedule.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+pub struct Problem {
+    /// Which field.
+    pub field: &'static str,
+    /// What was wrong and what is allowed.
+    pub message: String,
+}
+
+/// Whether a text can be a schedule's name.
+pub fn check_name(name: &str) -> Result<(), String> {
+    let is_fine = |byte: u8| byte.is_ascii_alphanumeric() || b"._-/:".contains(&byte);
+    if (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(is_fine) {
+        return Ok(());
+    }
+    let shown: String = name.chars().take(40).collect();
+    Err(format!("{shown:?} is not a schedule's name; use 1 to {NAME_BYTES_MAX} letters, digits or any of . _ - / :"))
+}
+
+/// An expression in a time zone.
+#[derive(Clone, Debug)]
+pub struct Timing {
+    expression: Expression,
+    zone: TimeZone,
+}
+
+impl Timing {
+    /// Reads both.
+    pub fn new(expression: &str, time_zone: &str) -> Result<Self, Problem> {
+        let expression = Expression::parse(expression).map_err(|BadExpression { field, message }| Problem {
+            field: "expression",
+            message: if field == "expression" { message } else { format!("{field}: {message}") },
+        })?;
+        // Names only: a zone must mean the same in Postgres, here and on the next machine.
+        let zone = TimeZone::get(time_zone).map_err(|_| Problem {
+            field: "time_zone",
+            message: format!(
+                "{time_zone:?} is not a time zone; allowed: names of the IANA list such as UTC, Europe/Berlin or America/New_York"
+            ),
+        })?;
+        let timing = Self { expression, zone };
+        // Any day will do to find out that 30 February never comes.
+        if timing.next_after(Timestamp::UNIX_EPOCH).is_none() {
+            return Err(Problem { field: "expression", message: "never comes: no day matches all fields".to_owned() });
+        }
+        Ok(timing)
+    }
+
+    /// The first occurrence after `after`.
+    pub fn next_after(&self, after: Timestamp) -> Option<Timestamp> {
+        self.expression.next_after(&self.zone, after)
+    }
+
+    /// The next occurrences after `after`.
+    pub fn preview(&self, after: Timestamp) -> Vec<Timestamp> {
+        self.expression.upcoming(&self.zone, after, PREVIEW)
+    }
+
+    /// A time as the clocks of its zone show it.
+    pub fn local(&self, at: Timestamp) -> jiff::Zoned {
+        at.to_zoned(self.zone.clone())
+    }
+
+    /// Which occurrences to run now, oldest first, given the first one that is due.
+    pub fn due(&self, next_at: Timestamp, now: Timestamp, catch_up: CatchUp) -> Vec<Timestamp> {
+        let before = next_at.saturating_sub(SignedDuration::from_secs(1)).unwrap_or(Timestamp::MIN);
+        let on_time = now.saturating_sub(LATE).unwrap_or(Timestamp::MIN);
+        let mut due = Vec::new();
+        // From the newest back, so that a long downtime of a fast rhythm costs no more than a short one.
+        let mut until = now;
+        while due.len() < CAUGHT_UP_MAX
+            && let Some(at) = self.expression.last_between(&self.zone, before, until)
+        {
+            due.push(at);
+            until = at.saturating_sub(SignedDuration::from_nanos(1)).unwrap_or(Timestamp::MIN);
+        }
+        due.reverse();
+        let is_missed = next_at < on_time;
+        match catch_up {
+            CatchUp::One if is_missed => due.split_off(due.len().saturating_sub(1)),
+            CatchUp::One | CatchUp::All => due,
+            CatchUp::None => {
+                due.retain(|at| *at >= on_time);
+                due
+            }
+        }
+    }
+}
+
+/// A schedule as it stands.
+#[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct Schedule {
+    /// Its name.
+    pub name: String,
+    /// When.
+    pub expression: String,
+    /// Where.
+    pub time_zone: String,
+    /// What runs its jobs.
+    pub kind: String,
+    /// Their arguments.
+    pub args: serde_json::Value,
+    /// The throttle that they pass.
+    pub throttle: String,
+    /// Their rate-limit key, empty for none.
+    pub key: String,
+    /// 0 runs first, 3 last.
+    pub priority: i32,
+    /// Attempts before a job is dead.
+    pub max_attempts: i32,
+    /// Tokens that a job takes from its throttle.
+    pub cost: f64,
+    /// Longest time of an attempt in seconds, where the schedule sets it.
+    #[serde(rename = "timeout")]
+    pub timeout_s: Option<f64>,
+    /// What becomes of missed occurrences.
+    pub catch_up: CatchUp,
+    /// What becomes of an occurrence while the last job is unfinished.
+    pub overlap: Overlap,
+    /// True while a person has paused it.
+    pub paused: bool,
+    /// The next occurrence; absent while it is paused, has a problem that stops it, or was changed just now.
+    pub next_at: Option<Timestamp>,
+    /// The next five occurrences, had it none of these.
+    pub upcoming: Vec<Timestamp>,
+    /// The last occurrence that was looked at.
+    pub last_at: Option<Timestamp>,
+    /// The last job it made.
+    pub last_job_id: Option<i64>,
+    /// When an occurrence last made no job because the job before was unfinished.
+    pub skipped_at: Option<Timestamp>,
+    /// Why it makes no jobs, or made none the last time.
+    pub problem: Option<String>,
+    /// When it was last changed.
+    pub updated_at: Timestamp,
+}
+
+#[cfg(test)]
+#[path = "schedule_tests.rs"]
+mod tests;

@@ -1,0 +1,159 @@
+//! The hands that a running handler is given.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures_util::future::BoxFuture;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::Job;
+use crate::throttle;
+
+/// Progress is written at most this often; what is said in between is passed over.
+const PROGRESS_EVERY: Duration = Duration::from_secs(1);
+
+/// What is known of a running job besides its arguments.
+#[derive(Debug)]
+pub struct About {
+    /// Its number.
+    pub id: i64,
+    /// What runs it.
+    pub kind: String,
+    /// The throttle it passed.
+    pub throttle: String,
+    /// Its rate-limit key, empty for none.
+    pub key: String,
+    /// 1 for the first attempt.
+    pub attempt: i32,
+    /// Attempts before it is dead.
+    pub max_attempts: i32,
+    /// Tokens it was charged.
+    pub cost: f64,
+    /// The fence of this lease: a late answer with another fence changes nothing.
+    pub fence: i64,
+    /// When it was enqueued.
+    pub created_at: Timestamp,
+    /// The trace of whoever enqueued it, as W3C `traceparent`.
+    pub traceparent: Option<String>,
+    last_progress: Mutex<Option<Instant>>,
+}
+
+impl From<&Job> for About {
+    fn from(job: &Job) -> Self {
+        Self {
+            id: job.id,
+            kind: job.kind.clone(),
+            throttle: job.throttle.clone(),
+            key: job.key.clone(),
+            attempt: job.attempt,
+            max_attempts: job.max_attempts,
+            cost: job.cost,
+            fence: job.fence,
+            created_at: job.created_at,
+            traceparent: job.traceparent.clone(),
+            last_progress: Mutex::new(None),
+        }
+    }
+}
+
+/// The hands that a running handler is given. Cheap to clone.
+#[derive(Clone)]
+pub struct Context {
+    /// The job.
+    pub job: Arc<About>,
+    /// Fires when the job is cancelled, its lease is lost, the worker stops, or the attempt is over, for instance by its time-out.
+    pub cancelled: CancellationToken,
+    /// The throttles, for handlers that pace work inside one job.
+    pub throttles: Arc<dyn throttle::Store>,
+    /// Where long jobs leave their cursor.
+    pub checkpoints: Arc<dyn Checkpoints>,
+}
+
+impl Context {
+    /// The hands for one attempt at a job.
+    pub fn new(
+        job: Arc<About>,
+        cancelled: CancellationToken,
+        throttles: Arc<dyn throttle::Store>,
+        checkpoints: Arc<dyn Checkpoints>,
+    ) -> Self {
+        Self { job, cancelled, throttles, checkpoints }
+    }
+
+    /// The last checkpoint of this job, by whichever attempt it was left.
+    pub async fn last_checkpoint(&self) -> Result<Option<Checkpoint>, CheckpointError> {
+        self.checkpoints.load(self.job.id).await
+    }
+
+    /// Keeps a checkpoint now. It is refused if another worker holds the job by now.
+    pub async fn checkpoint(&self, at: &Checkpoint) -> Result<(), CheckpointError> {
+        self.checkpoints.store(self.job.id, self.job.fence, at).await
+    }
+
+    /// Says how far the job has come, for people; `done` is its cursor as well. Said as often as one likes, it is written at
+    /// most once a second, and always when `done` reaches `total`.
+    ///
+    /// ```no_run
+    /// # use flyball::jobs::{Context, Fault};
+    /// # async fn send(_: &str) -> Result<(), std::io::Error> { Ok(()) }
+    /// async fn send_all(letters: Vec<String>, context: Context) -> Result<(), Fault> {
+    ///     let begun = context.last_checkpoint().await?.map_or(0, |at| at.done as usize);
+    ///     for (n, letter) in letters.iter().enumerate().skip(begun) {
+    ///         send(letter).await?;
+    ///         context.progress(n as i64 + 1, Some(letters.len() as i64), "letters sent").await?;
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    pub async fn progress(&self, done: i64, total: Option<i64>, note: impl Into<String>) -> Result<(), CheckpointError> {
+        let is_whole = total.is_some_and(|total| done >= total);
+        {
+            let mut last = self.job.last_progress.lock().unwrap_or_else(PoisonError::into_inner);
+            if !is_whole && last.is_some_and(|at| at.elapsed() < PROGRESS_EVERY) {
+                return Ok(());
+            }
+            *last = Some(Instant::now());
+        }
+        self.checkpoint(&Checkpoint { cursor: json!(done), done, total, note: note.into() }).await
+    }
+}
+
+/// How far a long job has come.
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
+pub struct Checkpoint {
+    /// The handler's own cursor; a later attempt starts from it.
+    pub cursor: Value,
+    /// Units done, e.g. documents.
+    pub done: i64,
+    /// Units in all, where known.
+    pub total: Option<i64>,
+    /// One line for people, e.g. `12,000 of 50,000 documents, about 40 s left`.
+    pub note: String,
+}
+
+/// Why a checkpoint was not kept.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    /// Another worker holds the job now: stop, whatever you say will be refused.
+    #[error("the lease of job {0} was lost")]
+    LeaseLost(i64),
+    /// The store did not answer; the work may go on and try again.
+    #[error("the checkpoint of job {job} was not stored: {reason}")]
+    Store {
+        /// The job.
+        job: i64,
+        /// What the store said.
+        reason: String,
+    },
+}
+
+/// Where long jobs leave their cursor, guarded by the lease's fence.
+pub trait Checkpoints: Send + Sync + 'static {
+    /// The last checkpoint of the job, whoever wrote it.
+    fn load(&self, job_id: i64) -> BoxFuture<'_, Result<Option<Checkpoint>, CheckpointError>>;
+
+    /// Keeps a checkpoint if `fence` still holds the job's lease.
+    fn store<'a>(&'a self, job_id: i64, fence: i64, at: &'a Checkpoint) -> BoxFuture<'a, Result<(), CheckpointError>>;
+}

@@ -1,0 +1,147 @@
+//! What a handler answers with besides success, made for `?`.
+
+use std::error::Error;
+use std::fmt;
+use std::time::Duration;
+
+use super::{CheckpointError, Outcome};
+
+/// Why an attempt did not succeed. Any error becomes one by `?`, and means: try again later.
+///
+/// ```
+/// use flyball::jobs::Fault;
+///
+/// fn send(address: &str) -> Result<(), Fault> {
+///     if address.is_empty() {
+///         return Err(Fault::dead("the address is empty"));
+///     }
+///     let port: u16 = address.rsplit(':').next().unwrap_or_default().parse()?; // tried again
+///     let _ = port;
+///     Ok(())
+/// }
+/// # assert!(send("a:80").is_ok() && send("a").is_err());
+/// ```
+pub struct Fault(Outcome);
+
+impl Fault {
+    /// Trying again cannot help: a dead letter.
+    pub fn dead(error: impl fmt::Display) -> Self {
+        Self(Outcome::Dead { error: error.to_string() })
+    }
+
+    /// Try again after the usual back-off; the same as `?` on an error.
+    pub fn retry(error: impl fmt::Display) -> Self {
+        Self(Outcome::Retry { after: None, error: error.to_string() })
+    }
+
+    /// Try again after `after` instead of the usual back-off.
+    pub fn retry_after(after: Duration, error: impl fmt::Display) -> Self {
+        Self(Outcome::Retry { after: Some(after), error: error.to_string() })
+    }
+
+    /// The other side asked to slow down: pause the job's key for `delay`, or as long as is usual. No attempt is used.
+    pub fn throttled(delay: Option<Duration>, error: impl fmt::Display) -> Self {
+        Self(Outcome::Throttled { delay, error: error.to_string() })
+    }
+
+    /// Not now: run again after `delay`. No attempt is used.
+    pub fn snooze(delay: Duration) -> Self {
+        Self(Outcome::Snooze { delay })
+    }
+
+    /// The handler stopped because it was told to. No attempt is used.
+    pub fn handed_back() -> Self {
+        Self(Outcome::HandedBack)
+    }
+
+    /// What it comes to.
+    pub fn outcome(self) -> Outcome {
+        self.0
+    }
+}
+
+/// Any error, with its causes.
+impl<E: Into<Box<dyn Error + Send + Sync>>> From<E> for Fault {
+    fn from(error: E) -> Self {
+        let error = error.into();
+        // Whoever lost the lease must stop; what he says would be refused anyway.
+        if matches!(error.downcast_ref(), Some(CheckpointError::LeaseLost(_))) {
+            return Self::handed_back();
+        }
+        let mut said = error.to_string();
+        let mut cause = error.source();
+        while let Some(deeper) = cause {
+            let text = deeper.to_string();
+            // Many errors repeat their cause in their own words.
+            if !said.contains(&text) {
+                said = format!("{said}: {text}");
+            }
+            cause = deeper.source();
+        }
+        Self::retry(said)
+    }
+}
+
+impl fmt::Debug for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// What a handler may return.
+pub trait IntoOutcome {
+    /// What it means.
+    fn into_outcome(self) -> Outcome;
+}
+
+impl IntoOutcome for Outcome {
+    fn into_outcome(self) -> Outcome {
+        self
+    }
+}
+
+impl IntoOutcome for () {
+    fn into_outcome(self) -> Outcome {
+        Outcome::Done
+    }
+}
+
+impl<T: IntoOutcome, E: Into<Fault>> IntoOutcome for Result<T, E> {
+    fn into_outcome(self) -> Outcome {
+        match self {
+            Ok(done) => done.into_outcome(),
+            Err(error) => error.into().outcome(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn retry(error: &str) -> Outcome {
+        Outcome::Retry { after: None, error: error.to_owned() }
+    }
+
+    #[test]
+    fn any_error_is_tried_again_and_told_with_its_causes() {
+        let plain: Result<(), _> = "x".parse::<u8>().map(drop);
+        assert_eq!(plain.into_outcome(), retry("invalid digit found in string"));
+        let of_anyhow: anyhow::Result<()> = Err(anyhow::anyhow!("the root").context("the middle").context("the top"));
+        assert_eq!(of_anyhow.into_outcome(), retry("the top: the middle: the root"));
+        assert_eq!(Err::<(), _>("a text").into_outcome(), retry("a text"));
+        let by_question_mark = || -> Result<(), Fault> {
+            let _: u8 = "x".parse()?;
+            Ok(())
+        };
+        assert_eq!(by_question_mark().into_outcome(), retry("invalid digit found in string"));
+    }
+
+    #[test]
+    fn what_is_no_plain_error_keeps_its_meaning() {
+        assert_eq!(Ok::<(), Fault>(()).into_outcome(), Outcome::Done);
+        assert_eq!(Err::<(), _>(Fault::dead("no")).into_outcome(), Outcome::Dead { error: "no".into() });
+        assert_eq!(Ok::<_, Fault>(Outcome::Cancelled).into_outcome(), Outcome::Cancelled);
+        assert_eq!(Err::<(), _>(CheckpointError::LeaseLost(1)).into_outcome(), Outcome::HandedBack);
+    }
+}

@@ -1,0 +1,372 @@
+//! What a walk over the waiting jobs has found so far. Pure: pages come in, figures that changed go out.
+//!
+//! The walk passes over a long queue in many pages. A lane's figure is replaced when the walk has left that lane behind, so
+//! the sum over all lanes is never older than one walk takes, and a walk that is half-way has not lost the other half.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::ops::Bound::{Excluded, Unbounded};
+
+/// The four places in which a job can wait, run or lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// May run as soon as tokens allow.
+    Ready,
+    /// Waits for a time.
+    Scheduled,
+    /// Holds a lease.
+    Running,
+    /// A dead letter.
+    Dead,
+}
+
+/// All parts, in the order of their numbers.
+pub const PARTS: [Part; 4] = [Part::Ready, Part::Scheduled, Part::Running, Part::Dead];
+
+/// Jobs of one lane in one page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The lane.
+    pub lane_id: i64,
+    /// How many.
+    pub jobs: i64,
+    /// The smallest id among them, which is the oldest.
+    pub oldest: i64,
+}
+
+/// What the directory knows of a lane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The lane.
+    pub lane_id: i64,
+    /// Its throttle.
+    pub throttle: String,
+    /// The depth that is written there.
+    pub depth: i64,
+    /// Days since 1970 when that was written.
+    pub day: i64,
+}
+
+/// The figures of one throttle.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// By [`Part`].
+    pub jobs: [i64; 4],
+    /// The id of its oldest ready job.
+    pub oldest: Option<i64>,
+}
+
+#[derive(Debug)]
+struct Lane {
+    throttle: u32,
+    ready: i64,
+    oldest: i64,
+    /// The depth and the day that the directory has.
+    written: i64,
+    day: i64,
+    /// Waits in `changed`.
+    queued: bool,
+    /// Seen since the walks began that are under way now, or in those before.
+    seen: bool,
+    seen_before: bool,
+}
+
+#[derive(Debug, Default)]
+struct Throttle {
+    now: Figures,
+    /// What the walk that is under way has counted, for the parts that are replaced as a whole.
+    counting: [i64; 4],
+    written: Option<Figures>,
+}
+
+/// All that is known of lanes and throttles between two pages.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    lanes: BTreeMap<i64, Lane>,
+    numbers: HashMap<String, u32>,
+    names: Vec<String>,
+    throttles: Vec<Throttle>,
+    /// The lane in which the walk over the ready jobs stands, and what it has counted there.
+    open: Option<Found>,
+    changed: VecDeque<i64>,
+    ended: [bool; 4],
+    ended_ever: [bool; 4],
+}
+
+impl Ledger {
+    /// Those of `found` whose throttle is not known yet.
+    pub fn strangers<'a>(&self, found: &'a [Found]) -> Vec<&'a Found> {
+        found.iter().filter(|one| !self.lanes.contains_key(&one.lane_id)).collect()
+    }
+
+    /// Takes note of what the directory knows.
+    pub fn introduce(&mut self, entry: &Entry) {
+        let throttle = self.number(&entry.throttle);
+        let lane = Lane {
+            throttle,
+            ready: 0,
+            oldest: i64::MAX,
+            written: entry.depth,
+            day: entry.day,
+            queued: false,
+            seen: false,
+            seen_before: true,
+        };
+        self.lanes.entry(entry.lane_id).or_insert(lane);
+    }
+
+    /// Takes in a page of ready jobs, which come in the order of their lanes.
+    pub fn ready(&mut self, page: &[Found], today: i64) {
+        for one in page {
+            match &mut self.open {
+                Some(open) if open.lane_id == one.lane_id => {
+                    open.jobs += one.jobs;
+                    open.oldest = open.oldest.min(one.oldest);
+                }
+                _ => {
+                    let before = self.open.replace(*one);
+                    self.leave(before, Some(one.lane_id), today);
+                }
+            }
+        }
+    }
+
+    /// Takes in a page of jobs of another part.
+    pub fn others(&mut self, part: Part, page: &[Found], today: i64) {
+        for one in page {
+            let Some(lane) = self.lanes.get_mut(&one.lane_id) else { continue };
+            lane.seen = true;
+            self.throttles[lane.throttle as usize].counting[part as usize] += one.jobs;
+            self.refresh(one.lane_id, today);
+        }
+    }
+
+    /// The walk over a part has come to its end.
+    pub fn end(&mut self, part: Part, today: i64) {
+        if part == Part::Ready {
+            let before = self.open.take();
+            self.leave(before, None, today);
+            for throttle in &mut self.throttles {
+                throttle.now.oldest = None;
+            }
+            for lane in self.lanes.values().filter(|lane| lane.ready > 0) {
+                let oldest = &mut self.throttles[lane.throttle as usize].now.oldest;
+                *oldest = Some(oldest.map_or(lane.oldest, |oldest| oldest.min(lane.oldest)));
+            }
+        } else {
+            for throttle in &mut self.throttles {
+                throttle.now.jobs[part as usize] = std::mem::take(&mut throttle.counting[part as usize]);
+            }
+        }
+        self.ended[part as usize] = true;
+        self.ended_ever[part as usize] = true;
+    }
+
+    /// True once every part was walked to its end; before that the figures are not all there.
+    pub fn is_whole(&self) -> bool {
+        self.ended_ever.iter().all(|ended| *ended)
+    }
+
+    /// If every part has come to its end since the last such round, forgets lanes that have had no job for two rounds, and answers true.
+    pub fn round(&mut self) -> bool {
+        if !self.ended.iter().all(|ended| *ended) {
+            return false;
+        }
+        self.ended = [false; 4];
+        self.lanes.retain(|_, lane| {
+            let keep = lane.seen || lane.seen_before || lane.ready > 0 || lane.written > 0;
+            lane.seen_before = std::mem::take(&mut lane.seen);
+            keep
+        });
+        true
+    }
+
+    /// At most `max` lanes whose depth is to be written: lane, depth. They count as written.
+    pub fn take_lanes(&mut self, max: usize, today: i64) -> Vec<(i64, i64)> {
+        let mut taken = Vec::new();
+        while taken.len() < max
+            && let Some(id) = self.changed.pop_front()
+        {
+            let Some(lane) = self.lanes.get_mut(&id) else { continue };
+            lane.queued = false;
+            // It may have changed back meanwhile.
+            if lane.written != lane.ready || lane.day != today {
+                (lane.written, lane.day) = (lane.ready, today);
+                taken.push((id, lane.ready));
+            }
+        }
+        taken
+    }
+
+    /// How many lanes wait to be written.
+    pub fn lanes_waiting(&self) -> usize {
+        self.changed.len()
+    }
+
+    /// At most `max` throttles whose figures are to be written. They count as written.
+    pub fn take_throttles(&mut self, max: usize) -> Vec<(&str, Figures)> {
+        let fresh = self.throttles.iter_mut().zip(&self.names).filter(|(throttle, _)| throttle.written != Some(throttle.now));
+        let mut taken = Vec::new();
+        for (throttle, name) in fresh.take(max) {
+            throttle.written = Some(throttle.now);
+            taken.push((name.as_str(), throttle.now));
+        }
+        taken
+    }
+
+    /// The throttle's figures must be brought in line with what stands there: it was written by whoever walked before.
+    pub fn expect(&mut self, throttle: &str) {
+        self.number(throttle);
+    }
+
+    fn number(&mut self, name: &str) -> u32 {
+        if let Some(number) = self.numbers.get(name) {
+            return *number;
+        }
+        let number = self.names.len() as u32;
+        self.numbers.insert(name.to_owned(), number);
+        self.names.push(name.to_owned());
+        self.throttles.push(Throttle::default());
+        number
+    }
+
+    /// The walk has left a lane: its figure is known now, and the lanes between it and the next have no ready job.
+    fn leave(&mut self, done: Option<Found>, next: Option<i64>, today: i64) {
+        let from = match done {
+            Some(done) => {
+                self.set_ready(done.lane_id, done.jobs, done.oldest, today);
+                Excluded(done.lane_id)
+            }
+            None => Unbounded,
+        };
+        if let (Excluded(from), Some(to)) = (from, next)
+            && from >= to
+        {
+            return;
+        }
+        let between = self.lanes.range((from, next.map_or(Unbounded, Excluded)));
+        let empty: Vec<i64> = between.filter(|(_, lane)| lane.ready > 0 || lane.written > 0).map(|(id, _)| *id).collect();
+        for id in empty {
+            self.set_ready(id, 0, i64::MAX, today);
+        }
+    }
+
+    fn set_ready(&mut self, id: i64, jobs: i64, oldest: i64, today: i64) {
+        let Some(lane) = self.lanes.get_mut(&id) else { return };
+        self.throttles[lane.throttle as usize].now.jobs[Part::Ready as usize] += jobs - lane.ready;
+        (lane.ready, lane.oldest) = (jobs, oldest);
+        lane.seen |= jobs > 0;
+        self.refresh(id, today);
+    }
+
+    fn refresh(&mut self, id: i64, today: i64) {
+        let Some(lane) = self.lanes.get_mut(&id) else { return };
+        let is_due = lane.written != lane.ready || lane.seen && lane.day != today;
+        if is_due && !lane.queued {
+            lane.queued = true;
+            self.changed.push_back(id);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TODAY: i64 = 20_000;
+
+    fn found(lane_id: i64, jobs: i64, oldest: i64) -> Found {
+        Found { lane_id, jobs, oldest }
+    }
+
+    fn ledger(lanes: &[(i64, &str)]) -> Ledger {
+        let mut ledger = Ledger::default();
+        for (lane_id, throttle) in lanes {
+            ledger.introduce(&Entry { lane_id: *lane_id, throttle: (*throttle).to_owned(), depth: 0, day: TODAY });
+        }
+        ledger
+    }
+
+    fn figures(ledger: &mut Ledger) -> Vec<(String, [i64; 4], Option<i64>)> {
+        ledger.take_throttles(100).into_iter().map(|(name, figures)| (name.to_owned(), figures.jobs, figures.oldest)).collect()
+    }
+
+    #[test]
+    fn a_lane_that_is_cut_by_the_end_of_a_page_is_counted_as_one() {
+        let mut ledger = ledger(&[(1, "a"), (2, "a"), (3, "b")]);
+        ledger.ready(&[found(1, 2, 50), found(2, 3, 10)], TODAY);
+        ledger.ready(&[found(2, 4, 5), found(3, 1, 70)], TODAY);
+        ledger.end(Part::Ready, TODAY);
+
+        assert_eq!(ledger.take_lanes(10, TODAY), [(1, 2), (2, 7), (3, 1)]);
+        assert_eq!(figures(&mut ledger), [("a".into(), [9, 0, 0, 0], Some(5)), ("b".into(), [1, 0, 0, 0], Some(70))]);
+    }
+
+    #[test]
+    fn a_lane_that_the_walk_passes_over_is_empty_and_one_that_lies_ahead_keeps_its_figure() {
+        let mut ledger = ledger(&[(1, "a"), (2, "a"), (3, "a"), (4, "a")]);
+        ledger.ready(&[found(1, 1, 1), found(2, 1, 2), found(3, 1, 3), found(4, 1, 4)], TODAY);
+        ledger.end(Part::Ready, TODAY);
+        ledger.take_lanes(10, TODAY);
+
+        ledger.ready(&[found(3, 5, 3)], TODAY);
+
+        assert_eq!(ledger.take_lanes(10, TODAY), [(1, 0), (2, 0)], "3 is not left behind yet, 4 lies ahead");
+        assert_eq!(figures(&mut ledger)[0].1[0], 2);
+        ledger.end(Part::Ready, TODAY);
+        assert_eq!(ledger.take_lanes(10, TODAY), [(3, 5), (4, 0)]);
+        assert_eq!(figures(&mut ledger)[0].1[0], 5);
+    }
+
+    #[test]
+    fn only_what_changed_is_written_and_no_more_than_asked_for() {
+        let mut ledger = ledger(&[(1, "a"), (2, "a"), (3, "a")]);
+        for _ in 0..2 {
+            ledger.ready(&[found(1, 1, 1), found(2, 1, 2), found(3, 1, 3)], TODAY);
+            ledger.end(Part::Ready, TODAY);
+        }
+        assert_eq!(ledger.take_lanes(2, TODAY).len(), 2);
+        assert_eq!((ledger.lanes_waiting(), ledger.take_lanes(2, TODAY).len()), (1, 1));
+        assert_eq!(figures(&mut ledger).len(), 1);
+
+        ledger.ready(&[found(1, 1, 1), found(2, 1, 2), found(3, 1, 3)], TODAY);
+        ledger.end(Part::Ready, TODAY);
+
+        assert!(ledger.take_lanes(10, TODAY).is_empty() && figures(&mut ledger).is_empty());
+        ledger.ready(&[found(1, 1, 1)], TODAY + 1);
+        ledger.ready(&[found(2, 1, 2)], TODAY + 1);
+        assert_eq!(ledger.take_lanes(10, TODAY + 1), [(1, 1)], "a lane that is in use is written once a day");
+    }
+
+    #[test]
+    fn the_other_parts_are_replaced_when_their_walk_ends() {
+        let mut ledger = ledger(&[(1, "a"), (2, "b")]);
+        ledger.others(Part::Dead, &[found(1, 3, 1)], TODAY);
+        ledger.others(Part::Dead, &[found(1, 2, 9), found(2, 1, 8)], TODAY);
+        assert!(figures(&mut ledger).iter().all(|(_, jobs, _)| *jobs == [0; 4]));
+        ledger.end(Part::Dead, TODAY);
+        assert_eq!(figures(&mut ledger).iter().map(|(_, jobs, _)| jobs[3]).collect::<Vec<_>>(), [5, 1]);
+
+        ledger.end(Part::Dead, TODAY);
+
+        assert_eq!(figures(&mut ledger).iter().map(|(_, jobs, _)| jobs[3]).collect::<Vec<_>>(), [0, 0]);
+        assert!(!ledger.is_whole());
+    }
+
+    #[test]
+    fn a_lane_without_jobs_is_forgotten_after_two_rounds_and_its_old_figure_is_taken_back_first() {
+        let mut ledger = Ledger::default();
+        ledger.introduce(&Entry { lane_id: 7, throttle: "a".into(), depth: 12, day: TODAY });
+        let round = |ledger: &mut Ledger| {
+            PARTS.iter().for_each(|part| ledger.end(*part, TODAY));
+            assert!(ledger.round() && ledger.is_whole());
+        };
+
+        round(&mut ledger);
+        assert_eq!(ledger.take_lanes(10, TODAY), [(7, 0)]);
+        round(&mut ledger);
+        round(&mut ledger);
+
+        assert_eq!(ledger.strangers(&[found(7, 1, 1)]).len(), 1);
+        assert!(!ledger.round(), "a round needs the end of every part");
+    }
+}

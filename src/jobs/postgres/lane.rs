@@ -1,0 +1,40 @@
+//! One lane: weigh it, empty it, count what waits in it.
+
+use sqlx::Row;
+
+use super::Queue;
+use super::cancel::count;
+use crate::jobs::Error;
+use crate::jobs::operate::{Count, Signed, Walk, Walked};
+
+pub(super) const SET_WEIGHT: &str = "select flyball.set_weight($1, $2, $3, $4, $5)";
+
+pub(super) const PURGE_LANE: &str = "select cancelled, next from flyball.purge_lane($1, $2, $3, $4, $5, $6, $7)";
+
+impl Queue {
+    /// Sets a lane's share beside the other lanes of its throttle, 0.001 to 1000; answers the weight before.
+    pub async fn set_weight(&self, throttle: &str, key: &str, weight: f64, signed: &Signed) -> Result<f64, Error> {
+        let statement = sqlx::query_scalar(SET_WEIGHT).bind(throttle).bind(key).bind(weight).bind(&signed.by).bind(&signed.why);
+        Ok(statement.fetch_one(&self.pool).await?)
+    }
+
+    /// Cancels waiting jobs of a lane, at most `walk.max_jobs` in this call; running ones go on.
+    pub async fn purge_lane(&self, throttle: &str, key: &str, walk: &Walk, signed: &Signed) -> Result<Walked, Error> {
+        let row = sqlx::query(PURGE_LANE)
+            .bind(throttle)
+            .bind(key)
+            .bind(walk.max_jobs as i32)
+            .bind(walk.dry_run)
+            .bind(&walk.start)
+            .bind(&signed.by)
+            .bind(&signed.why)
+            .fetch_one(&self.pool)
+            .await?;
+        Ok(Walked { jobs: row.get("cancelled"), requested: 0, next: row.get("next") })
+    }
+
+    /// How many jobs of a lane wait.
+    pub async fn count_lane(&self, throttle: &str, key: &str) -> Result<Count, Error> {
+        count(|walk| Box::pin(async move { self.purge_lane(throttle, key, &walk, &Signed::default()).await })).await
+    }
+}

@@ -1,0 +1,250 @@
+//! Searching jobs: a walk from the newest to the oldest that looks at a bounded number of rows at a time.
+//!
+//! No index serves every filter, and none that did would pay for itself on the path of enqueue. So a page is found by walking
+//! back over what can hold it: the small table of a rare state, the index prefix of a lane, or the jobs themselves. A walk
+//! ends when the page is full or after a short time; a page that came back short says where to go on.
+
+use std::time::{Duration, Instant};
+
+use sqlx::Row;
+use sqlx::postgres::PgRow;
+
+use super::Queue;
+use super::read::summary;
+use super::states::{moment, word};
+use crate::jobs::{Error, Filter, Page, State, Summary};
+
+/// Rows that one statement walks over, and those of them that it may probe for their state. Both are a few milliseconds.
+const ROWS_MAX: i64 = 10_000;
+const PROBES_MAX: i64 = 1_000;
+
+/// A walk whose page is not full takes no further step after this time.
+const PATIENCE: Duration = Duration::from_millis(25);
+
+// Laterals with a limit are run once per row and in order, so that the walk stops as soon as the page is full; the planner
+// can neither hash a whole table for them nor sort. $1 states, $2 kind, $3 throttle, $4 key, $5 and $6 the range of ids,
+// $7 and $8 the range of times, $9 rows, $10 probes, $11 jobs of the page.
+macro_rules! walk {
+    ($rows:expr) => {
+        concat!(
+            "
+with walk as materialized (",
+            $rows,
+            "
+),
+matching as materialized (
+    select w.*
+    from walk w
+    where ($2::text is null or w.kind = $2) and ($3::text is null or w.throttle = $3) and ($4::text is null or w.key = $4)
+        and ($7::timestamptz is null or w.created_at >= $7) and ($8::timestamptz is null or w.created_at < $8)
+    limit $10
+),
+page as (
+    select m.*, s.run_at as due_at, coalesce(l.attempt, r.attempt, s.attempt, d.attempt, a.attempt, 0::smallint) as attempt,
+        coalesce(d.error, a.error) as last_error, t.state
+    from matching m
+    left join lateral (
+        select h.attempt from flyball.lease h where h.job_id = m.id limit 1
+    ) l on true
+    left join lateral (
+        select h.attempt from flyball.ready h where h.lane_id = m.lane_id and h.priority = m.priority and h.job_id = m.id limit 1
+    ) r on true
+    left join lateral (
+        select h.attempt, h.run_at, h.retry from flyball.scheduled h where h.job_id = m.id limit 1
+    ) s on true
+    left join lateral (
+        select h.attempt, h.error from flyball.dead h where h.job_id = m.id limit 1
+    ) d on true
+    left join lateral (
+        select h.attempt, h.outcome, h.error from flyball.attempt h where h.job_id = m.id order by h.finished_at desc limit 1
+    ) a on true
+    cross join lateral (
+        select case when l.attempt is not null then 'running'
+            when r.attempt is not null then 'ready'
+            when s.attempt is not null then case when s.retry then 'retryable' else 'scheduled' end
+            when d.attempt is not null then 'dead'
+            when a.outcome = 'cancelled' then 'cancelled'
+            else 'completed' end as state
+    ) t
+    where $1::text[] is null or t.state = any($1)
+    limit $11
+)
+select b.walked, b.walked_to, b.matched, b.matched_to, p.*
+from (
+    select (select count(*) from walk) as walked, (select min(id) from walk) as walked_to,
+        (select count(*) from matching) as matched, (select min(id) from matching) as matched_to
+) b
+left join page p on true
+order by p.id desc"
+        )
+    };
+}
+
+macro_rules! walk_table {
+    ($jobs:literal) => {
+        walk!(concat!(
+            "
+    select j.*
+    from (",
+            $jobs,
+            "
+    ) h
+    cross join lateral (
+        select id, lane_id, priority, max_attempts, cost, created_at, kind, throttle, key from flyball.job where id = h.job_id limit 1
+    ) j"
+        ))
+    };
+}
+
+pub(super) const LIST: &str = walk!(
+    "
+    select id, lane_id, priority, max_attempts, cost, created_at, kind, throttle, key
+    from flyball.job
+    where id < $5 and id >= $6
+    order by id desc
+    limit $9"
+);
+
+pub(super) const LIST_READY_OF_LANE: &str = walk_table!(
+    "
+        select r.job_id
+        from generate_series(0, 3) p
+        cross join lateral (
+            select q.job_id
+            from flyball.ready q
+            where q.lane_id = flyball.lane_of($3, $4) and q.priority = p::smallint and q.job_id < $5 and q.job_id >= $6
+            order by q.lane_id desc, q.priority desc, q.job_id desc
+            limit $9
+        ) r
+        order by r.job_id desc
+        limit $9"
+);
+
+pub(super) const LIST_RUNNING: &str = walk_table!(
+    "
+        select job_id from flyball.lease where job_id < $5 and job_id >= $6 order by job_id desc limit $9"
+);
+
+pub(super) const LIST_SCHEDULED: &str = walk_table!(
+    "
+        select job_id from flyball.scheduled where job_id < $5 and job_id >= $6 order by job_id desc limit $9"
+);
+
+pub(super) const LIST_DEAD: &str = walk_table!(
+    "
+        select job_id from flyball.dead where job_id < $5 and job_id >= $6 order by job_id desc limit $9"
+);
+
+// An id begins with the day of the enqueueing transaction, and within a day ids ascend with the time at which they were drawn,
+// which may be later than the transaction's beginning: an hour is left for that.
+pub(super) const RANGE: &str = "
+select case when $1::timestamptz is null then 0
+        else greatest(flyball.day_of($1) << 38, flyball.id_at($1 - interval '1 hour')) end as low,
+    case when $2::timestamptz is null then 9223372036854775807
+        else least((flyball.day_of($2) + 1) << 38, flyball.id_at($2 + interval '1 hour')) end as high";
+
+impl Queue {
+    /// Jobs by filter, newest first: walks on until there are `limit` or no more. For programs; people want [`Queue::page`].
+    pub async fn list(&self, filter: &Filter) -> Result<Vec<Summary>, Error> {
+        let mut jobs = Vec::new();
+        let mut rest = Filter { limit: filter.limit.clamp(1, 1000), ..filter.clone() };
+        loop {
+            let page = self.page(&rest).await?;
+            rest.limit -= page.jobs.len() as i64;
+            jobs.extend(page.jobs);
+            match page.next {
+                Some(next) if rest.limit > 0 => rest.before = Some(next),
+                _ => return Ok(jobs),
+            }
+        }
+    }
+
+    /// A page of jobs by filter, newest first. Whatever the filter is, it takes a few tens of milliseconds at most, so the page
+    /// may be short, or empty, though more follow: go on from [`Page::next`] until there is none.
+    pub async fn page(&self, filter: &Filter) -> Result<Page, Error> {
+        let begun = Instant::now();
+        let limit = filter.limit.clamp(1, 1000);
+        let (statement, rows_max) = match filter.state {
+            Some(State::Ready) if filter.throttle.is_some() && filter.key.is_some() => (LIST_READY_OF_LANE, PROBES_MAX),
+            Some(State::Running) => (LIST_RUNNING, PROBES_MAX),
+            Some(State::Scheduled | State::Retryable) => (LIST_SCHEDULED, PROBES_MAX),
+            Some(State::Dead) => (LIST_DEAD, PROBES_MAX),
+            _ => (LIST, ROWS_MAX),
+        };
+        let (low, high) = self.range(filter).await?;
+        let mut before = filter.before.unwrap_or(i64::MAX).min(high);
+        let mut page = Page::default();
+        // Small steps first: most pages are full after one of them.
+        let mut rows = if is_open(filter) { limit } else { (limit * 4).clamp(400, rows_max) };
+        loop {
+            let wanted = limit - page.jobs.len() as i64;
+            let found = sqlx::query(statement)
+                .bind(states(filter))
+                .bind(&filter.kind)
+                .bind(&filter.throttle)
+                .bind(&filter.key)
+                .bind(before)
+                .bind(low)
+                .bind(filter.created_after.map(moment))
+                .bind(filter.created_before.map(moment))
+                .bind(rows)
+                .bind(PROBES_MAX)
+                .bind(wanted)
+                .fetch_all(&self.pool)
+                .await?;
+            for row in &found {
+                if row.try_get::<Option<i64>, _>("id")?.is_some() {
+                    page.jobs.push(summary(row)?);
+                }
+            }
+            page.next = found.first().and_then(|row| next(row, rows));
+            if page.jobs.len() as i64 >= limit {
+                page.next = page.jobs.last().map(|last| last.id);
+                return Ok(page);
+            }
+            match page.next {
+                Some(next) if begun.elapsed() < PATIENCE => before = next,
+                _ => return Ok(page),
+            }
+            rows = (rows * 5).min(rows_max);
+        }
+    }
+
+    /// The ids among which jobs of the filter's time are: from the first, below the second.
+    async fn range(&self, filter: &Filter) -> Result<(i64, i64), Error> {
+        if filter.created_after.is_none() && filter.created_before.is_none() {
+            return Ok((0, i64::MAX));
+        }
+        let statement = sqlx::query(RANGE).bind(filter.created_after.map(moment)).bind(filter.created_before.map(moment));
+        let row = statement.fetch_one(&self.pool).await?;
+        Ok((row.get("low"), row.get("high")))
+    }
+}
+
+/// Where the walk goes on: behind the last job that was probed, or the last row that was seen.
+fn next(row: &PgRow, rows: i64) -> Option<i64> {
+    if row.get::<i64, _>("matched") >= PROBES_MAX {
+        row.get("matched_to")
+    } else if row.get::<i64, _>("walked") >= rows {
+        row.get("walked_to")
+    } else {
+        None
+    }
+}
+
+/// Whether every job is wanted.
+fn is_open(filter: &Filter) -> bool {
+    states(filter).is_none()
+        && filter.kind.is_none()
+        && filter.throttle.is_none()
+        && filter.key.is_none()
+        && filter.created_after.is_none()
+        && filter.created_before.is_none()
+}
+
+fn states(filter: &Filter) -> Option<Vec<&'static str>> {
+    match filter.state {
+        Some(state) => Some(vec![word(state)]),
+        None => filter.ended.then(|| vec!["completed", "cancelled", "dead"]),
+    }
+}

@@ -1,0 +1,33 @@
+//! The pause of everything: a row that every worker looks at.
+
+use jiff_sqlx::Timestamp;
+use sqlx::Row;
+
+use super::Queue;
+use crate::jobs::Error;
+use crate::jobs::operate::{Pause, Signed};
+
+pub(super) const PAUSE_ALL: &str = "select flyball.pause_all($1, $2)";
+
+pub(super) const RESUME_ALL: &str = "select flyball.resume_all($1, $2)";
+
+pub(super) const PAUSED: &str = "select since, by, why from flyball.pause";
+
+impl Queue {
+    /// Stops all claiming in all processes, until [`Queue::resume_all`]; what runs goes on. False if a pause was in force,
+    /// which stays as it is.
+    pub async fn pause_all(&self, signed: &Signed) -> Result<bool, Error> {
+        Ok(sqlx::query_scalar(PAUSE_ALL).bind(&signed.why).bind(&signed.by).fetch_one(&self.pool).await?)
+    }
+
+    /// Ends the pause of everything. False if there was none.
+    pub async fn resume_all(&self, signed: &Signed) -> Result<bool, Error> {
+        Ok(sqlx::query_scalar(RESUME_ALL).bind(&signed.why).bind(&signed.by).fetch_one(&self.pool).await?)
+    }
+
+    /// The pause of everything, where one is in force.
+    pub async fn paused(&self) -> Result<Option<Pause>, Error> {
+        let row = sqlx::query(PAUSED).fetch_optional(&self.pool).await?;
+        Ok(row.map(|row| Pause { since: row.get::<Timestamp, _>("since").to_jiff(), by: row.get("by"), why: row.get("why") }))
+    }
+}

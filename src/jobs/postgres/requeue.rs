@@ -1,0 +1,114 @@
+//! Dead letters and waiting jobs: run again, wait longer, or be given up.
+
+use sqlx::Row;
+
+use super::Queue;
+use super::cancel::count;
+use super::states::{last_word, moment};
+use crate::jobs::operate::{Count, DeadFilter, MoveAnswer, Signed, Walk, Walked};
+use crate::jobs::{Error, RetryAnswer};
+
+pub(super) const RETRY: &str = "select flyball.retry($1, $2, $3, $4)";
+
+pub(super) const DISCARD: &str = "select flyball.discard($1, $2, $3)";
+
+pub(super) const RESCHEDULE: &str = "select flyball.reschedule($1, $2, $3, $4)";
+
+pub(super) const REQUEUE_DEAD: &str = "
+select jobs, next
+from flyball.requeue_dead($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";
+
+pub(super) const DISCARD_DEAD: &str = "
+select jobs, next
+from flyball.discard_dead($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
+
+impl Queue {
+    /// Makes a dead, retryable or scheduled job ready now; a dead one starts over with all its attempts.
+    pub async fn retry(&self, id: i64) -> Result<RetryAnswer, Error> {
+        self.retry_signed(id, false, &Signed::default()).await
+    }
+
+    /// As [`Queue::retry`], signed for the audit log; with `keep_attempts` a dead job gets only the attempts that it has
+    /// left, and one if it has none.
+    pub async fn retry_signed(&self, id: i64, keep_attempts: bool, signed: &Signed) -> Result<RetryAnswer, Error> {
+        let statement = sqlx::query_scalar(RETRY).bind(id).bind(keep_attempts).bind(&signed.by).bind(&signed.why);
+        let said: String = statement.fetch_one(&self.pool).await?;
+        Ok(match said.as_str() {
+            "ready" | "already ready" => RetryAnswer::Ready,
+            "not found" => RetryAnswer::NotFound,
+            other => RetryAnswer::Refused(last_word(other)),
+        })
+    }
+
+    /// Lets a waiting job wait until `run_at`, whatever it waited for before; no attempt is used.
+    pub async fn reschedule(&self, id: i64, run_at: jiff::Timestamp, signed: &Signed) -> Result<MoveAnswer, Error> {
+        let statement = sqlx::query_scalar(RESCHEDULE).bind(id).bind(moment(run_at)).bind(&signed.by).bind(&signed.why);
+        let said: String = statement.fetch_one(&self.pool).await?;
+        Ok(moved(&said, "scheduled"))
+    }
+
+    /// Gives a dead job up for good: it ends as cancelled.
+    pub async fn discard(&self, id: i64, signed: &Signed) -> Result<MoveAnswer, Error> {
+        let statement = sqlx::query_scalar(DISCARD).bind(id).bind(&signed.by).bind(&signed.why);
+        let said: String = statement.fetch_one(&self.pool).await?;
+        Ok(moved(&said, "cancelled"))
+    }
+
+    /// Makes dead jobs that the filter names ready again, at most `walk.max_jobs` in this call.
+    pub async fn requeue_dead(
+        &self,
+        filter: &DeadFilter,
+        keep_attempts: bool,
+        walk: &Walk,
+        signed: &Signed,
+    ) -> Result<Walked, Error> {
+        let row = sqlx::query(REQUEUE_DEAD)
+            .bind(&filter.kind)
+            .bind(&filter.throttle)
+            .bind(&filter.key)
+            .bind(&filter.error_like)
+            .bind(walk.max_jobs as i32)
+            .bind(filter.died_after.map(moment))
+            .bind(filter.died_before.map(moment))
+            .bind(keep_attempts)
+            .bind(walk.dry_run)
+            .bind(&walk.start)
+            .bind(&signed.by)
+            .bind(&signed.why)
+            .fetch_one(&self.pool)
+            .await?;
+        Ok(Walked { jobs: row.get("jobs"), requested: 0, next: row.get("next") })
+    }
+
+    /// Gives dead jobs that the filter names up for good, at most `walk.max_jobs` in this call.
+    pub async fn discard_dead(&self, filter: &DeadFilter, walk: &Walk, signed: &Signed) -> Result<Walked, Error> {
+        let row = sqlx::query(DISCARD_DEAD)
+            .bind(&filter.kind)
+            .bind(&filter.throttle)
+            .bind(&filter.key)
+            .bind(&filter.error_like)
+            .bind(walk.max_jobs as i32)
+            .bind(filter.died_after.map(moment))
+            .bind(filter.died_before.map(moment))
+            .bind(walk.dry_run)
+            .bind(&walk.start)
+            .bind(&signed.by)
+            .bind(&signed.why)
+            .fetch_one(&self.pool)
+            .await?;
+        Ok(Walked { jobs: row.get("jobs"), requested: 0, next: row.get("next") })
+    }
+
+    /// How many dead jobs the filter names.
+    pub async fn count_dead(&self, filter: &DeadFilter) -> Result<Count, Error> {
+        count(|walk| Box::pin(async move { self.discard_dead(filter, &walk, &Signed::default()).await })).await
+    }
+}
+
+fn moved(said: &str, done: &str) -> MoveAnswer {
+    match said {
+        "not found" => MoveAnswer::NotFound,
+        said if said == done => MoveAnswer::Moved,
+        other => MoveAnswer::Refused(last_word(other)),
+    }
+}

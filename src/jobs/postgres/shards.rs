@@ -1,0 +1,118 @@
+//! Who looks after which lanes: 64 shards, each held for some seconds by one worker.
+//!
+//! Holding a shard spares the others from looking at its lanes. It is never needed for correctness: two holders at once only
+//! find that rows which both wanted are locked.
+
+use std::time::Duration;
+
+use super::Queue;
+use crate::jobs::Error;
+
+/// How many shards there are.
+pub const SHARDS: u8 = 64;
+
+/// A worker that has not been heard of for so long has no part in sharing out, though its jobs are still its own.
+const QUIET_S: f64 = 5.0;
+
+// Whoever holds more than a fair part lets the rest go; what is free is taken by whoever comes first, so that no lane is left
+// alone while shares are being worked out.
+pub(super) const HOLD: &str = "
+with fair as (
+    select ceil(64.0 / greatest(count(*), 1))::int as n
+    from flyball.worker
+    where stopped_at is null and (id = $1 or serves and heartbeat_at > clock_timestamp() - make_interval(secs => $3))
+),
+back as (
+    update flyball.worker set serves = true where id = $1 and not serves
+),
+mine as (
+    select shard from flyball.shard where worker_id = $1 and expires_at > clock_timestamp() order by shard for update
+),
+free as (
+    select shard from flyball.shard
+    where worker_id is null or expires_at <= clock_timestamp()
+    order by shard
+    for update skip locked
+),
+kept as (
+    (select shard from mine order by shard limit (select n from fair))
+    union all
+    (select shard from free order by shard limit (select greatest((select n from fair) - (select count(*) from mine), 0)))
+),
+touched as (
+    update flyball.shard s
+    set worker_id = case when k.shard is null then null else $1 end,
+        expires_at = case when k.shard is null then '-infinity' else clock_timestamp() + make_interval(secs => $2) end
+    from (select shard from mine union select shard from kept) t
+    left join kept k using (shard)
+    where s.shard = t.shard
+    returning s.shard, s.worker_id
+)
+select shard from touched where worker_id = $1";
+
+// One worker keeps its part in any case, so that the lanes are looked after when all are busy.
+pub(super) const LET_GO: &str = "
+with other as (
+    select from flyball.worker
+    where id <> $1 and serves and stopped_at is null and heartbeat_at > clock_timestamp() - make_interval(secs => $2)
+    limit 1
+),
+unable as (
+    update flyball.worker set serves = false where id = $1 and serves and exists (select from other)
+),
+let_go as (
+    update flyball.shard set worker_id = null, expires_at = '-infinity' where worker_id = $1 and exists (select from other)
+)
+select exists (select from other)";
+
+pub(super) const RELEASE: &str = "
+update flyball.shard set worker_id = null, expires_at = '-infinity' where worker_id = $1";
+
+/// The shard of a lane: the top six bits of its id, counted from the lowest id.
+pub fn shard_of(lane_id: i64) -> u8 {
+    (((lane_id as u64) ^ (1 << 63)) >> 58) as u8
+}
+
+/// The ids of a shard's lanes, lowest and highest.
+pub fn lanes_of(shard: u8) -> (i64, i64) {
+    let low = ((u64::from(shard) << 58) ^ (1 << 63)) as i64;
+    (low, low | ((1 << 58) - 1))
+}
+
+impl Queue {
+    /// Renews and takes what is this worker's fair part of the shards, for `ttl`; answers the shards it holds as a set of bits.
+    pub async fn hold_shards(&self, worker_id: i32, ttl: Duration) -> Result<u64, Error> {
+        let asked = sqlx::query_scalar(HOLD).bind(worker_id).bind(ttl.as_secs_f64()).bind(QUIET_S);
+        let held: Vec<i16> = asked.fetch_all(&self.pool).await?;
+        Ok(held.into_iter().fold(0, |set, shard| set | 1 << shard))
+    }
+
+    /// Lets the shards go of a worker that cannot serve lanes, and its part in sharing out until it takes some again; false if
+    /// no other worker could take them.
+    pub async fn let_shards_go(&self, worker_id: i32) -> Result<bool, Error> {
+        Ok(sqlx::query_scalar(LET_GO).bind(worker_id).bind(QUIET_S).fetch_one(&self.pool).await?)
+    }
+
+    /// Lets every shard of the worker go.
+    pub async fn release_shards(&self, worker_id: i32) -> Result<(), Error> {
+        sqlx::query(RELEASE).bind(worker_id).execute(&self.pool).await?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_lane_lies_in_the_range_of_its_shard_and_the_ranges_follow_each_other() {
+        let mut next = i64::MIN;
+        for shard in 0..SHARDS {
+            let (low, high) = lanes_of(shard);
+            assert_eq!(low, next);
+            assert_eq!((shard_of(low), shard_of(high)), (shard, shard));
+            next = high.wrapping_add(1);
+        }
+        assert_eq!(next, i64::MIN, "the last range ends with the highest id");
+    }
+}

@@ -1,0 +1,36 @@
+//! States and times as Postgres writes and reads them.
+
+use jiff_sqlx::ToSqlx as _;
+
+use crate::jobs::State;
+
+/// Every state with its word.
+const STATES: [(&str, State); 7] = [
+    ("scheduled", State::Scheduled),
+    ("ready", State::Ready),
+    ("running", State::Running),
+    ("retryable", State::Retryable),
+    ("completed", State::Completed),
+    ("cancelled", State::Cancelled),
+    ("dead", State::Dead),
+];
+
+/// The word of a state.
+pub(super) fn word(state: State) -> &'static str {
+    STATES.iter().find(|(_, known)| *known == state).map_or("completed", |(word, _)| word)
+}
+
+/// The state of a word.
+pub(super) fn state(word: &str) -> State {
+    STATES.iter().find(|(known, _)| *known == word).map_or(State::Completed, |(_, state)| *state)
+}
+
+/// The state at the end of an answer such as `already completed`.
+pub(super) fn last_word(answer: &str) -> State {
+    state(answer.rsplit(' ').next().unwrap_or_default())
+}
+
+/// A time to be bound.
+pub(super) fn moment(at: jiff::Timestamp) -> jiff_sqlx::Timestamp {
+    at.to_sqlx()
+}

@@ -1,0 +1,199 @@
+//! Handlers whose arguments have a type.
+
+use std::marker::PhantomData;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use serde_path_to_error::{Path, Segment};
+
+use super::handler::{DEFAULT_TIMEOUT, Handler};
+use super::retry::Policy;
+use super::{Context, Fault, IntoOutcome, Issue, Job, NewJob, Outcome};
+
+/// Runs the jobs of one kind, whose arguments are read into a type. Arguments that do not fit are refused at the door over
+/// HTTP, and make a job dead with a pointer to the field.
+///
+/// ```
+/// use flyball::jobs::{Context, Fault, Kinds, TypedHandler};
+/// use serde::{Deserialize, Serialize};
+///
+/// #[derive(Serialize, Deserialize)]
+/// struct Greeting {
+///     name: String,
+/// }
+///
+/// struct Greet;
+///
+/// impl TypedHandler for Greet {
+///     type Args = Greeting;
+///     const KIND: &str = "greet";
+///
+///     async fn run(&self, greeting: Greeting, context: Context) -> Result<(), Fault> {
+///         println!("hello, {} (attempt {})", greeting.name, context.job.attempt);
+///         Ok(())
+///     }
+/// }
+///
+/// let mut kinds = Kinds::default();
+/// kinds.add(Greet);
+/// let job = Greet::job(&Greeting { name: "Ada".to_owned() }).unwrap();
+/// assert_eq!((job.kind.as_str(), &job.args), ("greet", &serde_json::json!({"name": "Ada"})));
+/// ```
+pub trait TypedHandler: Send + Sync + 'static {
+    /// The arguments.
+    type Args: DeserializeOwned + Send + 'static;
+
+    /// The name of the kind.
+    const KIND: &'static str;
+
+    /// Runs one attempt. It should stop soon after `context.cancelled` fires.
+    fn run(&self, args: Self::Args, context: Context) -> impl Future<Output = Result<(), Fault>> + Send;
+
+    /// Looks at arguments that have the right form; lists every issue.
+    fn check(&self, args: &Self::Args) -> Vec<Issue> {
+        let _ = args;
+        Vec::new()
+    }
+
+    /// Longest that an attempt may take; `None` for no bound.
+    fn timeout(&self) -> Option<Duration> {
+        DEFAULT_TIMEOUT
+    }
+
+    /// What becomes of failed attempts.
+    fn retry(&self) -> Policy {
+        Policy::default()
+    }
+
+    /// A job of this kind, with every default, to be enqueued.
+    fn job(args: &Self::Args) -> Result<NewJob, serde_json::Error>
+    where
+        Self: Sized,
+        Self::Args: Serialize,
+    {
+        Ok(NewJob::new(Self::KIND, serde_json::to_value(args)?))
+    }
+}
+
+/// A [`TypedHandler`] as a [`Handler`].
+pub(super) struct Typed<H>(pub(super) H);
+
+impl<H: TypedHandler> Handler for Typed<H> {
+    fn check(&self, args: &Value) -> Vec<Issue> {
+        match read::<H::Args>(args) {
+            Ok(args) => self.0.check(&args),
+            Err(issue) => vec![issue],
+        }
+    }
+
+    fn run(&self, job: Job, context: Context) -> BoxFuture<'_, Outcome> {
+        Box::pin(async move {
+            match read(&job.args) {
+                Ok(args) => self.0.run(args, context).await.into_outcome(),
+                Err(issue) => dead(&issue),
+            }
+        })
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        self.0.timeout()
+    }
+
+    fn retry(&self) -> Policy {
+        self.0.retry()
+    }
+}
+
+/// An async function of typed arguments as a [`Handler`].
+pub(super) struct TypedFn<A, F>(pub(super) F, pub(super) PhantomData<fn(A)>);
+
+impl<A, F, R> Handler for TypedFn<A, F>
+where
+    A: DeserializeOwned + Send + 'static,
+    F: Fn(A, Context) -> R + Send + Sync + 'static,
+    R: Future<Output: IntoOutcome> + Send + 'static,
+{
+    fn check(&self, args: &Value) -> Vec<Issue> {
+        read::<A>(args).err().into_iter().collect()
+    }
+
+    fn run(&self, job: Job, context: Context) -> BoxFuture<'_, Outcome> {
+        match read(&job.args) {
+            Ok(args) => {
+                let work = (self.0)(args, context);
+                Box::pin(async move { work.await.into_outcome() })
+            }
+            Err(issue) => Box::pin(std::future::ready(dead(&issue))),
+        }
+    }
+}
+
+fn dead(issue: &Issue) -> Outcome {
+    Outcome::Dead { error: format!("args{}: {}", issue.pointer, issue.message) }
+}
+
+/// The arguments as their type, or where and why they are not.
+pub(crate) fn read<A: DeserializeOwned>(args: &Value) -> Result<A, Issue> {
+    serde_path_to_error::deserialize(args).map_err(|error| {
+        let mut pointer = pointer(error.path());
+        let message = error.inner().to_string();
+        // A field that is missing is named in the message only.
+        if let Some((field, _)) = message.strip_prefix("missing field `").and_then(|rest| rest.split_once('`')) {
+            pointer = format!("{pointer}/{}", escaped(field));
+        }
+        Issue { pointer, message }
+    })
+}
+
+fn pointer(path: &Path) -> String {
+    path.iter()
+        .map(|segment| match segment {
+            Segment::Seq { index } => format!("/{index}"),
+            Segment::Map { key } => format!("/{}", escaped(key)),
+            Segment::Enum { .. } | Segment::Unknown => String::new(),
+        })
+        .collect()
+}
+
+fn escaped(name: &str) -> String {
+    name.replace('~', "~0").replace('/', "~1")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+    use serde_json::json;
+
+    use super::*;
+
+    #[derive(Debug, Deserialize, PartialEq)]
+    struct Letter {
+        to: Vec<Address>,
+        #[serde(default)]
+        urgent: bool,
+    }
+
+    #[derive(Debug, Deserialize, PartialEq)]
+    struct Address {
+        name: String,
+    }
+
+    #[test]
+    fn arguments_that_do_not_fit_are_pointed_at() {
+        let good = read::<Letter>(&json!({"to": [{"name": "Ada"}]})).unwrap();
+        assert_eq!(good, Letter { to: vec![Address { name: "Ada".into() }], urgent: false });
+        for (args, at, said) in [
+            (json!({"to": [{"name": "Ada"}, {"name": 7}]}), "/to/1/name", "invalid type: integer `7`, expected a string"),
+            (json!({"to": [{}]}), "/to/0/name", "missing field `name`"),
+            (json!({"to": [], "urgent": "yes"}), "/urgent", "invalid type: string \"yes\", expected a boolean"),
+            (json!({}), "/to", "missing field `to`"),
+            (json!("text"), "", "invalid type: string \"text\", expected struct Letter"),
+        ] {
+            let issue = read::<Letter>(&args).unwrap_err();
+            assert_eq!((issue.pointer.as_str(), issue.message.as_str()), (at, said), "{args}");
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! Reading a row whose columns may hold more than a type of Rust does: a number such as 1e400 or 200 levels of brackets in a
+//! `jsonb`, a time after the year 9999. Such a row must not take down what was read beside it.
+
+use serde_json::Value;
+use sqlx::postgres::{PgRow, Postgres};
+use sqlx::{Column as _, ColumnIndex, Decode, Row as _, Type};
+
+/// The columns of one row. The first that cannot be read is remembered, and stands for its default.
+pub struct Columns<'r> {
+    row: &'r PgRow,
+    unreadable: Option<String>,
+}
+
+impl<'r> Columns<'r> {
+    /// The columns of `row`.
+    pub fn of(row: &'r PgRow) -> Self {
+        Self { row, unreadable: None }
+    }
+
+    /// A column, or the default of its type.
+    pub fn get<T>(&mut self, column: impl ColumnIndex<PgRow> + Copy) -> T
+    where
+        T: Decode<'r, Postgres> + Type<Postgres> + Default,
+    {
+        let read = self.row.try_get(column);
+        read.unwrap_or_else(|error| {
+            self.note(column, error);
+            T::default()
+        })
+    }
+
+    /// A `jsonb`, or its text.
+    pub fn json(&mut self, column: impl ColumnIndex<PgRow> + Copy) -> Value {
+        match self.row.try_get(column) {
+            Ok(value) => value,
+            Err(error) => {
+                self.note(column, error);
+                text(self.row, column)
+            }
+        }
+    }
+
+    /// What was wrong, without the data itself.
+    pub fn unreadable(self) -> Option<String> {
+        self.unreadable
+    }
+
+    fn note(&mut self, column: impl ColumnIndex<PgRow>, error: sqlx::Error) {
+        let name = self.row.try_column(column).map_or("a column", |column| column.name());
+        // What the driver adds says only where the column stands.
+        let reason = match error {
+            sqlx::Error::ColumnDecode { source, .. } => source.to_string(),
+            other => other.to_string(),
+        };
+        self.unreadable.get_or_insert_with(|| format!("{name} cannot be read: {reason}"));
+    }
+}
+
+/// A `jsonb` as people may see it: as it is, or as its text where it cannot be read.
+pub fn shown(row: &PgRow, column: &str) -> Value {
+    row.try_get(column).unwrap_or_else(|_| text(row, column))
+}
+
+fn text(row: &PgRow, column: impl ColumnIndex<PgRow>) -> Value {
+    // On the wire a `jsonb` is its text behind the number of a version.
+    let text = row.try_get_unchecked::<Option<String>, _>(column).ok().flatten();
+    text.map_or(Value::Null, |text| Value::String(text.trim_start_matches('\u{1}').to_owned()))
+}

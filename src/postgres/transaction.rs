@@ -1,0 +1,78 @@
+//! A transaction that cannot be left open by accident.
+
+use std::ops::{Deref, DerefMut};
+
+use sqlx::pool::PoolConnection;
+use sqlx::{PgConnection, PgPool, Postgres};
+
+/// How a transaction begins where the connection is ours alone.
+pub(super) const BEGIN: &str = "begin";
+
+/// An open transaction. Dropped without [`Transaction::commit`] or [`Transaction::rollback`], also half-way through a statement
+/// or through one of those two, it closes its connection, which ends the transaction on the server.
+#[derive(Debug)]
+pub struct Transaction {
+    /// `None` only once it has ended.
+    connection: Option<PoolConnection<Postgres>>,
+}
+
+impl Transaction {
+    pub(super) async fn begin(pool: &PgPool, begin: &'static str) -> Result<Self, sqlx::Error> {
+        let mut transaction = Self { connection: Some(pool.acquire().await?) };
+        // From here on a drop closes the connection: whether the server has begun is not known before it has answered.
+        transaction.say(begin).await?;
+        Ok(transaction)
+    }
+
+    /// Makes it true. After an error it is not known whether it is.
+    pub async fn commit(mut self) -> Result<(), sqlx::Error> {
+        self.say("commit").await?;
+        self.connection = None;
+        Ok(())
+    }
+
+    /// Undoes it.
+    pub async fn rollback(mut self) -> Result<(), sqlx::Error> {
+        self.say("rollback").await?;
+        self.connection = None;
+        Ok(())
+    }
+
+    /// Commits after a success and rolls back after a failure.
+    pub(super) async fn end<T>(self, result: Result<T, sqlx::Error>) -> Result<T, sqlx::Error> {
+        match result {
+            Ok(value) => self.commit().await.map(|()| value),
+            Err(error) => {
+                // Where this fails the connection is closed, which undoes it as well.
+                let _ = self.rollback().await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn say(&mut self, words: &'static str) -> Result<(), sqlx::Error> {
+        sqlx::raw_sql(words).execute(&mut **self).await.map(|_| ())
+    }
+}
+
+impl Deref for Transaction {
+    type Target = PgConnection;
+
+    fn deref(&self) -> &PgConnection {
+        self.connection.as_ref().expect("a transaction keeps its connection until it ends")
+    }
+}
+
+impl DerefMut for Transaction {
+    fn deref_mut(&mut self) -> &mut PgConnection {
+        self.connection.as_mut().expect("a transaction keeps its connection until it ends")
+    }
+}
+
+impl Drop for Transaction {
+    fn drop(&mut self) {
+        if let Some(mut connection) = self.connection.take() {
+            connection.close_on_drop();
+        }
+    }
+}

@@ -1,0 +1,280 @@
+use super::*;
+
+fn board() -> Board {
+    Board::new("test".into(), Duration::from_secs(30))
+}
+
+fn add(board: &mut Board, id: i64, throttle: &str, weight: f32, now: Instant) {
+    let named = ReadyLane { lane_id: id, throttle: throttle.into(), key: id.to_string(), weight };
+    board.adopt(named, Seen { lane_id: id, priorities: 0b10, head: i64::MAX }, now);
+}
+
+fn grant(granted: u32, limit: Option<Limit>) -> Grant {
+    Grant { granted, wait: Duration::from_millis(100), limit, ..Grant::default() }
+}
+
+/// Serves `permits` from lanes that never run dry; the throttle gives at most `tokens`. Counts jobs per lane.
+fn serve(board: &mut Board, now: Instant, permits: usize, tokens: u32, counts: &mut HashMap<i64, u32>) {
+    for asked in board.plan(now, permits) {
+        let mut left = tokens;
+        let lanes = asked.ask.lanes.iter().map(|lane| {
+            let granted = lane.want.min(left);
+            left -= granted;
+            grant(granted, (granted < lane.want).then_some(Limit::Throttle))
+        });
+        let answer = Answer { lanes: lanes.collect(), ..Answer::default() };
+        board.answered(&asked, &answer, now);
+        for (id, grant) in asked.lanes.iter().zip(&answer.lanes).filter(|(_, grant)| grant.granted > 0) {
+            let claim = board.claim(*id, grant.granted, now, Duration::ZERO);
+            let taken: Vec<Place> = (1..=i64::from(grant.granted)).map(|job_id| Place { priority: 1, job_id }).collect();
+            board.claimed(&claim, &taken, false, now);
+            for _ in &taken {
+                board.ended(*id);
+            }
+            *counts.entry(*id).or_default() += grant.granted;
+        }
+    }
+}
+
+#[test]
+fn lanes_get_the_shares_of_their_weights_however_many_permits_and_tokens_there_are() {
+    for (permits, tokens) in [(1, 1), (7, 3), (100, 5), (500, 500), (64, 1000)] {
+        let (mut board, mut now) = (board(), Instant::now());
+        let weights = [1.0, 2.0, 5.0, 0.5];
+        for (id, weight) in (0..).zip(weights) {
+            add(&mut board, id, "t", weight, now);
+        }
+        let mut counts = HashMap::new();
+        for _ in 0..1500 {
+            serve(&mut board, now, permits, tokens, &mut counts);
+            now += MAX_KNOB_WAIT;
+        }
+        let all: u32 = counts.values().sum();
+        for (id, weight) in (0..).zip(weights) {
+            let share = f64::from(counts[&id]) / f64::from(all);
+            let fair = f64::from(weight) / 8.5;
+            assert!(
+                (share / fair - 1.0).abs() < 0.02,
+                "{permits} permits, {tokens} tokens: lane {id} got {share} instead of {fair}"
+            );
+        }
+    }
+}
+
+#[test]
+fn throttles_share_the_permits_by_their_weights() {
+    let (mut board, mut now) = (board(), Instant::now());
+    for (id, throttle) in [(0, "a"), (1, "a"), (2, "b"), (3, "b")] {
+        add(&mut board, id, throttle, 1.0, now);
+    }
+    let mut counts: HashMap<i64, u32> = HashMap::new();
+    for _ in 0..3000 {
+        for asked in board.plan(now, 3) {
+            let lanes = asked.ask.lanes.iter().map(|lane| grant(lane.want, None)).collect();
+            let weight = if asked.ask.throttle.as_str() == "a" { 3.0 } else { 1.0 };
+            board.answered(&asked, &Answer { lanes, weight, ..Answer::default() }, now);
+            for (id, wish) in asked.lanes.iter().zip(&asked.ask.lanes) {
+                *counts.entry(*id).or_default() += wish.want;
+            }
+        }
+        now += Duration::from_millis(1);
+    }
+    let all = f64::from(counts.values().sum::<u32>());
+    for (id, fair) in [(0, 0.375), (1, 0.375), (2, 0.125), (3, 0.125)] {
+        assert!((f64::from(counts[&id]) / all - fair).abs() < 0.01, "{counts:?}");
+    }
+}
+
+#[test]
+fn a_newcomer_is_served_within_one_round_and_has_saved_nothing_up() {
+    let (mut board, now) = (board(), Instant::now());
+    for id in 0..100 {
+        add(&mut board, id, "t", 1.0, now);
+    }
+    let mut counts = HashMap::new();
+    for _ in 0..1000 {
+        serve(&mut board, now, 10, 10, &mut counts);
+    }
+    add(&mut board, 1000, "t", 1.0, now);
+    counts.clear();
+
+    for _ in 0..10 {
+        serve(&mut board, now, 10, 10, &mut counts);
+    }
+
+    assert!((1..=2).contains(&counts[&1000]), "within a round of 101 jobs it got one, and no more: {}", counts[&1000]);
+}
+
+#[test]
+fn a_paused_lane_is_not_asked_for_and_holds_nobody_up() {
+    let (mut board, now) = (board(), Instant::now());
+    add(&mut board, 1, "t", 1.0, now);
+    add(&mut board, 2, "t", 1.0, now);
+    let asked = board.plan(now, 2).remove(0);
+    let paused = Some(Limit::Paused { until_ms: 0, why: "429".into() });
+    let lanes = asked.lanes.iter().map(|id| if *id == 1 { grant(0, paused.clone()) } else { grant(1, None) }).collect();
+
+    board.answered(&asked, &Answer { lanes, ..Answer::default() }, now);
+
+    assert_eq!(board.plan(now, 2).remove(0).lanes, [2]);
+    let later: BTreeSet<i64> = board.plan(now + MAX_PAUSE_WAIT, 4).remove(0).lanes.into_iter().collect();
+    assert_eq!(later, [1, 2].into());
+}
+
+#[test]
+fn a_throttle_that_must_wait_is_not_asked_before_its_time() {
+    let (mut board, now) = (board(), Instant::now());
+    add(&mut board, 1, "slow", 1.0, now);
+    add(&mut board, 2, "fast", 1.0, now);
+    let asked = board.plan(now, 8);
+    for one in &asked {
+        let limit = (one.ask.throttle.as_str() == "slow").then_some(Limit::Throttle);
+        board.answered(one, &Answer { lanes: vec![grant(0, limit)], ..Answer::default() }, now);
+    }
+
+    assert_eq!(board.plan(now, 8).iter().map(|one| one.ask.throttle.as_str()).collect::<Vec<_>>(), ["fast"]);
+    assert_eq!(board.next_due(now), Some(now));
+    assert_eq!(board.plan(now + Duration::from_millis(100), 8).len(), 2);
+}
+
+#[test]
+fn permits_are_never_exceeded_and_a_long_queue_soon_fills_them() {
+    let (mut board, now) = (board(), Instant::now());
+    for id in 0..200 {
+        add(&mut board, id, if id % 2 == 0 { "a" } else { "b" }, 1.0, now);
+    }
+    for permits in 1..300 {
+        let wanted: u32 = board.plan(now, permits).iter().flat_map(|asked| &asked.ask.lanes).map(|lane| lane.want).sum();
+        assert!(wanted as usize <= permits, "{wanted} of {permits}");
+    }
+
+    let (mut board, mut counts) = (self::board(), HashMap::new());
+    add(&mut board, 7, "t", 1.0, now);
+    for _ in 0..10 {
+        serve(&mut board, now, 500, 500, &mut counts);
+    }
+    let wanted: u32 = board.plan(now, 500).iter().flat_map(|asked| &asked.ask.lanes).map(|lane| lane.want).sum();
+    assert_eq!(wanted, 500);
+}
+
+#[test]
+fn an_empty_lane_rests_until_it_is_seen_again_and_keeps_what_was_learned_of_it() {
+    let (mut board, now) = (board(), Instant::now());
+    add(&mut board, 1, "t", 1.0, now);
+    board.learn_cost(1, 11.0);
+    let claim = board.claim(1, 5, now, Duration::ZERO);
+    board.claimed(&claim, &[], false, now);
+    assert_eq!(board.plan(now, 1).len(), 1, "what was noted when the claim was made is not in its answer");
+    board.claimed(&claim, &[], false, now + Duration::from_millis(1));
+    assert!(board.plan(now, 1).is_empty());
+    assert_eq!(board.next_due(now), None);
+
+    assert!(board.seen(&[Seen { lane_id: 1, priorities: 1, head: 0 }], now).is_empty(), "it is still known by name");
+
+    assert!((board.plan(now, 1)[0].ask.lanes[0].cost - 4.0).abs() < 1e-9);
+    assert_eq!(board.seen(&[Seen { lane_id: 2, priorities: 1, head: 0 }], now).len(), 1, "a stranger is not");
+}
+
+#[test]
+fn lanes_of_other_workers_are_served_when_nothing_else_is_due() {
+    let (mut board, now) = (board(), Instant::now());
+    add(&mut board, i64::MIN, "t", 1.0, now);
+    add(&mut board, i64::MAX, "t", 1.0, now);
+    board.own(1);
+
+    assert_eq!(board.plan(now, 1).remove(0).lanes, [i64::MIN]);
+    assert_eq!(board.plan(now, 64).remove(0).lanes, [i64::MIN, i64::MAX]);
+
+    board.own(1 << 63);
+    assert_eq!(board.plan(now, 1).remove(0).lanes, [i64::MAX]);
+}
+
+#[test]
+fn what_is_held_is_told_where_it_is_counted_and_at_once_after_a_release() {
+    let (mut board, now) = (board(), Instant::now());
+    add(&mut board, 1, "t", 1.0, now);
+    let asked = board.plan(now, 2).remove(0);
+    let answer = Answer { lanes: vec![grant(2, None)], limits_concurrency: true, ..Answer::default() };
+    board.answered(&asked, &answer, now);
+    let claim = board.claim(1, 2, now, Duration::ZERO);
+    board.claimed(&claim, &[Place { priority: 1, job_id: 1 }, Place { priority: 1, job_id: 2 }], false, now);
+    let throttle = Name::new("t").unwrap();
+    let word = |held| Held { throttle: throttle.clone(), held, lanes: vec![("1".into(), held)], ids: vec![1], ring: 0 };
+
+    assert_eq!(board.tell(now), [word(2)]);
+    assert_eq!(board.tell(now), []);
+    board.ended(1);
+    assert_eq!(board.tell(now), [word(1)]);
+    assert_eq!(board.tell(now + TELL_EVERY), [word(1)]);
+    board.ended(1);
+    assert_eq!(board.tell(now + TELL_EVERY), [word(0)]);
+    assert_eq!(board.tell(now + 9 * TELL_EVERY), []);
+    assert_eq!(board.plan(now, 5).remove(0).ask.holder.unwrap().held, 0);
+}
+
+#[test]
+fn what_is_held_is_told_now_and_then_although_nobody_counts_it_yet() {
+    let (mut board, now) = (board(), Instant::now());
+    add(&mut board, 1, "t", 1.0, now);
+    let asked = board.plan(now, 2).remove(0);
+    board.answered(&asked, &Answer { lanes: vec![grant(2, None)], ..Answer::default() }, now);
+
+    assert_eq!(board.tell(now), []);
+    assert_eq!(board.tell(now + TELL_ANYWAY)[0].held, 2, "a knob may have been set meanwhile");
+}
+
+/// A board whose throttle `t` counts, with `held` jobs granted of lane 1 and none claimed yet.
+fn counting(held: u32, now: Instant) -> (Board, LaneClaim) {
+    let mut board = board();
+    add(&mut board, 1, "t", 1.0, now);
+    let asked = board.plan(now, held as usize).remove(0);
+    board.answered(&asked, &Answer { lanes: vec![grant(held, None)], limits_concurrency: true, ..Answer::default() }, now);
+    let claim = board.claim(1, held, now, Duration::ZERO);
+    (board, claim)
+}
+
+fn numbers(words: &[Held]) -> Vec<(u32, Vec<u32>)> {
+    words.iter().map(|word| (word.held, word.lanes.iter().map(|(_, held)| *held).collect())).collect()
+}
+
+#[test]
+fn a_release_that_was_not_heard_is_said_again_although_nothing_runs_any_more() {
+    let now = Instant::now();
+    let (mut board, claim) = counting(1, now);
+    board.claimed(&claim, &[Place { priority: 1, job_id: 1 }], false, now);
+    board.ended(1);
+    let word = board.tell(now).remove(0);
+
+    board.unheard(&word, now);
+
+    assert_eq!(board.tell(now), [], "a store that is away is not asked at every turn");
+    assert_eq!(board.next_due(now + TELL_AGAIN), Some(now + TELL_AGAIN));
+    (0..9).for_each(|_| board.swept());
+    assert_eq!(board.tell(now + TELL_AGAIN), [word], "the lane is not forgotten before it was heard");
+    assert_eq!(board.tell(now + 9 * TELL_EVERY), []);
+}
+
+#[test]
+fn what_was_granted_and_not_found_is_told_as_a_release() {
+    let now = Instant::now();
+    let (mut board, claim) = counting(2, now);
+    assert_eq!(numbers(&board.tell(now)), [(2, vec![2])]);
+
+    board.claimed(&claim, &[], false, now + Duration::from_millis(1));
+
+    assert_eq!(numbers(&board.tell(now + Duration::from_millis(1))), [(0, vec![0])]);
+    let (mut board, claim) = counting(2, now);
+    board.tell(now);
+    board.unclaimed(&claim);
+    assert_eq!(numbers(&board.tell(now)), [(0, vec![0])], "nor what a claim would have taken that failed");
+}
+
+#[test]
+fn the_last_word_says_that_nothing_is_held_whatever_runs() {
+    let now = Instant::now();
+    let (mut board, claim) = counting(2, now);
+    board.claimed(&claim, &[Place { priority: 1, job_id: 1 }, Place { priority: 1, job_id: 2 }], false, now);
+    board.tell(now);
+
+    assert_eq!(numbers(&board.farewell()), [(0, vec![0])]);
+}

@@ -1,0 +1,281 @@
+//! Finds out which lanes have work: who rang, what arrived, and, as the net below both, sweeps over the whole index.
+
+use std::collections::HashMap;
+use std::ops::RangeInclusive;
+use std::time::{Duration, Instant};
+
+use super::bell::Rung;
+use super::board::Board;
+use super::shared::{Shared, bounded};
+use crate::jobs::Error;
+use crate::jobs::postgres::{SHARDS, Seen, lanes_of};
+
+/// New jobs are looked for at least this often while producers are not asked to ring.
+const ARRIVALS_EVERY: Duration = Duration::from_millis(100);
+
+/// Jobs that committed a moment after younger ones were seen are found by looking back this far,
+const LOOK_BACK: Duration = Duration::from_secs(2);
+
+/// this often. Those that commit later still are found by a sweep, which hurries when a transaction has ended that had been open
+/// for longer than this.
+const LOOK_BACK_EVERY: Duration = Duration::from_secs(1);
+
+/// A sweep over the own lanes begins at least this long after the one before,
+const SWEEP_EVERY: Duration = Duration::from_secs(2);
+
+/// and takes at most one part in this many of the time, in small slices, so that claims go on beside it.
+const SWEEP_DUTY: u32 = 20;
+
+/// As for the first sweep of all, while there is plenty to do already.
+const FIRST_SWEEP_DUTY: u32 = 5;
+
+/// And for a sweep that hurries.
+const HURRIED_SWEEP_DUTY: u32 = 2;
+
+/// So many lanes that are due are plenty.
+const PLENTY: usize = 2000;
+
+/// Other workers' lanes are looked at this often by a worker that has nothing to do.
+const GUESTS_EVERY: Duration = Duration::from_millis(250);
+
+/// Most lanes that are named in one statement.
+const NAMES_AT_ONCE: usize = 1000;
+
+/// Weights are read this often.
+const WEIGHTS_EVERY: Duration = Duration::from_secs(2);
+
+/// A sweep under way.
+struct Sweep {
+    ranges: Vec<RangeInclusive<i64>>,
+    begun: Instant,
+    is_hurried: bool,
+}
+
+/// What the dispatcher remembers of its looks.
+pub(super) struct Discovery {
+    owned: u64,
+    last: Option<i64>,
+    /// Where the looks of the last seconds ended.
+    marks: Vec<(Instant, i64)>,
+    next_arrivals: Instant,
+    next_look_back: Instant,
+    sweep: Option<Sweep>,
+    next_sweep: Instant,
+    is_first: bool,
+    /// The transactions that were open at the last look, and at how many looks before it.
+    writing: HashMap<i64, u32>,
+    next_writing: Instant,
+    /// Whether the sweep under way may have missed a job that committed late, so that the next one must hurry.
+    hurry: bool,
+    next_guests: Instant,
+    guest_shard: u8,
+    next_weights: Instant,
+}
+
+impl Discovery {
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            owned: 0,
+            last: None,
+            marks: Vec::new(),
+            next_arrivals: now,
+            next_look_back: now,
+            sweep: None,
+            next_sweep: now,
+            is_first: true,
+            writing: HashMap::new(),
+            next_writing: now,
+            hurry: false,
+            next_guests: now,
+            guest_shard: 0,
+            next_weights: now,
+        }
+    }
+
+    /// When there is something to look at again. A worker that producers ring for need not look for arrivals.
+    pub(super) fn next(&self, is_rung_for: bool) -> Instant {
+        let quiet = self.next_sweep.min(self.next_weights);
+        if is_rung_for { quiet } else { quiet.min(self.next_arrivals) }
+    }
+
+    /// Looks at what is due now.
+    pub(super) async fn look(
+        &mut self,
+        shared: &Shared,
+        board: &mut Board,
+        rung: Rung,
+        owned: u64,
+        is_rung_for: bool,
+    ) -> Result<(), Error> {
+        if owned != self.owned {
+            self.owned = owned;
+            board.own(owned);
+            // What others looked after until now is looked at at once.
+            (self.sweep, self.next_sweep) = (None, Instant::now());
+        }
+        if !rung.lanes.is_empty() {
+            // Who rings does not say how urgent the job is, so the claim begins at the head.
+            let seen: Vec<Seen> =
+                rung.lanes.iter().map(|lane| Seen { lane_id: *lane, priorities: 0b1111, head: i64::MAX }).collect();
+            self.take_in(shared, board, &seen).await?;
+        }
+        let now = Instant::now();
+        if rung.somewhere || (!is_rung_for && now >= self.next_arrivals) {
+            self.arrivals(shared, board, now).await?;
+        }
+        if now >= self.next_weights {
+            let weights: HashMap<i64, f32> = bounded(shared, shared.queue.weights()).await?.into_iter().collect();
+            board.weigh(&weights);
+            self.next_weights = now + WEIGHTS_EVERY;
+        }
+        if now >= self.next_writing {
+            let writing = bounded(shared, shared.queue.writing()).await?;
+            self.note_writing(&writing, now);
+        }
+        if now >= self.next_sweep {
+            self.sweep(shared, board).await?;
+        }
+        Ok(())
+    }
+
+    /// Takes note of which transactions are open; when one has ended that was open for long, what it enqueued lies behind the
+    /// looks at arrivals, and its lanes may be anywhere.
+    fn note_writing(&mut self, writing: &[i64], now: Instant) {
+        self.next_writing = now + LOOK_BACK_EVERY;
+        let before = std::mem::take(&mut self.writing);
+        self.writing = writing.iter().map(|id| (*id, before.get(id).map_or(0, |looks| looks + 1))).collect();
+        // Whatever was met only once may have been open for a moment.
+        if before.iter().any(|(id, looks)| *looks > 0 && !self.writing.contains_key(id)) {
+            self.hurry = true;
+            let is_hurried = self.sweep.as_ref().is_some_and(|sweep| sweep.is_hurried);
+            if !is_hurried {
+                (self.sweep, self.next_sweep) = (None, now);
+            }
+        }
+    }
+
+    /// Looks for arrivals whenever that was last done; the last look before a sleep.
+    pub(super) async fn arrivals(&mut self, shared: &Shared, board: &mut Board, now: Instant) -> Result<(), Error> {
+        self.next_arrivals = now + ARRIVALS_EVERY;
+        let newest = match self.last {
+            Some(last) => last,
+            // What waited before this worker began is found by its first sweep.
+            None => bounded(shared, shared.queue.newest_job()).await?,
+        };
+        let mut from = newest;
+        if now >= self.next_look_back {
+            self.next_look_back = now + LOOK_BACK_EVERY;
+            let old = self.marks.iter().rposition(|(at, _)| now.duration_since(*at) >= LOOK_BACK);
+            from = old.map_or(from, |place| self.marks[place].1).min(from);
+            self.marks.drain(..old.unwrap_or(0));
+        }
+        let found = bounded(shared, shared.queue.arrivals(from)).await?;
+        let last = found.last.max(newest);
+        self.last = Some(last);
+        if self.marks.last().is_none_or(|(at, _)| now.duration_since(*at) >= ARRIVALS_EVERY) {
+            self.marks.push((now, last));
+        }
+        self.take_in(shared, board, &found.lanes).await
+    }
+
+    async fn sweep(&mut self, shared: &Shared, board: &mut Board) -> Result<(), Error> {
+        let begun = Instant::now();
+        let owned = self.owned;
+        let hurry = &mut self.hurry;
+        let sweep =
+            self.sweep.get_or_insert_with(|| Sweep { ranges: ranges_of(owned), begun, is_hurried: std::mem::take(hurry) });
+        let is_hurried = sweep.is_hurried;
+        if let Some(range) = sweep.ranges.pop() {
+            let slice = bounded(shared, shared.queue.sweep_lanes(range.clone())).await?;
+            if let Some(next) = slice.next {
+                sweep.ranges.push(next..=*range.end());
+            }
+            self.take_in(shared, board, &slice.lanes).await?;
+        }
+        // The first sweep finds what waited before this worker began, so it hurries: most while there is little else to do.
+        let duty = match (self.is_first, board.due()) {
+            (true, 0..PLENTY) => 1,
+            _ if is_hurried => HURRIED_SWEEP_DUTY,
+            (true, _) => FIRST_SWEEP_DUTY,
+            (false, _) => SWEEP_DUTY,
+        };
+        self.next_sweep = begun + begun.elapsed() * duty;
+        if let Some(sweep) = self.sweep.take_if(|sweep| sweep.ranges.is_empty()) {
+            board.swept();
+            self.is_first = false;
+            if !self.hurry {
+                self.next_sweep = self.next_sweep.max(sweep.begun + SWEEP_EVERY.mul_f64(0.9 + rand::random::<f64>() * 0.2));
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at lanes of other workers, a shard or so at a time: for a worker that has nothing to do.
+    pub(super) async fn guests(&mut self, shared: &Shared, board: &mut Board) -> Result<(), Error> {
+        let now = Instant::now();
+        if self.owned == u64::MAX || now < self.next_guests {
+            return Ok(());
+        }
+        self.next_guests = now + GUESTS_EVERY.mul_f64(0.8 + rand::random::<f64>() * 0.4);
+        let others = ranges_of(!self.owned);
+        let range = others[usize::from(self.guest_shard) % others.len()].clone();
+        self.guest_shard = self.guest_shard.wrapping_add(1);
+        let slice = bounded(shared, shared.queue.sweep_lanes(range)).await?;
+        self.take_in(shared, board, &slice.lanes).await
+    }
+
+    async fn take_in(&mut self, shared: &Shared, board: &mut Board, seen: &[Seen]) -> Result<(), Error> {
+        let unknown = board.seen(seen, Instant::now());
+        for part in unknown.chunks(NAMES_AT_ONCE) {
+            let seen: HashMap<i64, Seen> = part.iter().map(|seen| (seen.lane_id, *seen)).collect();
+            let ids: Vec<i64> = part.iter().map(|seen| seen.lane_id).collect();
+            for named in bounded(shared, shared.queue.name_lanes(&ids)).await? {
+                let seen = seen[&named.lane_id];
+                board.adopt(named, seen, Instant::now());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The ranges of lanes of a set of shards, neighbours joined, the lowest last.
+fn ranges_of(shards: u64) -> Vec<RangeInclusive<i64>> {
+    let mut ranges: Vec<RangeInclusive<i64>> = Vec::new();
+    for shard in (0..SHARDS).rev().filter(|shard| shards & (1 << shard) != 0) {
+        let (low, high) = lanes_of(shard);
+        match ranges.last_mut() {
+            Some(last) if high.checked_add(1) == Some(*last.start()) => *last = low..=*last.end(),
+            _ => ranges.push(low..=high),
+        }
+    }
+    ranges
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_transaction_that_was_open_for_long_lets_the_sweep_begin_anew_and_hurry() {
+        let (now, second) = (Instant::now(), Duration::from_secs(1));
+        let mut discovery = Discovery::new(now);
+        discovery.next_sweep = now + 100 * second;
+
+        discovery.note_writing(&[7, 8], now);
+        discovery.note_writing(&[7], now + second);
+        assert!(!discovery.hurry, "the looks at arrivals reach back to what a short one wrote");
+        discovery.note_writing(&[], now + 2 * second);
+
+        assert!(discovery.hurry);
+        assert_eq!(discovery.next_sweep, now + 2 * second);
+    }
+
+    #[test]
+    fn neighbouring_shards_are_swept_in_one() {
+        assert_eq!(ranges_of(u64::MAX), [i64::MIN..=i64::MAX]);
+        assert_eq!(ranges_of(0), []);
+        let (low, high) = (lanes_of(3).0, lanes_of(4).1);
+        assert_eq!(ranges_of(0b1_1000), [low..=high]);
+        assert_eq!(ranges_of(0b1_0001).len(), 2);
+    }
+}

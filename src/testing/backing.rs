@@ -1,0 +1,107 @@
+//! Where the jobs of a test live.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::memory::Memory;
+use super::postgres::Postgres;
+use crate::jobs::postgres::Ending;
+use crate::jobs::{self, Checkpoints, Job, NewJob};
+
+/// Why a test's queue could not go on.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The database.
+    #[error(transparent)]
+    Queue(#[from] jobs::Error),
+    /// The schema could not be brought up to date.
+    #[error("the schema could not be brought up to date: {0}")]
+    Migrate(String),
+    /// The job cannot be enqueued.
+    #[error("{field}: {message}")]
+    Refused {
+        /// Which field.
+        field: String,
+        /// What was wrong and what is allowed.
+        message: String,
+    },
+    /// The jobs make each other, or are snoozed, for ever.
+    #[error("{0} attempts were run and there are more; do these jobs ever end?")]
+    Endless(usize),
+    /// Arguments that are not of the asked type.
+    #[error("the arguments {args} are not of this type: args{pointer}: {message}")]
+    Type {
+        /// The arguments.
+        args: serde_json::Value,
+        /// Where.
+        pointer: String,
+        /// What is wrong.
+        message: String,
+    },
+}
+
+/// Where the jobs of a test live.
+pub(super) enum Backing {
+    Memory(Memory),
+    Postgres(Postgres),
+}
+
+impl Backing {
+    pub(super) async fn enqueue(&self, job: NewJob) -> Result<i64, Error> {
+        match self {
+            Self::Memory(memory) => memory.enqueue(job),
+            Self::Postgres(postgres) => postgres.enqueue(job).await,
+        }
+    }
+
+    /// Takes what is due, in the order of the queue.
+    pub(super) async fn take_due(&self) -> Result<Vec<Job>, Error> {
+        match self {
+            Self::Memory(memory) => Ok(memory.take_due()),
+            Self::Postgres(postgres) => postgres.take_due().await,
+        }
+    }
+
+    pub(super) async fn finish(&self, job: &Job, ending: Ending) -> Result<(), Error> {
+        match self {
+            Self::Memory(memory) => {
+                memory.finish(job, &ending);
+                Ok(())
+            }
+            Self::Postgres(postgres) => postgres.finish(job, ending).await,
+        }
+    }
+
+    /// The jobs of a kind that wait: ready, scheduled or retryable. A unique key is there as a text at least where it is this one.
+    pub(super) async fn waiting(&self, kind: &str, unique_key: Option<&str>) -> Result<Vec<NewJob>, Error> {
+        match self {
+            Self::Memory(memory) => Ok(memory.waiting(kind)),
+            Self::Postgres(postgres) => postgres.waiting(kind, unique_key).await,
+        }
+    }
+
+    pub(super) async fn advance(&self, by: Duration) -> Result<(), Error> {
+        match self {
+            Self::Memory(memory) => {
+                memory.advance(by);
+                Ok(())
+            }
+            Self::Postgres(postgres) => postgres.advance(by).await,
+        }
+    }
+
+    /// How long until the next job is due; `None` if none waits.
+    pub(super) async fn next_due(&self) -> Result<Option<Duration>, Error> {
+        match self {
+            Self::Memory(memory) => Ok(memory.next_due()),
+            Self::Postgres(postgres) => postgres.next_due().await,
+        }
+    }
+
+    pub(super) fn checkpoints(&self) -> Arc<dyn Checkpoints> {
+        match self {
+            Self::Memory(memory) => memory.checkpoints(),
+            Self::Postgres(postgres) => postgres.checkpoints(),
+        }
+    }
+}

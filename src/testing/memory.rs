@@ -1,0 +1,228 @@
+//! Jobs in memory, with the queue's own laws as far as a test of handlers can see them.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use jiff::{SignedDuration, Timestamp};
+
+use super::{Error, clock};
+use crate::jobs::postgres::Ending;
+use crate::jobs::retry::LONGEST_WAIT;
+use crate::jobs::{Checkpoint, CheckpointError, Checkpoints, Job, NewJob, check};
+
+pub(super) struct Memory {
+    kinds: Vec<String>,
+    jobs: Mutex<Jobs>,
+    checkpoints: Arc<InMemory>,
+}
+
+struct Jobs {
+    now: Timestamp,
+    last_id: i64,
+    waiting: BTreeMap<i64, Waiting>,
+    /// Unfinished or still-reserved unique keys, by kind and text.
+    unique: BTreeMap<(String, String), Holder>,
+    running: BTreeMap<i64, NewJob>,
+}
+
+/// The job that holds a unique key.
+struct Holder {
+    job_id: i64,
+    /// Until when, where the producer said so.
+    until: Option<Timestamp>,
+    /// When the first of the debounced jobs was enqueued that this one stands for.
+    since: Option<Timestamp>,
+}
+
+/// What a unique key has decided about a new job.
+enum Verdict {
+    /// It is one more job.
+    New,
+    /// This one is unfinished, or its window is open.
+    Duplicate(i64),
+    /// It takes the place of this one, which waits; where it is debounced, the row of such jobs began then.
+    Replaces(i64, Option<Timestamp>),
+}
+
+struct Waiting {
+    job: NewJob,
+    due: Timestamp,
+    attempt: i32,
+    created_at: Timestamp,
+}
+
+impl Memory {
+    pub(super) fn new(kinds: Vec<String>) -> Self {
+        let jobs =
+            Jobs { now: clock::now(), last_id: 0, waiting: BTreeMap::new(), unique: BTreeMap::new(), running: BTreeMap::new() };
+        Self { kinds, jobs: Mutex::new(jobs), checkpoints: Arc::default() }
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Jobs> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn enqueue(&self, job: NewJob) -> Result<i64, Error> {
+        if !self.kinds.contains(&job.kind) {
+            let message = format!("{:?} is not a kind of this queue; known kinds: {}", job.kind, self.kinds.join(", "));
+            return Err(Error::Refused { field: "kind".to_owned(), message });
+        }
+        let mut jobs = self.locked();
+        let now = jobs.now;
+        if let Some((field, message)) = check::problem(&job, now) {
+            return Err(Error::Refused { field: field.to_owned(), message });
+        }
+        let quiet = job.debounce_s.map(span);
+        let due = quiet.map_or(job.run_at, |quiet| now.checked_add(quiet).ok());
+        match jobs.verdict(&job) {
+            Verdict::Duplicate(id) => Ok(id),
+            Verdict::Replaces(id, since) => {
+                let longest = job.debounce_max_s.or(job.debounce_s.map(|quiet| quiet * 10.0)).map(span);
+                let last = since.zip(longest).and_then(|(since, longest)| since.checked_add(longest).ok());
+                self.checkpoints.forget(id);
+                jobs.wait(id, job, due.into_iter().chain(last).min());
+                Ok(id)
+            }
+            Verdict::New => {
+                jobs.last_id += 1;
+                let id = jobs.last_id;
+                jobs.wait(id, job, due);
+                Ok(id)
+            }
+        }
+    }
+
+    pub(super) fn take_due(&self) -> Vec<Job> {
+        let mut jobs = self.locked();
+        let now = jobs.now;
+        let mut due: Vec<(i32, i64)> =
+            jobs.waiting.iter().filter(|(_, one)| one.due <= now).map(|(id, one)| (one.job.priority, *id)).collect();
+        due.sort_unstable();
+        let mut taken = Vec::with_capacity(due.len());
+        for (_, id) in due {
+            let Some(Waiting { job, attempt, created_at, .. }) = jobs.waiting.remove(&id) else { continue };
+            jobs.running.insert(id, job.clone());
+            taken.push(Job {
+                id,
+                kind: job.kind,
+                args: job.args,
+                throttle: job.throttle,
+                key: job.key,
+                priority: job.priority,
+                attempt: attempt + 1,
+                max_attempts: job.max_attempts,
+                cost: job.cost,
+                fence: id,
+                created_at,
+                timeout: job.timeout_s.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()),
+                traceparent: job.traceparent,
+            });
+        }
+        taken
+    }
+
+    pub(super) fn finish(&self, job: &Job, ending: &Ending) {
+        let mut jobs = self.locked();
+        let Some(kept) = jobs.running.remove(&job.id) else { return };
+        let (delay, attempt) = match ending {
+            Ending::Failed { delay, .. } => ((*delay).min(LONGEST_WAIT), job.attempt),
+            Ending::Snoozed { delay, .. } => ((*delay).min(LONGEST_WAIT), job.attempt - 1),
+            Ending::Throttled { .. } | Ending::HandedBack => (Duration::ZERO, job.attempt - 1),
+            Ending::Completed | Ending::Dead { .. } | Ending::Cancelled => {
+                jobs.unique.retain(|_, holder| holder.job_id != job.id || holder.until.is_some());
+                return;
+            }
+        };
+        let due = jobs.now.saturating_add(SignedDuration::try_from(delay).unwrap_or(SignedDuration::MAX));
+        let waiting = Waiting { job: kept, due: due.unwrap_or(Timestamp::MAX), attempt, created_at: job.created_at };
+        jobs.waiting.insert(job.id, waiting);
+    }
+
+    pub(super) fn waiting(&self, kind: &str) -> Vec<NewJob> {
+        self.locked().waiting.values().filter(|one| one.job.kind == kind).map(|one| kept(&one.job)).collect()
+    }
+
+    pub(super) fn advance(&self, by: Duration) {
+        let mut jobs = self.locked();
+        let later = jobs.now.saturating_add(SignedDuration::try_from(by).unwrap_or(SignedDuration::MAX));
+        jobs.now = later.unwrap_or(Timestamp::MAX);
+    }
+
+    pub(super) fn next_due(&self) -> Option<Duration> {
+        let jobs = self.locked();
+        let due = jobs.waiting.values().map(|one| one.due).min()?;
+        Some(Duration::try_from(due.duration_since(jobs.now)).unwrap_or_default())
+    }
+
+    pub(super) fn checkpoints(&self) -> Arc<dyn Checkpoints> {
+        self.checkpoints.clone()
+    }
+}
+
+impl Jobs {
+    /// What the unique key of a job says of it, as `flyball.admit` does; the key is the job's then.
+    fn verdict(&mut self, job: &NewJob) -> Verdict {
+        let Some(text) = &job.unique_key else { return Verdict::New };
+        let (now, next_id) = (self.now, self.last_id + 1);
+        let begun = job.debounce_s.map(|_| now);
+        let digest = (job.kind.clone(), text.clone());
+        if let Some(holder) = self.unique.get_mut(&digest) {
+            let waiting = self.waiting.get(&holder.job_id);
+            let replaces = job.replace || job.debounce_s.is_some();
+            if let Some(waiting) = waiting.filter(|_| replaces) {
+                // What was not put off is no row, and what has been tried and failed is over: a new one begins.
+                let goes_on = begun.is_some() && waiting.attempt == 0;
+                holder.since = holder.since.filter(|_| goes_on).or(begun);
+                return Verdict::Replaces(holder.job_id, holder.since);
+            }
+            let is_unfinished = waiting.is_some() || self.running.contains_key(&holder.job_id);
+            if !replaces && holder.until.map_or(is_unfinished, |until| until > now) {
+                return Verdict::Duplicate(holder.job_id);
+            }
+        }
+        let until = job.unique_for.and_then(|seconds| now.checked_add(span(seconds)).ok());
+        self.unique.insert(digest, Holder { job_id: next_id, until, since: begun });
+        Verdict::New
+    }
+
+    /// Lets a job wait under a number, which may be that of the job whose place it takes.
+    fn wait(&mut self, id: i64, job: NewJob, due: Option<Timestamp>) {
+        let now = self.now;
+        let created_at = self.waiting.get(&id).map_or(now, |before| before.created_at);
+        let job = NewJob { run_at: due, ..job };
+        self.waiting.insert(id, Waiting { job, due: due.unwrap_or(now).max(now), attempt: 0, created_at });
+    }
+}
+
+/// A job as far as a queue keeps it: how it came in is forgotten.
+fn kept(job: &NewJob) -> NewJob {
+    NewJob { unique_for: None, debounce_s: None, debounce_max_s: None, replace: false, ..job.clone() }
+}
+
+fn span(seconds: f64) -> SignedDuration {
+    SignedDuration::try_from_secs_f64(seconds).unwrap_or(SignedDuration::MAX)
+}
+
+/// Checkpoints that no other worker can take away.
+#[derive(Default)]
+struct InMemory(Mutex<BTreeMap<i64, Checkpoint>>);
+
+impl InMemory {
+    fn forget(&self, job_id: i64) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&job_id);
+    }
+}
+
+impl Checkpoints for InMemory {
+    fn load(&self, job_id: i64) -> BoxFuture<'_, Result<Option<Checkpoint>, CheckpointError>> {
+        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&job_id).cloned();
+        Box::pin(std::future::ready(Ok(kept)))
+    }
+
+    fn store<'a>(&'a self, job_id: i64, _: i64, at: &'a Checkpoint) -> BoxFuture<'a, Result<(), CheckpointError>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(job_id, at.clone());
+        Box::pin(std::future::ready(Ok(())))
+    }
+}

@@ -1,0 +1,226 @@
+//! The queue of a test: runs what is due inline, and looks at what waits.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use super::backing::{Backing, Error};
+use super::memory::Memory;
+use super::{Report, Run, clock};
+use crate::jobs::postgres::Ending;
+use crate::jobs::{Context, Handler, Job, Kinds, NewJob, Outcome, State, typed};
+use crate::throttle::{Change, MemoryStore, Name, Store};
+
+/// Attempts after which a test is told that its jobs do not end.
+const MAX_RUNS: usize = 10_000;
+
+/// What says how a job comes in, and is not kept.
+const FORGOTTEN: [&str; 4] = ["unique_for", "debounce", "debounce_max", "replace"];
+
+/// A queue for tests.
+pub struct TestQueue {
+    kinds: Kinds,
+    throttles: Arc<MemoryStore>,
+    backing: Backing,
+}
+
+impl TestQueue {
+    /// A queue in memory. It needs no server, and sees only what is enqueued through [`TestQueue::enqueue`].
+    pub fn in_memory(kinds: Kinds) -> Self {
+        let backing = Backing::Memory(Memory::new(kinds.names()));
+        Self::with(kinds, backing)
+    }
+
+    pub(super) fn with(kinds: Kinds, backing: Backing) -> Self {
+        let throttles = Arc::new(MemoryStore::new(Arc::new(|| clock::now().as_microsecond())));
+        Self { kinds, throttles, backing }
+    }
+
+    /// Enqueues a job; its number, or that of the job which holds its unique key.
+    pub async fn enqueue(&self, job: NewJob) -> Result<i64, Error> {
+        self.backing.enqueue(job).await
+    }
+
+    /// Runs what is due, and what these jobs make that is due, each in this task through its handler. A job that gives up
+    /// its attempt (throttled, handed back) waits for the next call. A handler's panic is the test's panic.
+    pub async fn run_due(&self) -> Result<Report, Error> {
+        let mut report = Report::default();
+        let mut given_back = Vec::new();
+        loop {
+            let due = self.backing.take_due().await?;
+            if due.is_empty() {
+                break;
+            }
+            for job in due {
+                if report.runs.len() >= MAX_RUNS {
+                    return Err(Error::Endless(MAX_RUNS));
+                }
+                let (outcome, ending) = self.run(&job).await;
+                report.runs.push(Run::new(&job, outcome, state(&ending)));
+                match ending {
+                    Ending::Throttled { .. } | Ending::HandedBack => given_back.push((job, ending)),
+                    _ => self.backing.finish(&job, ending).await?,
+                }
+            }
+        }
+        for (job, ending) in given_back {
+            self.backing.finish(&job, ending).await?;
+        }
+        Ok(report)
+    }
+
+    /// Runs everything to its end: what is due, then on to the time of the next retry or scheduled job, until none waits.
+    pub async fn drain(&self) -> Result<Report, Error> {
+        let mut report = Report::default();
+        while let Some(wait) = self.backing.next_due().await? {
+            if !wait.is_zero() {
+                // A little further, for the time that passes between two looks at a clock is not ours to count.
+                self.advance(wait + Duration::from_millis(1)).await?;
+            }
+            report.runs.extend(self.run_due().await?.runs);
+            if report.runs.len() >= MAX_RUNS {
+                return Err(Error::Endless(report.runs.len()));
+            }
+        }
+        Ok(report)
+    }
+
+    /// Moves time on: retries and scheduled jobs come closer, unique keys expire.
+    pub async fn advance(&self, by: Duration) -> Result<(), Error> {
+        self.backing.advance(by).await
+    }
+
+    /// The arguments of the jobs of a kind that wait, oldest first.
+    pub async fn enqueued<A: DeserializeOwned>(&self, kind: &str) -> Result<Vec<A>, Error> {
+        let waiting = self.backing.waiting(kind, None).await?;
+        let read = |job: NewJob| {
+            typed::read(&job.args).map_err(|issue| Error::Type { args: job.args, pointer: issue.pointer, message: issue.message })
+        };
+        waiting.into_iter().map(read).collect()
+    }
+
+    /// Panics unless a job of this kind waits that has everything that `like` has: `json!({"args": {"to": "ada"}, "key": "a"})`
+    /// asks for a field of the arguments and the key, `json!({})` for any job of the kind. A queue keeps no `unique_for`,
+    /// `debounce`, `debounce_max` and `replace`, so nobody can ask for those; `run_at` is the time that a debounced job waits for.
+    pub async fn assert_enqueued(&self, kind: &str, like: Value) {
+        let waiting = self.waiting(kind, &like).await;
+        assert!(matching(&waiting, &like) > 0, "no job of the kind {kind} like {like} waits; these wait: {}", listed(&waiting));
+    }
+
+    /// Panics if a job of this kind waits that has everything that `like` has.
+    pub async fn refute_enqueued(&self, kind: &str, like: Value) {
+        let waiting = self.waiting(kind, &like).await;
+        assert!(matching(&waiting, &like) == 0, "a job of the kind {kind} like {like} waits: {}", listed(&waiting));
+    }
+
+    async fn waiting(&self, kind: &str, like: &Value) -> Vec<NewJob> {
+        if let Some(field) = FORGOTTEN.iter().find(|field| like.get(field).is_some()) {
+            panic!("a queue does not keep {field} of a job; ask for its unique_key or its run_at");
+        }
+        let unique_key = like.get("unique_key").and_then(Value::as_str);
+        self.backing.waiting(kind, unique_key).await.unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    async fn run(&self, job: &Job) -> (Outcome, Ending) {
+        let Some(handler) = self.kinds.get(&job.kind).cloned() else {
+            let delay = Duration::from_secs(5);
+            let why = format!("this queue does not run the kind {}", job.kind);
+            return (Outcome::Snooze { delay }, Ending::Snoozed { delay, why });
+        };
+        let issues = handler.check(&job.args);
+        let outcome = if issues.is_empty() {
+            self.attempt(&*handler, job).await
+        } else {
+            let each: Vec<String> = issues.iter().map(|issue| format!("args{}: {}", issue.pointer, issue.message)).collect();
+            Outcome::Dead { error: each.join("; ") }
+        };
+        let ending = judge(&*handler, job, outcome.clone());
+        (outcome, ending)
+    }
+
+    async fn attempt(&self, handler: &dyn Handler, job: &Job) -> Outcome {
+        self.open(&job.throttle).await;
+        let cancelled = CancellationToken::new();
+        let _over = cancelled.clone().drop_guard();
+        let context = Context::new(Arc::new(job.into()), cancelled, self.throttles.clone(), self.backing.checkpoints());
+        let work = handler.run(job.clone(), context);
+        let Some(limit) = job.timeout.or_else(|| handler.timeout()) else { return work.await };
+        let late = |_| Outcome::Retry { after: None, error: format!("timed out after {} s", limit.as_secs_f64()) };
+        tokio::time::timeout(limit, work).await.unwrap_or_else(late)
+    }
+
+    /// Handlers that ask the job's throttle themselves are not held up here.
+    async fn open(&self, throttle: &str) {
+        let Ok(name) = Name::new(throttle) else { return };
+        let fields = [("rps".to_owned(), Some("-1".to_owned()))].into();
+        let change = Change { fields, by: "test".to_owned(), create: true, absent_only: true, ..Change::default() };
+        let _ = self.throttles.set(&name, &change).await;
+    }
+}
+
+/// How the attempt ends the job's stay, as in the runner.
+fn judge(handler: &dyn Handler, job: &Job, outcome: Outcome) -> Ending {
+    let policy = handler.retry();
+    match outcome {
+        Outcome::Done => Ending::Completed,
+        Outcome::Dead { error } => Ending::Dead { error },
+        Outcome::Cancelled => Ending::Cancelled,
+        Outcome::HandedBack => Ending::HandedBack,
+        Outcome::Snooze { delay } => Ending::Snoozed { delay, why: String::new() },
+        Outcome::Throttled { error, .. } => Ending::Throttled { error },
+        Outcome::Retry { error, .. } if policy.is_last(job.attempt, job.max_attempts) => Ending::Dead { error },
+        // The longest wait, not a random one: tests want the same each time.
+        Outcome::Retry { after, error } => Ending::Failed { delay: after.unwrap_or_else(|| policy.longest(job.attempt)), error },
+    }
+}
+
+fn state(ending: &Ending) -> State {
+    match ending {
+        Ending::Completed => State::Completed,
+        Ending::Failed { .. } => State::Retryable,
+        Ending::Throttled { .. } | Ending::HandedBack => State::Ready,
+        Ending::Snoozed { .. } => State::Scheduled,
+        Ending::Dead { .. } => State::Dead,
+        Ending::Cancelled => State::Cancelled,
+    }
+}
+
+fn matching(waiting: &[NewJob], like: &Value) -> usize {
+    waiting.iter().filter(|job| serde_json::to_value(job).is_ok_and(|job| contains(&job, like))).count()
+}
+
+/// Whether `whole` has everything that `part` has; objects may have more fields, everything else must be equal.
+fn contains(whole: &Value, part: &Value) -> bool {
+    match (whole, part) {
+        (Value::Object(whole), Value::Object(part)) => {
+            part.iter().all(|(field, value)| whole.get(field).is_some_and(|found| contains(found, value)))
+        }
+        (whole, part) => whole == part,
+    }
+}
+
+fn listed(waiting: &[NewJob]) -> String {
+    let each: Vec<String> = waiting.iter().filter_map(|job| serde_json::to_string(job).ok()).collect();
+    if each.is_empty() { "none".to_owned() } else { format!("\n  {}", each.join("\n  ")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_part_is_contained_if_everything_it_has_is_there() {
+        let whole = json!({"args": {"to": "ada", "n": [1, 2]}, "key": "a"});
+        for part in [json!({}), json!({"key": "a"}), json!({"args": {"to": "ada"}}), json!({"args": {"n": [1, 2]}})] {
+            assert!(contains(&whole, &part), "{part}");
+        }
+        for part in [json!({"key": "b"}), json!({"args": {"n": [1]}}), json!({"args": {"from": null}}), json!([])] {
+            assert!(!contains(&whole, &part), "{part}");
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! A call of the Lua text, written straight into the command: an ask for a hundred lanes makes no text per lane.
+
+use std::fmt::Display;
+use std::io::Write;
+
+use redis::aio::ConnectionManager;
+use redis::{Cmd, ErrorKind, RedisResult, RedisWrite, Script, ServerErrorKind, ToRedisArgs, Value};
+
+use crate::throttle::Name;
+
+/// The law in Lua.
+const LAW: &str = include_str!("../throttle.lua");
+
+/// The Lua text and its name in Redis.
+pub(super) struct Law {
+    sha: String,
+}
+
+impl Law {
+    pub(super) fn new() -> Self {
+        Self { sha: Script::new(LAW).get_hash().to_owned() }
+    }
+
+    /// Begins a call with so many keys; they follow first.
+    pub(super) fn call(&self, keys: usize) -> Call {
+        let mut command = Cmd::new();
+        command.arg("EVALSHA").arg(&self.sha).arg(keys);
+        Call(command)
+    }
+}
+
+/// A call of the Lua text: its keys, then the verb, the time and what else the verb takes.
+pub(super) struct Call(Cmd);
+
+/// A key of ours.
+pub(super) struct Key<'a> {
+    pub(super) prefix: &'a str,
+    pub(super) throttle: &'a Name,
+    /// What of the throttle, for instance `lane:`.
+    pub(super) part: &'a str,
+    /// The rate-limit key; empty for none.
+    pub(super) key: &'a str,
+}
+
+impl Call {
+    pub(super) fn key(&mut self, key: &Key<'_>) {
+        self.0.arg(key);
+    }
+
+    /// A key that belongs to no throttle.
+    pub(super) fn text_key(&mut self, key: &str) {
+        self.0.arg(key);
+    }
+
+    pub(super) fn text(&mut self, text: &str) {
+        self.0.arg(text);
+    }
+
+    pub(super) fn number(&mut self, number: impl Display) {
+        self.0.write_arg_fmt(number);
+    }
+
+    /// Makes the call; a Redis that does not know the text yet is told it.
+    pub(super) async fn invoke(self, mut redis: ConnectionManager) -> RedisResult<Vec<Value>> {
+        let is_new = |error: &redis::RedisError| error.kind() == ErrorKind::Server(ServerErrorKind::NoScript);
+        match self.0.query_async(&mut redis).await {
+            Err(error) if is_new(&error) => {
+                redis::cmd("SCRIPT").arg("LOAD").arg(LAW).exec_async(&mut redis).await?;
+                self.0.query_async(&mut redis).await
+            }
+            answered => answered,
+        }
+    }
+}
+
+impl ToRedisArgs for Key<'_> {
+    fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
+        let mut writer = out.writer_for_next_arg();
+        for part in [self.prefix, "throttle:", self.throttle.as_str(), ":", self.part, self.key] {
+            // The buffer of a command takes anything.
+            let _ = writer.write_all(part.as_bytes());
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! What flows: asks, refunds, settlements and the word of holders, each one call of the Lua text.
+
+use redis::Value;
+
+use super::call::{Call, Key};
+use super::reply::{self, Acquired, Parts};
+use super::shape::{Extra, Shape};
+use super::store::{RedisStore, locked};
+use crate::throttle::serve::sane_cost;
+use crate::throttle::tree;
+use crate::throttle::{Answer, Ask, Error, Grant, Holder, LaneAsk, MAX_LANES_PER_ASK, Name, Refund};
+
+/// People who turn knobs while we ask may win some times in a row, not for ever.
+const TRIES: usize = 4;
+
+impl RedisStore {
+    // --- asks ---
+
+    /// Asks, again where the ask did not carry what it must.
+    pub(super) async fn ask(&self, verb: &str, ask: &Ask) -> Result<Answer, Error> {
+        let mut whole: Option<Answer> = None;
+        let mut holder = ask.holder.clone();
+        let mut rest = ask.lanes.as_slice();
+        while !rest.is_empty() || whole.is_none() {
+            let most = locked(&self.shapes).of(&ask.throttle).extra.most_lanes();
+            let (lanes, after) = rest.split_at(rest.len().min(most));
+            rest = after;
+            let part = match self.ask_lanes(verb, &ask.throttle, holder.as_ref(), lanes).await {
+                // The first part stands; the rest is asked again by the next ask.
+                Err(_) if whole.is_some() => break,
+                part => part?,
+            };
+            if let Some(holder) = &mut holder {
+                holder.held += part.lanes.iter().map(|lane| lane.granted).sum::<u32>();
+            }
+            match &mut whole {
+                None => whole = Some(part),
+                Some(whole) => whole.lanes.extend(part.lanes),
+            }
+        }
+        let mut answer = whole.unwrap_or_default();
+        answer.lanes.resize_with(ask.lanes.len(), Grant::default);
+        Ok(answer)
+    }
+
+    async fn ask_lanes(&self, verb: &str, throttle: &Name, holder: Option<&Holder>, lanes: &[LaneAsk]) -> Result<Answer, Error> {
+        let mut shape = locked(&self.shapes).of(throttle);
+        for _ in 0..TRIES {
+            let call = self.acquire_call(verb, throttle, &shape, holder, lanes);
+            let values = self.invoke(call, self.ask_bound).await?;
+            match reply::acquired(values, &shape.chain, lanes).map_err(|error| Error::Lost(error.to_string()))? {
+                Acquired::Answer(answer, seen, needed) => {
+                    // An ask without a holder does not tell whether those with one need the keys of holds.
+                    let needed = Extra { holds: if holder.is_some() { needed.holds } else { shape.extra.holds }, ..needed };
+                    if needed != shape.extra {
+                        shape.extra = needed;
+                        locked(&self.shapes).keep(throttle, &shape);
+                    }
+                    if let Some(seen) = seen {
+                        locked(&self.memo).saw(throttle, seen);
+                    }
+                    return Ok(answer);
+                }
+                Acquired::KeysMissing(needed) => shape.extra = needed,
+                Acquired::ChainChanged => shape = self.resolve_chain(throttle).await?,
+            }
+            locked(&self.shapes).keep(throttle, &shape);
+        }
+        Err(unsteady(throttle))
+    }
+
+    fn acquire_call(&self, verb: &str, throttle: &Name, shape: &Shape, holder: Option<&Holder>, lanes: &[LaneAsk]) -> Call {
+        let extra = Extra { holds: shape.extra.holds && holder.is_some(), ..shape.extra };
+        let mut call = self.law.call(3 * shape.chain.len() + 1 + extra.parts().count() * lanes.len());
+        for (name, _) in shape.chain.iter() {
+            for part in ["knobs", "bucket", "holds"] {
+                call.key(&self.key_of(name, part, ""));
+            }
+        }
+        call.key(&self.key_of(throttle, "pauses", ""));
+        for (_, part) in extra.parts() {
+            for lane in lanes {
+                call.key(&self.key_of(throttle, part, &lane.key));
+            }
+        }
+        self.begin(&mut call, verb);
+        call.number(shape.chain.len());
+        call.number(lanes.len());
+        call.text(&extra.letters());
+        if let Some(holder) = holder {
+            call.number(format_args!("{}/{throttle}", holder.id));
+            call.number(holder.ttl_ms());
+            call.number(holder.held);
+        } else {
+            ["", "", ""].iter().for_each(|nobody| call.text(nobody));
+        }
+        for (_, parent) in shape.chain.iter() {
+            call.text(parent);
+        }
+        let held = |lane: &LaneAsk| if extra.holds { lane.held } else { 0 };
+        let alike = |a: &LaneAsk, b: &LaneAsk| {
+            a.want == b.want && a.cost == b.cost && a.key.is_empty() == b.key.is_empty() && held(a) == held(b)
+        };
+        for run in lanes.chunk_by(alike) {
+            call.number(run.len());
+            call.number(run[0].want);
+            call.number(sane_cost(run[0].cost));
+            call.number(u8::from(!run[0].key.is_empty()));
+            call.number(held(&run[0]));
+        }
+        call
+    }
+
+    async fn resolve_chain(&self, leaf: &Name) -> Result<Shape, Error> {
+        let parents = self.read_parents(leaf, self.ask_bound).await?;
+        let chain = tree::chain(leaf, |name| parents.get(name).cloned().flatten().unwrap_or_default());
+        let mut shapes = locked(&self.shapes);
+        let shape = Shape { chain: chain.into(), ..shapes.of(leaf) };
+        shapes.keep(leaf, &shape);
+        Ok(shape)
+    }
+
+    // --- calls that only name the chain ---
+
+    /// Makes a call that names the chain, again where the chain has changed meanwhile; answers the chain that held.
+    async fn call_chain(
+        &self,
+        throttle: &Name,
+        verb: &str,
+        part: &str,
+        keys: &[&str],
+        key_part: &str,
+        add: impl Fn(&mut Call, &Shape),
+    ) -> Result<(Shape, Vec<Value>), Error> {
+        let mut shape = locked(&self.shapes).of(throttle);
+        for _ in 0..TRIES {
+            let mut call = self.law.call(2 * shape.chain.len() + keys.len());
+            for (name, _) in shape.chain.iter() {
+                call.key(&self.key_of(name, "knobs", ""));
+                call.key(&self.key_of(name, part, ""));
+            }
+            for key in keys {
+                call.key(&self.key_of(throttle, key_part, key));
+            }
+            self.begin(&mut call, verb);
+            call.number(shape.chain.len());
+            for (_, parent) in shape.chain.iter() {
+                call.text(parent);
+            }
+            add(&mut call, &shape);
+            let values = self.invoke(call, self.ask_bound).await?;
+            match values.first() {
+                Some(Value::BulkString(word)) if word == b"chain" => shape = self.resolve_chain(throttle).await?,
+                _ => return Ok((shape, values)),
+            }
+        }
+        Err(unsteady(throttle))
+    }
+
+    pub(super) async fn hold_lanes(&self, throttle: &Name, holder: &Holder, lanes: &[(String, u32)]) -> Result<(), Error> {
+        let lanes: Vec<(&str, u32)> =
+            lanes.iter().map(|(key, held)| (key.as_str(), *held)).filter(|(key, _)| !key.is_empty()).collect();
+        // Also without lanes one call, for the levels.
+        let mut rest = lanes.as_slice();
+        loop {
+            let (part, after) = rest.split_at(rest.len().min(MAX_LANES_PER_ASK));
+            let keys: Vec<&str> = part.iter().map(|(key, _)| *key).collect();
+            let add = |call: &mut Call, _: &Shape| {
+                call.number(format_args!("{}/{throttle}", holder.id));
+                call.number(holder.ttl_ms());
+                call.number(holder.held);
+                part.iter().for_each(|(_, held)| call.number(held));
+            };
+            self.call_chain(throttle, "hold", "holds", &keys, "holds:", add).await?;
+            if after.is_empty() {
+                return Ok(());
+            }
+            rest = after;
+        }
+    }
+
+    pub(super) async fn refund_grants(&self, throttle: &Name, refunds: &[Refund<'_>]) -> Result<(), Error> {
+        // A grant of a lost store has no charges: there is nothing to give back to.
+        let refunds: Vec<Refund<'_>> = refunds.iter().copied().filter(|one| !one.grant.charge_us.is_empty()).collect();
+        for part in refunds.chunks(MAX_LANES_PER_ASK) {
+            let key_charge = |one: &Refund<'_>| one.grant.charge_us.last().copied().unwrap_or(0.0);
+            let keys: Vec<&str> = part.iter().filter(|one| key_charge(one) > 0.0).map(|one| one.key).collect();
+            let alike =
+                |a: &Refund<'_>, b: &Refund<'_>| a.units == b.units && a.cost == b.cost && a.grant.charge_us == b.grant.charge_us;
+            let add = |call: &mut Call, shape: &Shape| {
+                for run in part.chunk_by(alike) {
+                    let charge_us = &run[0].grant.charge_us;
+                    let levels = &charge_us[..charge_us.len() - 1];
+                    let is_whole = levels.len() == shape.chain.len();
+                    call.number(run.len());
+                    call.number(run[0].units);
+                    call.number(sane_cost(run[0].cost));
+                    call.number(key_charge(&run[0]));
+                    call.number(u8::from(is_whole));
+                    levels.iter().filter(|_| is_whole).for_each(|charge_us| call.number(charge_us));
+                }
+            };
+            self.call_chain(throttle, "refund", "bucket", &keys, "lane:", add).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn settle_keys(&self, throttle: &Name, tokens: &[(&str, f64)]) -> Result<(), Error> {
+        for part in tokens.chunks(MAX_LANES_PER_ASK) {
+            let keys: Vec<&str> = part.iter().map(|(key, _)| *key).filter(|key| !key.is_empty()).collect();
+            let add = |call: &mut Call, _: &Shape| {
+                for (key, tokens) in part {
+                    call.number(tokens);
+                    call.number(u8::from(!key.is_empty()));
+                }
+            };
+            let (shape, values) = self.call_chain(throttle, "settle", "bucket", &keys, "lane:", add).await?;
+            let mut parts = Parts::new(values);
+            if parts.text() == "unknown" {
+                let level = parts.whole().ok().and_then(|at| shape.chain.get(usize::try_from(at).ok()?.checked_sub(1)?));
+                return Err(Error::Unknown(level.map_or(throttle, |level| &level.0).clone()));
+            }
+        }
+        Ok(())
+    }
+
+    // --- pieces ---
+
+    pub(super) fn key_of<'a>(&'a self, throttle: &'a Name, part: &'a str, key: &'a str) -> Key<'a> {
+        Key { prefix: &self.prefix, throttle, part, key }
+    }
+
+    /// The verb and the time, which follow the keys.
+    pub(super) fn begin(&self, call: &mut Call, verb: &str) {
+        call.text(verb);
+        match &self.clock {
+            None => call.text(""),
+            Some(clock) => call.number(clock()),
+        }
+    }
+
+    pub(super) async fn invoke(&self, call: Call, bound: std::time::Duration) -> Result<Vec<Value>, Error> {
+        self.link.run(bound, |redis| call.invoke(redis)).await
+    }
+}
+
+fn unsteady(throttle: &Name) -> Error {
+    Error::Lost(format!("the parents or the keys of {throttle} change faster than they can be read"))
+}

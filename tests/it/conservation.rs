@@ -1,0 +1,483 @@
+//! Never lost, never double-counted: whatever breaks, accepted = completed + dead + cancelled + waiting, each job once.
+//!
+//! The short forms run with `make test`. `make soak` runs the long ones, for `FLYBALL_SOAK_S` seconds each (300 unless set).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use flyball::jobs::{Context, Job, Kinds, NewJob, Outcome, Queue, State};
+use flyball::runner::{Config, Metrics, Worker};
+use flyball::stack::{Options, spawn};
+use flyball::throttle::{Change, Name, RedisStore, Store};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+
+use crate::support::ledger::{Ledger, assert_nothing_is_left_behind};
+use crate::support::pgbouncer::PgBouncer;
+use crate::support::process::{Gate, House, Process, postmaster};
+use crate::support::proxy::Proxy;
+use crate::support::{PROGRAM, database, eventually, redis_prefix, stack};
+
+const SOON: Duration = Duration::from_secs(90);
+
+/// How long a soak lasts.
+fn soak() -> Duration {
+    let seconds = std::env::var("FLYBALL_SOAK_S").ok().and_then(|text| text.parse().ok());
+    Duration::from_secs(seconds.unwrap_or(300))
+}
+
+// === Everything breaks, one thing after the other ===
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_job_is_accounted_for_once_while_processes_postgres_and_connections_die() {
+    storm(Duration::from_secs(14)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes FLYBALL_SOAK_S; make soak runs it"]
+async fn soak_every_job_is_accounted_for_once_while_processes_postgres_and_connections_die() {
+    storm(soak()).await;
+}
+
+/// What can happen to the house.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Blow {
+    /// `kill -9` of a process with all roles: it runs jobs, promotes, rescues and perhaps governs.
+    Kill,
+    /// A process sleeps beyond its time to live and wakes up believing that it still holds its jobs.
+    Sleep,
+    /// Postgres goes down without a farewell and recovers.
+    Crash,
+    /// Random backends are terminated, in the middle of whatever they do.
+    Terminate,
+    /// Every connection of one process breaks at once.
+    Cut,
+}
+
+const BLOWS: [Blow; 5] = [Blow::Terminate, Blow::Kill, Blow::Cut, Blow::Sleep, Blow::Crash];
+
+async fn storm(span: Duration) {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options { program: Some(PROGRAM.clone()), fsync: true, ..Options::default() };
+    let path = dir.path().to_owned();
+    let servers = tokio::task::spawn_blocking(move || spawn(&path, &options).unwrap()).await.unwrap();
+    let urls = &servers.urls;
+    let house = Arc::new(House::on(&urls.database_url, &urls.redis_url, &urls.prometheus_url, "", "rps = -1", None).await);
+    house.knobs_file("other", "[knobs]\nrps = -1.0\nmode = \"manual\"\n");
+    house.target.delay(Duration::from_millis(15));
+    let data: String = sqlx::query_scalar("show data_directory").fetch_one(house.pool()).await.unwrap();
+    let proxy = Proxy::start(&urls.database_url).await;
+    // One process sits behind a way that breaks by itself, in the middle of answers.
+    proxy.budget(200_000);
+    let start = |place: usize| {
+        let url = if place == 0 { &proxy.url } else { &urls.database_url };
+        house.serve_with(&[], &[("DATABASE_URL", url), ("FLYBALL_GRACE_S", "2")])
+    };
+    let mut processes: Vec<Process> = (0..3).map(start).collect();
+    processes[1].works().await;
+
+    let stop = Arc::new(AtomicBool::new(false));
+    let known = Arc::new(Mutex::new(BTreeSet::new()));
+    let producer = tokio::spawn(produce(house.clone(), stop.clone(), known.clone()));
+    let auditor = tokio::spawn(audit(house.clone(), stop.clone()));
+    let begun = Instant::now();
+    // How often each blow hit something, be it a process, a backend or a connection.
+    let mut hits: BTreeMap<String, usize> = BTreeMap::new();
+    let mut late = 0;
+    for blow in BLOWS.into_iter().cycle() {
+        let all_hit = hits.len() == BLOWS.len() && hits.values().all(|hit| *hit > 0);
+        if begun.elapsed() > span && all_hit || begun.elapsed() > span + SOON {
+            break;
+        }
+        let victim = rand::random_range(0..processes.len());
+        let hit = match blow {
+            Blow::Kill => {
+                let lives = processes[victim].ended().is_none();
+                processes[victim].kill();
+                late += refusals(&processes[victim]);
+                processes[victim] = start(victim);
+                usize::from(lives)
+            }
+            Blow::Sleep => sleep(&house, &processes).await,
+            Blow::Crash => crash(&house, &data, !hits.contains_key("Crash")).await,
+            Blow::Terminate => {
+                let mut terminated = 0;
+                for _ in 0..10 {
+                    let sql = "select count(*) filter (where pg_terminate_backend(pid)) from pg_stat_activity
+                        where datname = current_database() and pid <> pg_backend_pid() and random() < 0.2";
+                    terminated += sqlx::query_scalar::<_, i64>(sql).fetch_one(house.pool()).await.unwrap_or(0) as usize;
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+                terminated
+            }
+            Blow::Cut => {
+                let before = proxy.broken();
+                for _ in 0..5 {
+                    proxy.cut();
+                    tokio::time::sleep(Duration::from_millis(150)).await;
+                }
+                proxy.broken() - before
+            }
+        };
+        *hits.entry(format!("{blow:?}")).or_default() += hit;
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        for (place, process) in processes.iter_mut().enumerate() {
+            // A process that cannot start ends with an error, and is started again; one that works ends only when told to.
+            if let Some(status) = process.ended() {
+                assert!(!process.log().contains("worker started"), "process {place} ended with {status}:\n{}", process.log());
+                println!("process {place} could not start: {}", process.log().lines().last().unwrap_or_default());
+                *process = start(place);
+            }
+        }
+    }
+    stop.store(true, Ordering::Relaxed);
+    proxy.budget(0);
+    proxy.cut();
+    producer.await.unwrap();
+    let looks = auditor.await.unwrap();
+
+    let last = Mutex::new(None);
+    let settled = tokio::time::timeout(SOON, async {
+        loop {
+            let ledger = Ledger::look(house.pool()).await;
+            *last.lock().unwrap() = ledger;
+            match ledger.filter(|ledger| ledger.waiting() == 0) {
+                Some(settled) => return settled,
+                None => tokio::time::sleep(Duration::from_millis(100)).await,
+            }
+        }
+    })
+    .await
+    .unwrap_or_else(|_| panic!("jobs still wait: {:?}", last.lock().unwrap()));
+    late += processes.iter().map(refusals).sum::<usize>();
+    let lost: i64 = house.count("select count(*) from flyball.attempt where outcome = 'lost'").await;
+    println!("{:?}: hits {hits:?}, {} connections broken, {looks} looks", begun.elapsed(), proxy.broken());
+    println!("{settled:?}; {lost} attempts were lost, late answers were refused {late} times");
+    assert!(hits.len() == BLOWS.len() && hits.values().all(|hit| *hit > 0), "a blow hit nothing: {hits:?}");
+    assert!(lost > 0 && late > 0, "{lost} attempts were lost, late answers were refused {late} times");
+    assert!(looks > 0, "nobody looked while it stormed");
+    settled.assert_conserved();
+    assert_nothing_is_left_behind(house.pool()).await;
+    let known: Vec<i64> = known.lock().unwrap().iter().copied().collect();
+    let kept: i64 = sqlx::query_scalar("select count(*) from flyball.job where id = any($1)")
+        .bind(&known)
+        .fetch_one(house.pool())
+        .await
+        .unwrap();
+    assert_eq!(kept as usize, known.len(), "every job that was promised to a producer is there");
+    assert!(settled.completed > 100 && settled.dead > 0 && settled.cancelled > 0, "{settled:?}");
+    for process in &mut processes {
+        process.signal(Signal::TERM);
+        assert_eq!(process.ends(SOON).await.code(), Some(0), "{}", process.log());
+    }
+}
+
+/// Puts a process to sleep that holds a job, until others have taken that from it; how often its late answers were refused. None
+/// is if it held the job without knowing, because the answer to its claim had got lost.
+async fn sleep(house: &House, processes: &[Process]) -> usize {
+    // Whoever calls waits, so that a job which runs now still runs when its process falls asleep.
+    house.target.gate(Gate::Closed);
+    let holds =
+        "select distinct w.pid from flyball.lease l join flyball.worker w on w.id = l.worker_id where w.stopped_at is null";
+    let sleeper = eventually("a process holds a job", SOON, || async {
+        let pids: Vec<i32> = sqlx::query_scalar(holds).fetch_all(house.pool()).await.ok()?;
+        processes.iter().find(|process| pids.contains(&process.pid()))
+    })
+    .await;
+    sleeper.signal(Signal::STOP);
+    house.target.gate(Gate::Open);
+    let held = "select count(*) from flyball.lease l join flyball.worker w on w.id = l.worker_id where w.pid = $1";
+    eventually("others have taken its jobs", SOON, || async {
+        let held: i64 = sqlx::query_scalar(held).bind(sleeper.pid()).fetch_one(house.pool()).await.ok()?;
+        (held == 0).then_some(())
+    })
+    .await;
+    let before = refusals(sleeper);
+    sleeper.signal(Signal::CONT);
+    for _ in 0..100 {
+        if refusals(sleeper) > before {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    refusals(sleeper) - before
+}
+
+/// How often a process was refused an answer that came too late.
+fn refusals(process: &Process) -> usize {
+    process.log().matches("late answers were refused").count()
+}
+
+/// As a whole, the first time; its supervisor waits longer before each start, so later by a killed backend, after which the
+/// server throws out all others and recovers by itself. How many processes were killed.
+async fn crash(house: &House, data: &str, whole: bool) -> usize {
+    let data = PathBuf::from(data);
+    let mut killed = 0;
+    if whole {
+        let old = postmaster(&data);
+        kill_process(old, Signal::QUIT).unwrap();
+        eventually("another Postgres is there", SOON, || async {
+            let text = std::fs::read_to_string(data.join("postmaster.pid")).ok()?;
+            (text.lines().next()? != old.as_raw_nonzero().to_string()).then_some(())
+        })
+        .await;
+        killed += 1;
+    } else {
+        let sql = "select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() limit 1";
+        let backend: Result<i32, _> = sqlx::query_scalar(sql).fetch_one(house.pool()).await;
+        if let Some(backend) = backend.ok().and_then(Pid::from_raw) {
+            killed += usize::from(kill_process(backend, Signal::KILL).is_ok());
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    eventually("Postgres is back", SOON, || async { house.queue.ping().await.then_some(()) }).await;
+    killed
+}
+
+/// Enqueues all kinds of jobs, and cancels some, until told to stop. Remembers what it was promised.
+async fn produce(house: Arc<House>, stop: Arc<AtomicBool>, known: Arc<Mutex<BTreeSet<i64>>>) {
+    let mut round = 0_usize;
+    while !stop.load(Ordering::Relaxed) {
+        round += 1;
+        let call = |name: &str, n: usize| NewJob {
+            throttle: if n.is_multiple_of(2) { "default" } else { "other" }.into(),
+            key: (n % 13).to_string(),
+            ..house.call(&format!("{name}-{round}-{n}"))
+        };
+        let mut jobs: Vec<NewJob> = (0..30).map(|n| call("plain", n)).collect();
+        jobs.extend((0..3).map(|n| NewJob { max_attempts: 2, ..call("bad", n) }));
+        jobs.extend((0..3).map(|n| NewJob { priority: 0, ..call("urgent", n) }));
+        jobs.push(NewJob { unique_key: Some(format!("unique-{}", round / 3)), ..call("unique", 0) });
+        // What fails together with others is tried again by itself; an answer that gets lost may have been carried out.
+        if let Ok(enqueued) = house.queue.enqueue(&jobs).await {
+            let mut known = known.lock().unwrap();
+            known.extend(enqueued.iter().map(|one| one.id));
+        }
+        let now: Option<jiff_sqlx::Timestamp> = sqlx::query_scalar("select now()").fetch_one(house.pool()).await.ok();
+        if let Some(now) = now {
+            let soon = now.to_jiff() + Duration::from_millis(700);
+            let later: Vec<NewJob> = (0..4).map(|n| NewJob { run_at: Some(soon), ..call("later", n) }).collect();
+            if let Ok(enqueued) = house.queue.enqueue(&later).await {
+                known.lock().unwrap().extend(enqueued.iter().map(|one| one.id));
+                let _ = house.queue.cancel(enqueued[0].id).await;
+            }
+        }
+        let any = {
+            let known = known.lock().unwrap();
+            known.iter().rev().nth(rand::random_range(0..60)).copied()
+        };
+        if let Some(any) = any {
+            let _ = house.queue.cancel(any).await;
+        }
+        tokio::time::sleep(Duration::from_millis(120)).await;
+    }
+}
+
+/// Looks all the time: the sum holds at every instant, not only at the end. Answers how often Postgres answered.
+async fn audit(house: Arc<House>, stop: Arc<AtomicBool>) -> usize {
+    let mut looks = 0;
+    while !stop.load(Ordering::Relaxed) {
+        if let Some(ledger) = Ledger::look(house.pool()).await {
+            ledger.assert_conserved();
+            looks += 1;
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    looks
+}
+
+// === Late commits ===
+
+/// Workers in this process, on a database of their own.
+struct Works {
+    queue: Queue,
+    worker: Worker,
+    started: Arc<Mutex<BTreeMap<i64, Instant>>>,
+    _database: crate::support::Database,
+}
+
+impl Works {
+    /// A worker whose jobs take a moment and tell when they start; behind a pooler, if there is one.
+    async fn start(pooled: bool) -> (Self, Option<PgBouncer>) {
+        let database = database().await;
+        let pooler = if pooled { Some(PgBouncer::start(database.url()).await) } else { None };
+        let queue = match &pooler {
+            Some(pooler) => Queue::connect(pooler.access(), 6, SOON).await.unwrap(),
+            None => Queue::connect(database.url(), 6, SOON).await.unwrap(),
+        };
+        sqlx::query("select flyball.register_kind('step')").execute(&queue.pool).await.unwrap();
+        let store: Arc<dyn Store> = Arc::new(RedisStore::connect(&stack().await.redis_url, &redis_prefix()).unwrap());
+        let change = Change {
+            fields: [("rps".to_owned(), Some("-1".to_owned()))].into(),
+            by: "test".into(),
+            create: true,
+            ..Change::default()
+        };
+        store.set(&Name::new("flow").unwrap(), &change).await.unwrap();
+        let started: Arc<Mutex<BTreeMap<i64, Instant>>> = Arc::default();
+        let mut kinds = Kinds::default();
+        let seen = started.clone();
+        kinds.register_fn("step", move |job: Job, _: Context| {
+            seen.lock().unwrap().entry(job.id).or_insert_with(Instant::now);
+            async {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                Outcome::Done
+            }
+        });
+        let metrics = Metrics::register(&mut prometheus_client::registry::Registry::default());
+        let config = Config { concurrency: 16, ..Config::default() };
+        let worker = Worker::start(config, queue.clone(), store, kinds, metrics).await.unwrap();
+        (Self { queue, worker, started, _database: database }, pooler)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_whose_transaction_stayed_open_is_claimed_within_three_seconds_of_its_commit() {
+    let (works, _) = Works::start(false).await;
+    late_commits(works, Duration::from_secs(4), 3).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_commit_is_found_by_polling_alone() {
+    let (works, _pooler) = Works::start(true).await;
+    late_commits(works, Duration::from_secs(2), 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes FLYBALL_SOAK_S; make soak runs it"]
+async fn soak_a_job_whose_transaction_stayed_open_for_minutes_is_claimed_within_three_seconds_of_its_commit() {
+    let (works, _) = Works::start(false).await;
+    late_commits(works, soak() / 2, 2).await;
+}
+
+/// Transactions stay open while thousands of younger jobs of the same and of other lanes flow by.
+async fn late_commits(works: Works, open_for: Duration, rounds: usize) {
+    let stop = Arc::new(AtomicBool::new(false));
+    let flow = tokio::spawn({
+        let (queue, stop) = (works.queue.clone(), stop.clone());
+        async move {
+            let (mut enqueued, mut slowest) = (0_usize, Duration::ZERO);
+            while !stop.load(Ordering::Relaxed) {
+                // The busy lane always holds some hundred, so that the place up to which it was claimed moves on in it.
+                let waiting: i64 = sqlx::query_scalar("select count(*) from flyball.ready").fetch_one(&queue.pool).await.unwrap();
+                if waiting < 500 {
+                    let keys = ["busy", "busy", "busy", "a", "b", "c", "d"];
+                    let jobs = (0..210).map(|n| NewJob {
+                        throttle: "flow".into(),
+                        key: keys[n % keys.len()].into(),
+                        ..NewJob::new("step", json!({}))
+                    });
+                    let jobs: Vec<NewJob> = jobs.collect();
+                    let asked_at = Instant::now();
+                    queue.enqueue(&jobs).await.unwrap();
+                    slowest = slowest.max(asked_at.elapsed());
+                    enqueued += jobs.len();
+                }
+                tokio::time::sleep(Duration::from_millis(30)).await;
+            }
+            (enqueued, slowest)
+        }
+    });
+    let mut waits: Vec<Duration> = Vec::new();
+    for round in 0..rounds {
+        let mut open = works.queue.pool.begin().await.unwrap();
+        sqlx::raw_sql("set local idle_in_transaction_session_timeout = 0").execute(&mut *open).await.unwrap();
+        let mut late: Vec<i64> = Vec::new();
+        // One in the busy lane, one in a lane that nobody has seen.
+        for key in ["busy".to_owned(), format!("unseen-{round}")] {
+            let sql = "select job_id from flyball.enqueue('step', '{}', throttle => 'flow', key => $1)";
+            late.push(sqlx::query_scalar(sql).persistent(false).bind(key).fetch_one(&mut *open).await.unwrap());
+        }
+        tokio::time::sleep(open_for).await;
+        open.commit().await.unwrap();
+        let committed = Instant::now();
+        let started = eventually("the late jobs start", SOON, || async {
+            let started = works.started.lock().unwrap();
+            late.iter().map(|id| started.get(id).copied()).collect::<Option<Vec<_>>>()
+        })
+        .await;
+        waits.extend(started.iter().map(|at| at.saturating_duration_since(committed)));
+    }
+    stop.store(true, Ordering::Relaxed);
+    let (flowed, slowest) = flow.await.unwrap();
+    println!("{flowed} jobs flowed by; the late ones started after {waits:?}; the slowest enqueue took {slowest:?}");
+    // Where the machine itself stands still, so does everything that a claim waits for.
+    let bound = Duration::from_secs(3) + 20 * slowest;
+    assert!(waits.iter().all(|wait| *wait < bound), "{waits:?} while the slowest enqueue took {slowest:?}");
+    eventually("everything is done", SOON, || async {
+        Ledger::look(&works.queue.pool).await.filter(|ledger| ledger.waiting() == 0)
+    })
+    .await
+    .assert_conserved();
+    works.worker.stop().await;
+}
+
+// === Poison ===
+
+#[tokio::test]
+async fn a_job_whose_end_postgres_refuses_is_buried_alone() {
+    let database = database().await;
+    let queue = Queue::connect(database.url(), 6, SOON).await.unwrap();
+    // What no handler can say is said by a trigger: the end of these jobs breaks a constraint.
+    sqlx::raw_sql(
+        "select flyball.register_kind('step'), flyball.register_kind('poison');
+         create function refuse() returns trigger language plpgsql as $$
+         begin
+             if (select kind from flyball.job where id = new.job_id) = 'poison' and new.outcome = 'completed' then
+                 raise exception using errcode = '23514', message = 'this end is poison';
+             end if;
+             return new;
+         end $$;
+         create trigger refuse before insert on flyball.attempt for each row execute function refuse();",
+    )
+    .execute(database.pool())
+    .await
+    .unwrap();
+    let store: Arc<dyn Store> = Arc::new(RedisStore::connect(&stack().await.redis_url, &redis_prefix()).unwrap());
+    let change = Change {
+        fields: [("rps".to_owned(), Some("-1".to_owned()))].into(),
+        by: "test".into(),
+        create: true,
+        ..Change::default()
+    };
+    store.set(&Name::new("default").unwrap(), &change).await.unwrap();
+    let mut kinds = Kinds::default();
+    for kind in ["step", "poison"] {
+        kinds.register_fn(kind, |_: Job, _: Context| async { Outcome::Done });
+    }
+    // A wait that no interval can hold is refused as well.
+    kinds.register_fn("never", |_: Job, _: Context| async {
+        Outcome::Retry { after: Some(Duration::MAX), error: "for ever".into() }
+    });
+    sqlx::query("select flyball.register_kind('never')").execute(database.pool()).await.unwrap();
+    let jobs: Vec<NewJob> = (0..200)
+        .map(|n| match n {
+            50 | 120 => NewJob::new("poison", json!({})),
+            80 => NewJob::new("never", json!({})),
+            _ => NewJob::new("step", json!({})),
+        })
+        .collect();
+    let ids: Vec<i64> = queue.enqueue(&jobs).await.unwrap().iter().map(|one| one.id).collect();
+    let metrics = Metrics::register(&mut prometheus_client::registry::Registry::default());
+    let worker = Worker::start(Config::default(), queue.clone(), store, kinds, metrics).await.unwrap();
+
+    let settled = eventually("all others are completed", SOON, || async {
+        Ledger::look(&queue.pool).await.filter(|ledger| ledger.completed == 197 && ledger.running + ledger.ready == 0)
+    })
+    .await;
+
+    settled.assert_conserved();
+    for poison in [ids[50], ids[120]] {
+        let detail = queue.get(poison).await.unwrap().unwrap();
+        assert_eq!(detail.summary.state, State::Dead);
+        let why = detail.summary.last_error.unwrap_or_default();
+        assert!(why.contains("this end is poison"), "{why}");
+    }
+    let never = queue.get(ids[80]).await.unwrap().unwrap().summary;
+    println!("a wait without end: {:?}, due {:?}, {:?}", never.state, never.due_at, never.last_error);
+    assert!(matches!(never.state, State::Dead | State::Retryable));
+    worker.stop().await;
+}

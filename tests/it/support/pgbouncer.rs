@@ -1,0 +1,141 @@
+//! A PgBouncer before the Postgres of this test run: in transaction mode, and with fewer connections to the server than there
+//! are clients, so that clients really get each other's.
+
+use std::io::{Read, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::str::FromStr;
+use std::time::Duration;
+
+use flyball::postgres::{Access, Pooler};
+use flyball::stack::find;
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{ConnectOptions, Connection};
+use tempfile::TempDir;
+
+use super::eventually;
+
+/// Connections to the server that each database has behind the pooler.
+pub const SERVER_CONNECTIONS: u32 = 3;
+
+/// A running PgBouncer; it ends when dropped, and with this process.
+pub struct PgBouncer {
+    /// The database's URL through the pooler.
+    pub url: String,
+    child: Child,
+    _dir: TempDir,
+}
+
+impl PgBouncer {
+    /// One that leads to the database of this URL.
+    pub async fn start(database_url: &str) -> Self {
+        let places = find::places(&[]);
+        let program =
+            find::pgbouncer(&places).expect("pgbouncer is not installed; install what is missing with scripts/setup.sh");
+        let options = PgConnectOptions::from_str(database_url).expect("the database's URL");
+        let dir = tempfile::Builder::new().prefix("flyball-pgbouncer-").tempdir().expect("a directory");
+        let port = free_port();
+        let config = dir.path().join("pgbouncer.ini");
+        std::fs::write(&config, ini(&options, database_url, port)).expect("the configuration");
+        let mut command = Command::new("/bin/sh");
+        // A shell between us ends it when our end of its standard input is closed, however this process ends.
+        command.args(["-c", "\"$@\" & pid=$!; read -r _; kill -9 $pid; wait $pid", "sh"]).arg(&program.path).arg(&config);
+        if let Some(library_path) = &program.library_path {
+            command.env("LD_LIBRARY_PATH", library_path);
+        }
+        let said = std::fs::File::create(dir.path().join("log")).expect("the log");
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(said).process_group(0).current_dir("/");
+        if rustix::process::geteuid().is_root() {
+            // It refuses to run as root, and must be let into the directory of Postgres' socket.
+            let owner = options.get_socket().map_or(65_534, |socket| owner(socket));
+            command.uid(owner).gid(owner);
+            for (path, mode) in [(dir.path(), 0o755), (config.as_path(), 0o644)] {
+                std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("the mode");
+            }
+        }
+        let child = command.spawn().expect("pgbouncer");
+        let database = options.get_database().expect("the URL names a database");
+        let url = format!("postgres://{}@127.0.0.1:{port}/{database}", options.get_username());
+        let started = Self { url, child, _dir: dir };
+        let through = PgConnectOptions::from_str(&started.url).unwrap().extra_float_digits(None).disable_statement_logging();
+        eventually("pgbouncer answers", Duration::from_secs(20), || async {
+            match through.connect().await {
+                Ok(connection) => connection.close().await.ok(),
+                Err(_) => None,
+            }
+        })
+        .await;
+        started
+    }
+
+    /// The way through it, as the settings say it.
+    pub fn access(&self) -> Access {
+        Access { url: self.url.clone(), pooler: Pooler::Transaction, direct_url: None }
+    }
+
+    /// The same for a process.
+    pub fn settings(&self) -> [(&str, &str); 2] {
+        [("DATABASE_URL", &self.url), ("DATABASE_POOLER", "transaction")]
+    }
+
+    /// What it has logged.
+    pub fn log(&self) -> String {
+        let mut said = String::new();
+        let _ = std::fs::File::open(self._dir.path().join("log")).and_then(|mut log| log.read_to_string(&mut said));
+        said
+    }
+}
+
+impl Drop for PgBouncer {
+    fn drop(&mut self) {
+        if let Some(mut stdin) = self.child.stdin.take() {
+            let _ = stdin.write_all(b"\n");
+        }
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            let log = self.log();
+            let from = log.len().saturating_sub(2_000);
+            eprintln!("--- pgbouncer said:\n{}", log.get(from..).unwrap_or(&log));
+        }
+    }
+}
+
+/// The settings that matter are the two of the pool; the rest lets the test in and keeps the log short.
+fn ini(options: &PgConnectOptions, url: &str, port: u16) -> String {
+    let host = options.get_socket().map_or_else(|| options.get_host().to_owned(), |socket| socket.display().to_string());
+    let password = password(url).map_or_else(String::new, |password| format!(" password={password}"));
+    format!(
+        "[databases]
+* = host={host} port={} user={}{password}
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = {port}
+unix_socket_dir =
+auth_type = any
+pool_mode = transaction
+default_pool_size = {SERVER_CONNECTIONS}
+max_client_conn = 500
+log_connections = 0
+log_disconnections = 0
+",
+        options.get_port(),
+        options.get_username(),
+    )
+}
+
+/// The password of a URL, for servers from outside that want one.
+fn password(url: &str) -> Option<&str> {
+    let authority = url.split_once("://")?.1.split(['/', '?']).next()?;
+    authority.rsplit_once('@')?.0.split_once(':').map(|(_, password)| password)
+}
+
+fn owner(path: &Path) -> u32 {
+    std::fs::metadata(path).expect("the socket's directory").uid()
+}
+
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("an address").port()
+}
