@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use flyball::throttle::{
-    Answer, Ask, Change, Error, Grant, KnobsFile, LaneAsk, Limit, MemoryStore, Name, RedisStore, Refund, Status, Store, seed,
+    Answer, Ask, Change, Error, Grant, Holder, KnobsFile, LaneAsk, Limit, MemoryStore, Name, RedisStore, Refund, Status, Store, seed,
 };
 
 use crate::throttle_redis::Server;
@@ -164,6 +164,7 @@ laws! {
     refunds_give_back_exactly_what_was_charged,
     settling_charges_the_difference,
     peeking_charges_nothing,
+    peeking_at_many_lanes_promises_no_token_twice,
     counters_tell_tokens_used_and_time_limited,
     a_clock_that_steps_back_does_not_stop_the_flow,
     setting_writes_the_three_together_and_counts,
@@ -463,6 +464,20 @@ async fn settling_charges_the_difference(world: World) {
     assert_eq!(world.status("a").await.used, 11.0);
     let lost = world.store.settle_many(&name("ghost"), &[("", 1.0)]).await;
     assert!(matches!(lost, Err(Error::Unknown(ghost)) if ghost == name("ghost")));
+}
+
+async fn peeking_at_many_lanes_promises_no_token_twice(world: World) {
+    world.knobs("a", &[("rps", "10"), ("key_rps", "100"), ("key_concurrency", "5")]);
+    let keys: Vec<String> = (0..200).map(|n| format!("k{n}")).collect();
+    let lanes: Vec<(&str, u32, f64)> = keys.iter().map(|key| (key.as_str(), 1, 1.0)).collect();
+    let holder = Holder { id: "w".to_owned(), ttl: Duration::from_secs(30), held: 0 };
+    let request = Ask { holder: Some(holder), ..ask("a", &lanes) };
+    let total = |answer: &Answer| answer.lanes.iter().map(|lane| lane.granted).sum::<u32>();
+    world.store.acquire(&request).await;
+    world.pass(Duration::from_secs(1));
+
+    assert_eq!(total(&world.store.peek(&request).await), 10);
+    assert_eq!(total(&world.store.acquire(&request).await), 10);
 }
 
 async fn peeking_charges_nothing(world: World) {

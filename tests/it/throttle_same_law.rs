@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use flyball::throttle::{Change, Grant, Holder, LaneAsk, Refund};
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use crate::throttle::{START, World, ask, fields, name};
 use crate::throttle_redis::Server;
@@ -111,8 +111,8 @@ fn op() -> impl Strategy<Value = Op> {
     let want = prop_oneof![0..200_u32, 1..3_u32, Just(1)];
     let cost = prop_oneof![Just(1.0), Just(0.1), 0.001..1000.0_f64];
     let lane = (0..KEYS.len(), want, cost, 0..4_u32).prop_map(|(key, want, cost, held)| Lane { key, want, cost, held });
-    let lanes = (prop::collection::vec(lane, 1..5), 1..12_usize).prop_map(|(lanes, repeat)| {
-        // Also some that are alike and follow each other.
+    let lanes = (prop::collection::vec(lane, 1..5), 1..11_usize).prop_map(|(lanes, repeat)| {
+        // Also some that are alike and follow each other; never more than Redis is asked for in one call.
         lanes.into_iter().flat_map(|lane| vec![lane; if repeat > 7 { repeat } else { 1 }]).collect::<Vec<_>>()
     });
     let held = || (0..HOLDERS.len(), 1..100_000_u64, 0..12_u32).prop_map(|(who, ttl_ms, held)| Held(who, ttl_ms, held));
@@ -200,13 +200,22 @@ async fn seen(world: &World, op: &Op, last: &mut Option<(usize, Vec<(Lane, Grant
     }
 }
 
+/// A number from the environment, so that anyone can try more cases, or those of another seed, than every run does.
+fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} must be a whole number")))
+}
+
 #[test]
 fn memory_and_redis_obey_the_same_law() {
+    let (cases, seed) = (setting("FLYBALL_LAW_CASES", 192), setting("FLYBALL_LAW_SEED", 1788));
+    println!("{cases} traces from seed {seed}");
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let server = Server::start();
     let (url, mut number) = (server.url(), 0);
-    let mut runner =
-        TestRunner::new(Config { cases: 192, failure_persistence: None, max_shrink_iters: 2000, ..Config::default() });
+    let config = Config { cases: cases as u32, failure_persistence: None, max_shrink_iters: 2000, ..Config::default() };
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
 
     let case = prop::collection::vec(op(), 1..60);
     let number = std::cell::RefCell::new(&mut number);

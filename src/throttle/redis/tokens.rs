@@ -22,7 +22,8 @@ impl RedisStore {
         let mut holder = ask.holder.clone();
         let mut rest = ask.lanes.as_slice();
         while !rest.is_empty() || whole.is_none() {
-            let most = locked(&self.shapes).of(&ask.throttle).extra.most_lanes();
+            // A peek leaves no charges behind that a second part could see, so it goes in one.
+            let most = if verb == "peek" { MAX_LANES_PER_ASK } else { locked(&self.shapes).of(&ask.throttle).extra.most_lanes() };
             let (lanes, after) = rest.split_at(rest.len().min(most));
             rest = after;
             let part = match self.ask_lanes(verb, &ask.throttle, holder.as_ref(), lanes).await {
