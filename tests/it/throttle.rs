@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use flyball::throttle::{
-    Answer, Ask, Change, Error, Grant, Holder, KnobsFile, LaneAsk, Limit, MemoryStore, Name, RedisStore, Refund, Status, Store, seed,
+    Answer, Ask, Change, Error, Grant, Holder, KnobsFile, LaneAsk, Limit, MemoryStore, Name, RedisStore, Refund, Status, Store,
+    seed,
 };
 
 use crate::throttle_redis::Server;
