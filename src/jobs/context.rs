@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::Job;
+use super::{Job, Quota};
 use crate::throttle;
 
 /// Progress is written at most this often; what is said in between is passed over.
@@ -38,6 +38,23 @@ pub struct About {
     /// The trace of whoever enqueued it, as W3C `traceparent`.
     pub traceparent: Option<String>,
     last_progress: Mutex<Option<Instant>>,
+    said: Mutex<Said>,
+}
+
+/// What a handler said of its attempt besides the outcome.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Said {
+    /// What the job really cost, in tokens.
+    pub cost: Option<f64>,
+    /// What the other side said is left of its quota.
+    pub quota: Option<Quota>,
+}
+
+impl About {
+    /// What the handler said so far besides the outcome.
+    pub fn said(&self) -> Said {
+        *self.said.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl From<&Job> for About {
@@ -54,6 +71,7 @@ impl From<&Job> for About {
             created_at: job.created_at,
             traceparent: job.traceparent.clone(),
             last_progress: Mutex::new(None),
+            said: Mutex::default(),
         }
     }
 }
@@ -80,6 +98,20 @@ impl Context {
         checkpoints: Arc<dyn Checkpoints>,
     ) -> Self {
         Self { job, cancelled, throttles, checkpoints }
+    }
+
+    /// Says what the job really costs, in tokens of its throttle; the last word counts. What it was charged too little or too much
+    /// is settled when the attempt ends. A number that is negative or not finite is passed over.
+    pub fn report_cost(&self, tokens: f64) {
+        if tokens.is_finite() && tokens >= 0.0 {
+            self.job.said.lock().unwrap_or_else(PoisonError::into_inner).cost = Some(tokens);
+        }
+    }
+
+    /// Says what the other side answered about its quota; the last word counts. Jobs of the same key slow down before they are
+    /// refused.
+    pub fn report_quota(&self, quota: Quota) {
+        self.job.said.lock().unwrap_or_else(PoisonError::into_inner).quota = Some(quota);
     }
 
     /// The last checkpoint of this job, by whichever attempt it was left.

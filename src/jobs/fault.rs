@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-use super::{CheckpointError, Outcome};
+use super::{CheckpointError, Outcome, Scope};
 
 /// Why an attempt did not succeed. Any error becomes one by `?`, and means: try again later.
 ///
@@ -41,7 +41,7 @@ impl Fault {
 
     /// The other side asked to slow down: pause the job's key for `delay`, or as long as is usual. No attempt is used.
     pub fn throttled(delay: Option<Duration>, error: impl fmt::Display) -> Self {
-        Self(Outcome::Throttled { delay, error: error.to_string() })
+        Self(Outcome::Throttled { scope: Scope::Key, delay, error: error.to_string() })
     }
 
     /// Not now: run again after `delay`. No attempt is used.

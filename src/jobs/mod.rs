@@ -15,12 +15,12 @@ pub mod record;
 pub mod retry;
 pub mod typed;
 
-pub use context::{About, Checkpoint, CheckpointError, Checkpoints, Context};
+pub use context::{About, Checkpoint, CheckpointError, Checkpoints, Context, Said};
 pub use fault::{Fault, IntoOutcome};
 pub use handler::{Handler, Issue, Kinds, Tuning};
 pub use job::{Job, NewJob, State};
 pub use operate::*;
-pub use outcome::Outcome;
+pub use outcome::{Outcome, Quota, Scope};
 pub use postgres::{Client, Queue};
 pub use record::*;
 pub use typed::TypedHandler;

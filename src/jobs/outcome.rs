@@ -2,6 +2,27 @@
 
 use std::time::Duration;
 
+/// Whom the other side asked to slow down.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Scope {
+    /// Jobs of the same throttle and key.
+    #[default]
+    Key,
+    /// Everything that goes through the throttle above this one, such as the account's; the throttle itself where there is none.
+    Account,
+    /// Every key of the throttle.
+    Throttle,
+}
+
+/// What the other side said is left of its quota, for whoever shares the job's key.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Quota {
+    /// Requests that are left until then.
+    pub remaining: f64,
+    /// How long until the quota is full again.
+    pub reset: Duration,
+}
+
 /// The end of one attempt.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
@@ -14,8 +35,10 @@ pub enum Outcome {
         /// What went wrong, without secrets; shown to operators.
         error: String,
     },
-    /// The other side asked us to slow down: the job's key is paused, the job is ready again and no attempt is used.
+    /// The other side asked us to slow down: whom it named is paused, the job is ready again and no attempt is used.
     Throttled {
+        /// Whom it named.
+        scope: Scope,
         /// How long, when the other side said so.
         delay: Option<Duration>,
         /// What it answered.

@@ -11,7 +11,7 @@ use std::ops::RangeInclusive;
 
 use super::Request;
 use super::retry_after::{Headers, any_delay, retry_after};
-use crate::jobs::Outcome;
+use crate::jobs::{Outcome, Scope};
 
 /// Most bytes of a body that are kept with a dead job; other errors keep a quarter.
 pub const EXCERPT_BYTES: usize = 1024;
@@ -42,8 +42,10 @@ impl Response {
         let error = |bytes| self.error(request, bytes);
         match self.status {
             status if is_success(&request.success, status) => Outcome::Done,
-            429 => Outcome::Throttled { delay: any_delay(&self.headers, now_s), error: error(EXCERPT_BYTES / 4) },
-            503 if asked.is_some() => Outcome::Throttled { delay: asked, error: error(EXCERPT_BYTES / 4) },
+            429 => {
+                Outcome::Throttled { scope: Scope::Key, delay: any_delay(&self.headers, now_s), error: error(EXCERPT_BYTES / 4) }
+            }
+            503 if asked.is_some() => Outcome::Throttled { scope: Scope::Key, delay: asked, error: error(EXCERPT_BYTES / 4) },
             408 | 500..=599 => Outcome::Retry { after: None, error: error(EXCERPT_BYTES / 4) },
             300..=399 => Outcome::Dead { error: format!("{}; redirects are not followed", error(EXCERPT_BYTES / 4)) },
             _ => Outcome::Dead { error: error(EXCERPT_BYTES) },
@@ -90,9 +92,18 @@ mod tests {
         let after = [("retry-after", "7")];
         let seven = Some(Duration::from_secs(7));
         assert_eq!(outcome(204, &[], ""), Outcome::Done);
-        assert_eq!(outcome(429, &after, ""), Outcome::Throttled { delay: seven, error: "answered 429".to_owned() });
-        assert_eq!(outcome(429, &[], "slow"), Outcome::Throttled { delay: None, error: "answered 429: slow".to_owned() });
-        assert_eq!(outcome(503, &after, ""), Outcome::Throttled { delay: seven, error: "answered 503".to_owned() });
+        assert_eq!(
+            outcome(429, &after, ""),
+            Outcome::Throttled { scope: Scope::Key, delay: seven, error: "answered 429".to_owned() }
+        );
+        assert_eq!(
+            outcome(429, &[], "slow"),
+            Outcome::Throttled { scope: Scope::Key, delay: None, error: "answered 429: slow".to_owned() }
+        );
+        assert_eq!(
+            outcome(503, &after, ""),
+            Outcome::Throttled { scope: Scope::Key, delay: seven, error: "answered 503".to_owned() }
+        );
         for status in [408, 500, 502, 503, 504, 599] {
             assert!(matches!(outcome(status, &[("x-ratelimit-reset", "3")], ""), Outcome::Retry { after: None, .. }), "{status}");
         }

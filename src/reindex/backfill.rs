@@ -16,7 +16,7 @@ use super::reader::Reader;
 use super::sink::{Sink, Trouble, Written};
 use super::source::{self, Source};
 use super::{Database, Pace, Progress, Window};
-use crate::jobs::{Checkpoint, CheckpointError, Context, Handler, Issue, Job, Outcome};
+use crate::jobs::{Checkpoint, CheckpointError, Context, Handler, Issue, Job, Outcome, Scope};
 use crate::outbound::{self, SetUpError};
 use crate::throttle::{Ask, LaneAsk, Limit, Name};
 
@@ -427,7 +427,7 @@ impl Backfill<'_> {
         match end {
             // The runner knows whether the job was cancelled or the worker stops.
             End::Stopped | End::LeaseLost => Outcome::HandedBack,
-            End::Throttled(delay, error) => Outcome::Throttled { delay: Some(delay), error },
+            End::Throttled(delay, error) => Outcome::Throttled { scope: Scope::Key, delay: Some(delay), error },
             End::Wrong(error) => Outcome::Dead { error },
             // An attempt that came forward was not in vain, so a long job does not die of many small outages.
             End::Failed(error) if self.progress.done > self.resumed_at => {

@@ -124,7 +124,7 @@ async fn judge(shared: &Shared, job: &About, outcome: Outcome, stop: Option<Stop
         // must not stay leased to a worker that no longer runs it.
         (Outcome::HandedBack, _) | (_, Some(Stop::Draining | Stop::Fenced)) => Ending::HandedBack,
         (Outcome::Snooze { delay }, _) => Ending::Snoozed { delay, why: stranger(job, handler.is_some()) },
-        (Outcome::Throttled { delay, error }, _) => {
+        (Outcome::Throttled { delay, error, .. }, _) => {
             pause(shared, job, delay.unwrap_or(DEFAULT_PAUSE), &error).await;
             Ending::Throttled { error }
         }

@@ -145,7 +145,7 @@ async fn being_asked_to_slow_down_uses_no_attempt() {
     for (path, expected) in [("limit", seconds(17)), ("limit-without-word", None), ("busy", seconds(3)), ("trickle", seconds(5))]
     {
         match run(json!({"url": format!("{}/{path}", server.url)})).await {
-            Outcome::Throttled { delay, error } => {
+            Outcome::Throttled { delay, error, .. } => {
                 assert_eq!(delay, expected, "{path}");
                 assert!(error.starts_with("answered "), "{error}");
             }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use flyball::jobs::postgres::{LaneClaim, NewWorker};
 use flyball::jobs::retry::Policy;
-use flyball::jobs::{Context, Filter, Handler, Issue, Job, Kinds, NewJob, Outcome, Queue, Signed, State};
+use flyball::jobs::{Context, Filter, Handler, Issue, Job, Kinds, NewJob, Outcome, Queue, Scope, Signed, State};
 use flyball::runner::{Config, Metrics, Worker};
 use flyball::throttle::redis::RedisStore;
 use flyball::throttle::{Answer, Ask, Change, Error, Name, Refund, Status, Store};
@@ -221,7 +221,7 @@ async fn a_throttled_answer_pauses_the_key_alone_and_uses_no_attempt() {
             seen.iter().filter(|(key, _)| key == "hot").count() == 1
         };
         std::future::ready(if job.key == "hot" && first {
-            Outcome::Throttled { delay: Some(Duration::from_millis(1500)), error: "429".into() }
+            Outcome::Throttled { scope: Scope::Key, delay: Some(Duration::from_millis(1500)), error: "429".into() }
         } else {
             Outcome::Done
         })
@@ -609,7 +609,7 @@ impl Handler for Reckless {
     fn run(&self, job: Job, _: Context) -> BoxFuture<'_, Outcome> {
         Box::pin(async move {
             match job.args.as_str() {
-                Some("throttled") => Outcome::Throttled { delay: Some(Duration::MAX), error: "429".into() },
+                Some("throttled") => Outcome::Throttled { scope: Scope::Key, delay: Some(Duration::MAX), error: "429".into() },
                 _ => Outcome::Retry { after: None, error: "boom".into() },
             }
         })
