@@ -129,7 +129,7 @@ async fn refused_documents_are_listed_and_make_the_job_dead_while_all_others_are
     index.refused.lock().unwrap().extend(["7".to_owned(), "70".to_owned()]);
     let hands = Hands::at("-1");
 
-    let outcome = run(100, &url, &hands, json!({})).await;
+    let outcome = run(100, &url, &hands, json!({"concurrency": 1})).await;
 
     let Outcome::Dead { error } = outcome else { panic!("{outcome:?}") };
     assert!(error.contains("2 refused (7: 400 mapper_parsing_exception: as told; 70: "), "{error}");
