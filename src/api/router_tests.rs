@@ -17,7 +17,7 @@ use crate::api::state::NoDecisions;
 use crate::api::{Live, Secret};
 use crate::jobs::{self, Context, Handler, Job, Outcome};
 use crate::throttle::store::Problem as KnobProblem;
-use crate::throttle::{self, Answer, Ask, Change, Grant, Knobs, Limit, Name, Refund, Status, Store};
+use crate::throttle::{self, Answer, Ask, Change, Ended, Grant, Knobs, Limit, Name, Paused, Refund, Refused, Status, Store};
 
 // === a store of throttles in a map ===
 
@@ -89,6 +89,14 @@ impl Store for Shelf {
 
     fn resume_key<'a>(&'a self, _: &'a Name, key: &'a str) -> BoxFuture<'a, Result<bool, throttle::Error>> {
         Box::pin(async move { Ok(key.is_empty()) })
+    }
+
+    fn refused<'a>(&'a self, _: &'a Name, _: &'a Refused<'a>) -> BoxFuture<'a, Result<Paused, throttle::Error>> {
+        unreachable!("no test runs jobs here")
+    }
+
+    fn ended<'a>(&'a self, _: &'a Name, _: &'a [Ended<'a>]) -> BoxFuture<'a, Result<(), throttle::Error>> {
+        unreachable!("no test runs jobs here")
     }
 
     fn peek<'a>(&'a self, ask: &'a Ask) -> BoxFuture<'a, Answer> {

@@ -77,6 +77,18 @@ pub fn sentence(throttle: &str, key: &str, effective_rps: f64, limit: &Limit) ->
         Limit::Tier { name } => format!("throttle {throttle} draws from {name}, which has no token left for it; others go first"),
         Limit::Throttle => format!("throttle {throttle} lets {} a second through and others go first", rate(effective_rps)),
         Limit::Key => format!("key {key:?} of throttle {throttle} has used the rate of one key"),
+        Limit::Learned => {
+            format!("key {key:?} of throttle {throttle} has used the rate that was learned from what its server answered")
+        }
+        Limit::Probing { name, key: false } => {
+            format!("throttle {name} was refused by a server; a few jobs go first to see whether more are welcome")
+        }
+        Limit::Probing { key: true, .. } => {
+            format!("key {key:?} of throttle {throttle} was refused by its server; a few jobs go first to see whether more are welcome")
+        }
+        Limit::Paused { why, name: Some(name), .. } => {
+            format!("throttle {name} is paused because a server refused it: {}", first_line(why))
+        }
         Limit::Paused { why, .. } if why.is_empty() => format!("key {key:?} of throttle {throttle} is paused"),
         Limit::Paused { why, .. } => format!("key {key:?} of throttle {throttle} is paused: {}", first_line(why)),
         Limit::Stopped { name } => format!("throttle {name} is stopped: its rate is 0 or somebody paused it"),
@@ -161,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_paused_key_waits_until_its_pause_ends() {
-        let limit = Limit::Paused { until_ms: 9_000, why: "429 from api.example".into() };
+        let limit = Limit::Paused { until_ms: 9_000, why: "429 from api.example".into(), name: None };
         let waiting = for_tokens(&job(State::Ready), &answer(0, 1, Some(limit)), true);
         assert_eq!(waiting.reason, "key \"acme\" of throttle reindex is paused: 429 from api.example");
         assert_eq!(waiting.until.unwrap().as_second(), 9);

@@ -20,7 +20,9 @@ pub use fault::{Fault, IntoOutcome};
 pub use handler::{Handler, Issue, Kinds, Tuning};
 pub use job::{Job, NewJob, State};
 pub use operate::*;
-pub use outcome::{Outcome, Quota, Scope};
+pub use outcome::Outcome;
 pub use postgres::{Client, Queue};
 pub use record::*;
 pub use typed::TypedHandler;
+
+pub use crate::throttle::{Quota, Scope};

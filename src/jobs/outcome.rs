@@ -2,26 +2,7 @@
 
 use std::time::Duration;
 
-/// Whom the other side asked to slow down.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Scope {
-    /// Jobs of the same throttle and key.
-    #[default]
-    Key,
-    /// Everything that goes through the throttle above this one, such as the account's; the throttle itself where there is none.
-    Account,
-    /// Every key of the throttle.
-    Throttle,
-}
-
-/// What the other side said is left of its quota, for whoever shares the job's key.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Quota {
-    /// Requests that are left until then.
-    pub remaining: f64,
-    /// How long until the quota is full again.
-    pub reset: Duration,
-}
+use crate::throttle::Scope;
 
 /// The end of one attempt.
 #[derive(Clone, Debug, PartialEq)]

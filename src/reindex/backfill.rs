@@ -481,8 +481,14 @@ fn spell(limit: &Limit) -> Option<String> {
     match limit {
         Limit::Stopped { name } => Some(format!("waiting: the throttle {name} is stopped")),
         Limit::Unknown { name } => Some(format!("waiting: there is no throttle {name}")),
-        Limit::Paused { why, .. } => Some(format!("waiting: the key is paused: {why}")),
+        Limit::Paused { why, name: Some(name), .. } => Some(format!("waiting: the throttle {name} is paused: {why}")),
+        Limit::Paused { why, name: None, .. } => Some(format!("waiting: the key is paused: {why}")),
         Limit::StoreLost => Some("waiting: the throttles cannot be asked".to_owned()),
-        Limit::Tier { .. } | Limit::Throttle | Limit::Key | Limit::Concurrency { .. } => None,
+        Limit::Tier { .. }
+        | Limit::Throttle
+        | Limit::Key
+        | Limit::Learned
+        | Limit::Probing { .. }
+        | Limit::Concurrency { .. } => None,
     }
 }

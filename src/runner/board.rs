@@ -249,7 +249,11 @@ impl Board {
             let Some(limit) = &grant.limit else { continue };
             let until = now + wait(grant, limit);
             match limit {
-                Limit::Key | Limit::Paused { .. } | Limit::Concurrency { key: true, .. } => {
+                Limit::Key
+                | Limit::Learned
+                | Limit::Probing { key: true, .. }
+                | Limit::Paused { name: None, .. }
+                | Limit::Concurrency { key: true, .. } => {
                     self.stand(*id, Standing::Waiting(until));
                 }
                 _ => self.rings[asked.ring].not_before = Some(until),

@@ -111,7 +111,7 @@ fn a_paused_lane_is_not_asked_for_and_holds_nobody_up() {
     add(&mut board, 1, "t", 1.0, now);
     add(&mut board, 2, "t", 1.0, now);
     let asked = board.plan(now, 2).remove(0);
-    let paused = Some(Limit::Paused { until_ms: 0, why: "429".into() });
+    let paused = Some(Limit::Paused { until_ms: 0, why: "429".into(), name: None });
     let lanes = asked.lanes.iter().map(|id| if *id == 1 { grant(0, paused.clone()) } else { grant(1, None) }).collect();
 
     board.answered(&asked, &Answer { lanes, ..Answer::default() }, now);

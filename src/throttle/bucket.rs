@@ -143,6 +143,18 @@ impl Open {
         (cost * self.interval).min(self.tau) - (now - self.spent_to)
     }
 
+    /// Units that fit into the upper half of the bucket: what is left to those who borrow, so that whoever draws on it by right
+    /// never comes late.
+    pub fn spare_units(&self, cost: f64, now: f64) -> f64 {
+        ((now - self.spent_to - self.tau / 2.0 + SLACK_US) / (cost * self.interval)).floor().max(0.0)
+    }
+
+    /// Microseconds until the next unit fits into the upper half; one dearer than that never does.
+    pub fn spare_wait_us(&self, cost: f64, now: f64) -> f64 {
+        let needed = cost * self.interval;
+        if needed > self.tau / 2.0 { f64::INFINITY } else { needed + self.tau / 2.0 - (now - self.spent_to) }
+    }
+
     /// Microseconds until the bucket is full.
     pub fn full_in_us(&self, now: f64) -> f64 {
         self.spent_to + self.tau - now

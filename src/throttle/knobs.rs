@@ -37,6 +37,21 @@ pub enum OnStoreLoss {
     Local,
 }
 
+/// What a refusal of somebody else (a 429) leads to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum On429 {
+    /// Keys keep to their own rate, a refusal pauses all jobs of its key, and the key's rate is learned.
+    #[default]
+    ActiveInformed,
+    /// Keys keep to their own rate; a refusal concerns the refused job alone.
+    ActiveNaive,
+    /// Keys have no rate of their own; a refusal pauses all jobs of its key.
+    PassiveInformed,
+    /// Keys have no rate of their own; a refusal concerns the refused job alone.
+    PassiveNaive,
+}
+
 /// What happens when more jobs of a lane wait than `max_backlog`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -76,6 +91,10 @@ pub struct Knobs {
     pub paused: bool,
     /// What acquire answers when Redis cannot be asked.
     pub on_store_loss: OnStoreLoss,
+    /// What the level above has to spare may be taken beyond `rps`.
+    pub borrow: bool,
+    /// What a refusal of somebody else leads to.
+    pub on_429: On429,
     /// Jobs of this throttle and those below it that may run at once over all processes; -1 is no limit.
     pub concurrency: i64,
     /// Jobs of each key that may run at once over all processes; -1 is no limit.
@@ -116,6 +135,8 @@ impl Default for Knobs {
             parent: None,
             paused: false,
             on_store_loss: OnStoreLoss::Closed,
+            borrow: false,
+            on_429: On429::ActiveInformed,
             concurrency: -1,
             key_concurrency: -1,
             weight: 1.0,
@@ -173,11 +194,12 @@ impl Knobs {
             Some((text, None)) => reader.nonsense("on_store_loss", text).unwrap_or_default(),
             None => OnStoreLoss::Closed,
         };
-        let paused = match raw.get("paused").map(|text| (text.as_str(), truth(text))) {
-            Some((_, Some(paused))) => paused,
-            Some((text, None)) => reader.nonsense("paused", text).unwrap_or_default(),
-            None => false,
+        let on_429 = match raw.get("on_429").map(|text| (text.as_str(), On429::of(text))) {
+            Some((_, Some(word))) => word,
+            Some((text, None)) => reader.nonsense("on_429", text).unwrap_or_default(),
+            None => On429::ActiveInformed,
         };
+        let (paused, borrow) = (reader.flag("paused"), reader.flag("borrow"));
         let parent = match raw.get("parent").filter(|text| !text.is_empty()).map(|text| (text, Name::new(text.as_str()))) {
             Some((_, Ok(name))) => Some(name),
             Some((text, Err(_))) => reader.nonsense("parent", text),
@@ -203,6 +225,8 @@ impl Knobs {
             parent,
             paused,
             on_store_loss,
+            borrow,
+            on_429,
             concurrency: reader.at_once("concurrency"),
             key_concurrency: reader.at_once("key_concurrency"),
             weight: reader.number("weight", plain.weight),
@@ -247,6 +271,9 @@ impl Knobs {
 
     /// The rate of each key's bucket.
     pub fn key_rate(&self) -> Rate {
+        if self.on_429.is_passive() {
+            return Rate::UNLIMITED;
+        }
         Rate { rps: self.key_rps, depth_us: self.key_burst * self.window * 1e6 }
     }
 }
@@ -280,6 +307,39 @@ impl OnStoreLoss {
     /// The word as read from the hash.
     pub fn of(text: &str) -> Option<Self> {
         [Self::Closed, Self::Open, Self::Local].into_iter().find(|word| word.as_str() == text)
+    }
+}
+
+impl On429 {
+    /// The word used in the hash.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ActiveInformed => "active-informed",
+            Self::ActiveNaive => "active-naive",
+            Self::PassiveInformed => "passive-informed",
+            Self::PassiveNaive => "passive-naive",
+        }
+    }
+
+    /// Keys are refused before they slow down: they have no rate of their own.
+    pub fn is_passive(self) -> bool {
+        matches!(self, Self::PassiveInformed | Self::PassiveNaive)
+    }
+
+    /// A refusal concerns the refused job alone.
+    pub fn is_naive(self) -> bool {
+        matches!(self, Self::ActiveNaive | Self::PassiveNaive)
+    }
+
+    /// The rate of a refused key is learned.
+    pub fn learns(self) -> bool {
+        self == Self::ActiveInformed
+    }
+
+    /// The word as read from the hash.
+    pub fn of(text: &str) -> Option<Self> {
+        let all = [Self::ActiveInformed, Self::ActiveNaive, Self::PassiveInformed, Self::PassiveNaive];
+        all.into_iter().find(|word| word.as_str() == text)
     }
 }
 
@@ -328,6 +388,14 @@ impl Reader<'_> {
         let value = self.number(field, default);
         self.careful |= self.problems.len() > problems;
         value
+    }
+
+    fn flag(&mut self, field: &str) -> bool {
+        match self.raw.get(field).map(|text| (text.as_str(), truth(text))) {
+            Some((_, Some(flag))) => flag,
+            Some((text, None)) => self.nonsense(field, text).unwrap_or_default(),
+            None => false,
+        }
     }
 
     fn at_once(&mut self, field: &str) -> i64 {

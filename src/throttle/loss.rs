@@ -120,8 +120,8 @@ fn local(ask: &Ask, seen: &Seen, stand: &mut Stand, now_us: i64, workers: u32) -
     let wishes: Vec<Wish<'_>> = ask.lanes.iter().map(wish).collect();
     let holder = holder.filter(|_| seen.concurrency >= 0);
     let room = holder.map(|holder| room(share_of(seen.concurrency), holder.held));
-    let mut levels = [Level { rate, bucket: stand.bucket, meter: stand.meter, room }];
-    let source = Source { levels: &mut levels, key_rate, keys: &mut stand.keys };
+    let mut levels = [Level { rate, bucket: stand.bucket, meter: stand.meter, room, borrows: false, refusal: None }];
+    let source = Source { levels: &mut levels, key_rate, keys: &mut stand.keys, learned: &mut BTreeMap::new() };
     let (served, _) = serve::serve(now_us as f64, source, &wishes);
     (stand.bucket, stand.meter) = (levels[0].bucket, levels[0].meter);
     let grant = |one: Served| Grant {

@@ -8,10 +8,13 @@ use futures_util::future::{BoxFuture, FutureExt, ready};
 
 use super::bucket::{Bucket, Meter, Rate, STOPPED_WAIT_US, Start};
 use super::holds::{Holds, room};
+use super::learned::{Learned, Refusal};
 use super::rules::{self, number};
 use super::serve::{self, KeyRoom, Level, Served, Source, Where, Wish, sane_cost};
 use super::tree;
-use super::{Answer, Ask, Change, Error, Grant, Holder, Knobs, LaneAsk, Limit, Name, Refund, Status, Store};
+use super::{
+    Answer, Ask, Change, Ended, Error, Grant, Holder, Knobs, LaneAsk, Limit, Name, Paused, Refund, Refused, Status, Store,
+};
 
 /// Answers the time in unix microseconds.
 pub type Clock = Arc<dyn Fn() -> i64 + Send + Sync>;
@@ -31,6 +34,8 @@ struct Throttle {
     meter: Meter,
     keys: BTreeMap<String, Bucket>,
     pauses: BTreeMap<String, (i64, String)>,
+    refusal: Option<Refusal>,
+    learned: BTreeMap<String, (Learned, i64)>,
     holds: Holds,
     key_holds: BTreeMap<String, Holds>,
 }
@@ -89,7 +94,8 @@ impl MemoryStore {
             return answer;
         };
         let mut levels: Vec<Level> = chain.iter().map(|name| throttles[name].level(now)).collect();
-        let is_stopped = levels.iter().any(|level| level.rate.rps == 0.0);
+        let is_paused = |level: &Level| level.refusal.as_ref().is_some_and(|refusal| refusal.until > now as f64);
+        let is_stopped = levels.iter().any(|level| level.rate.rps == 0.0 || is_paused(level));
         // Who holds what is not looked at while nothing flows, so that what has lapsed is dropped at the same asks as in Redis.
         let holder = ask.holder.as_ref().filter(|_| !is_stopped);
         let who = holder.map(|holder| who(holder, &ask.throttle)).unwrap_or_default();
@@ -104,10 +110,15 @@ impl MemoryStore {
         let key_limit = has_key_limit.then_some(knobs.key_concurrency);
         let wishes: Vec<Wish<'_>> = ask.lanes.iter().map(|lane| leaf.wish(lane, key_limit, &who, now)).collect();
         let mut keys = std::mem::take(&mut leaf.keys);
-        let source = Source { levels: &mut levels, key_rate: knobs.key_rate(), keys: &mut keys };
+        let known = leaf.learned.keys().filter_map(|key| Some((key.clone(), leaf.learned_of(key, now)?)));
+        let mut learned: BTreeMap<String, Learned> = known.collect();
+        let source = Source { levels: &mut levels, key_rate: knobs.key_rate(), keys: &mut keys, learned: &mut learned };
         let (served, rooms) = serve::serve(now as f64, source, &wishes);
-        answer.lanes = served.into_iter().zip(&ask.lanes).map(|(one, lane)| leaf.grant(one, lane, &chain)).collect();
+        answer.lanes = served.into_iter().zip(&ask.lanes).map(|(one, lane)| leaf.grant(one, lane, &chain, &levels)).collect();
         leaf.keys = keys;
+        for (key, known) in learned {
+            leaf.learned.entry(key).and_modify(|kept| kept.0 = known);
+        }
         if let Some(holder) = holder {
             let granted = answer.lanes.iter().map(|lane| i64::from(lane.granted)).sum::<i64>();
             for name in chain.iter().zip(&limits).filter(|(_, limit)| **limit >= 0).map(|(name, _)| name) {
@@ -119,7 +130,7 @@ impl MemoryStore {
         }
         for (name, level) in chain.iter().zip(levels) {
             let throttle = throttles.entry(name.clone()).or_default();
-            (throttle.bucket, throttle.meter) = (level.bucket, level.meter);
+            (throttle.bucket, throttle.meter, throttle.refusal) = (level.bucket, level.meter, level.refusal);
         }
         answer
     }
@@ -144,12 +155,13 @@ impl MemoryStore {
             return conflict(format!("rps is {}, not {expected}", if rps.is_empty() { "missing" } else { rps }));
         }
         let mut raw = stands.raw.clone();
-        let mut changed = !exists;
+        let (mut changed, mut resumed) = (!exists, false);
         for (field, text) in &change.fields {
             if change.absent_only && stands.raw.contains_key(field) {
                 continue;
             }
             changed = true;
+            resumed |= field == "paused";
             put(&mut raw, field, text.clone());
             if field == "mode" && raw.get("mode").is_some_and(|mode| mode != "auto") {
                 raw.remove("valid_until");
@@ -180,12 +192,21 @@ impl MemoryStore {
             if stopped_after || (exists && earlier.effective_rps(now) == 0.0) {
                 throttle.bucket.drain(now as f64, stopped_after);
             }
+            // Whoever takes the pause off by hand takes off what a refusal put there as well.
+            if resumed && !Knobs::read(&raw).0.paused {
+                throttle.refusal = None;
+            }
             throttle.raw = raw;
         }
         let before = exists.then(|| Status::read(name.clone(), stands.raw, &throttle.meter, now));
         let after = Status::read(name.clone(), throttle.raw.clone(), &throttle.meter, now);
         Ok((before, after.with_parents(&parents(throttles))))
     }
+}
+
+/// When what was learned is forgotten, unix milliseconds.
+fn kept_until_ms(known: &Learned, now: f64) -> i64 {
+    (now / 1000.0).floor() as i64 + known.keep_ms(now) as i64
 }
 
 /// The name under which a holder's word about a throttle stands, there and at the levels above it.
@@ -209,7 +230,9 @@ fn nothing(lane: &LaneAsk, limit: &Limit) -> Grant {
 
 impl Throttle {
     fn level(&self, now: i64) -> Level {
-        Level { rate: Knobs::read(&self.raw).0.rate(now), bucket: self.bucket, meter: self.meter, room: None }
+        let knobs = Knobs::read(&self.raw).0;
+        let (rate, borrows) = (knobs.rate(now), knobs.borrow);
+        Level { rate, bucket: self.bucket, meter: self.meter, room: None, borrows, refusal: self.refusal.clone() }
     }
 
     /// Tells for each key that has a limit what its holder runs now.
@@ -238,7 +261,7 @@ impl Throttle {
         }
     }
 
-    fn grant(&self, served: Served, lane: &LaneAsk, chain: &[Name]) -> Grant {
+    fn grant(&self, served: Served, lane: &LaneAsk, chain: &[Name], levels: &[Level]) -> Grant {
         let limit = served.limit.map(|place| match place {
             Where::Level(at) if at + 1 == chain.len() => Limit::Throttle,
             Where::Level(at) => Limit::Tier { name: chain[at].clone() },
@@ -246,9 +269,18 @@ impl Throttle {
             Where::Key => Limit::Key,
             Where::Crowded(at) => Limit::Concurrency { name: chain[at].clone(), key: false },
             Where::KeyCrowded => Limit::Concurrency { name: chain[chain.len() - 1].clone(), key: true },
+            Where::Learned => Limit::Learned,
+            Where::Probing(at) => Limit::Probing { name: chain[at].clone(), key: false },
+            Where::KeyProbing => Limit::Probing { name: chain[chain.len() - 1].clone(), key: true },
             Where::Paused => {
                 let (until_ms, why) = self.pauses[&lane.key].clone();
-                Limit::Paused { until_ms, why }
+                Limit::Paused { until_ms, why, name: None }
+            }
+            Where::LevelPaused(at) => {
+                let refusal = levels[at].refusal.as_ref();
+                let until_ms = refusal.map_or(0, |refusal| (refusal.until / 1000.0) as i64);
+                let why = refusal.map(|refusal| refusal.why.clone()).unwrap_or_default();
+                Limit::Paused { until_ms, why, name: Some(chain[at].clone()) }
             }
         });
         Grant {
@@ -256,6 +288,70 @@ impl Throttle {
             wait: Duration::from_micros(served.wait_us as u64),
             limit,
             charge_us: served.charge_us,
+            watched: served.watched,
+        }
+    }
+
+    /// Pauses the key and learns from its refusal.
+    fn refuse_key(&mut self, refused: &Refused<'_>, now: i64) -> Paused {
+        let knobs = Knobs::read(&self.raw).0;
+        let known = self.learned_of(refused.key, now);
+        let strikes = known.map_or(0.0, |known| known.strikes);
+        let until_ms = refused.until_ms(strikes, now);
+        if knobs.on_429.is_naive() {
+            return Paused::alone(until_ms, now);
+        }
+        let until_ms = self.pause_key(refused.key, until_ms, refused.why);
+        let (now, configured) = (now as f64, if refused.key.is_empty() { -1.0 } else { knobs.key_rate().rps });
+        let mut known = known.unwrap_or_else(|| Learned::new(now));
+        known.refuse(now, until_ms as f64 * 1000.0, configured, knobs.on_429.learns());
+        self.learned.insert(refused.key.to_owned(), (known, kept_until_ms(&known, now)));
+        Paused { until_ms, alone: None }
+    }
+
+    /// Pauses the whole throttle.
+    fn refuse(&mut self, refused: &Refused<'_>, now: i64) -> Paused {
+        let strikes = self.refusal.as_ref().map_or(0.0, |refusal| refusal.strikes);
+        let until_ms = refused.until_ms(strikes, now);
+        if Knobs::read(&self.raw).0.on_429.is_naive() {
+            return Paused::alone(until_ms, now);
+        }
+        let refusal = Refusal::again(self.refusal.as_ref(), now as f64, until_ms as f64 * 1000.0, refused.why);
+        let until_ms = (refusal.until / 1000.0) as i64;
+        self.refusal = Some(refusal);
+        self.bucket.drain(now as f64, true);
+        Paused { until_ms, alone: None }
+    }
+
+    /// What is known of a key and still counts.
+    fn learned_of(&self, key: &str, now: i64) -> Option<Learned> {
+        let (known, until_ms) = self.learned.get(key)?;
+        (*until_ms > now.div_euclid(1000)).then_some(*known)
+    }
+
+    fn pause_key(&mut self, key: &str, until_ms: i64, why: &str) -> i64 {
+        let pause = self.pauses.entry(key.to_owned()).or_default();
+        if pause.0 < until_ms {
+            *pause = (until_ms, why.to_owned());
+        }
+        pause.0
+    }
+
+    /// Learns from jobs that ended.
+    fn learn(&mut self, ended: &Ended<'_>, now: i64) {
+        let known = self.learned_of(ended.key, now);
+        let (knobs, now) = (Knobs::read(&self.raw).0, now as f64);
+        let learns = knobs.on_429.learns();
+        let quota = ended.quota.filter(|_| learns);
+        let Some(mut known) = known.or_else(|| quota.map(|_| Learned::new(now))) else { return };
+        known.answered(f64::from(ended.succeeded), ended.tokens, f64::from(ended.failed), learns, now);
+        if let Some(quota) = quota {
+            known.told(quota.remaining.max(0.0), quota.reset_us(), now);
+        }
+        if known.is_over(if ended.key.is_empty() { -1.0 } else { knobs.key_rate().rps }, now) {
+            self.learned.remove(ended.key);
+        } else {
+            self.learned.insert(ended.key.to_owned(), (known, kept_until_ms(&known, now)));
         }
     }
 }
@@ -333,12 +429,32 @@ impl Store for MemoryStore {
     ) -> BoxFuture<'a, Result<i64, Error>> {
         let until_ms = self.now().div_euclid(1000) + delay.as_millis().min(super::store::MAX_PAUSE_MS) as i64;
         let mut throttles = self.locked();
-        let pauses = &mut throttles.entry(throttle.clone()).or_default().pauses;
-        let pause = pauses.entry(key.to_owned()).or_default();
-        if pause.0 < until_ms {
-            *pause = (until_ms, why.to_owned());
+        let until_ms = throttles.entry(throttle.clone()).or_default().pause_key(key, until_ms, why);
+        ready(Ok(until_ms)).boxed()
+    }
+
+    fn refused<'a>(&'a self, throttle: &'a Name, refused: &'a Refused<'a>) -> BoxFuture<'a, Result<Paused, Error>> {
+        let (mut throttles, now) = (self.locked(), self.now());
+        let paused = match refused.level(&Self::chain(&throttles, throttle)) {
+            None => throttles.entry(throttle.clone()).or_default().refuse_key(refused, now),
+            Some(level) => throttles.entry(level.clone()).or_default().refuse(refused, now),
+        };
+        ready(Ok(paused)).boxed()
+    }
+
+    fn ended<'a>(&'a self, throttle: &'a Name, ended: &'a [Ended<'a>]) -> BoxFuture<'a, Result<(), Error>> {
+        let (throttles, now) = (&mut *self.locked(), self.now());
+        let sum = |units: fn(&Ended<'_>) -> u32| ended.iter().map(|one| f64::from(units(one))).sum::<f64>();
+        let (succeeded, failed) = (sum(|one| one.succeeded), sum(|one| one.failed));
+        for name in Self::chain(throttles, throttle) {
+            let Some(level) = throttles.get_mut(&name) else { continue };
+            if level.refusal.as_mut().is_some_and(|refusal| refusal.answered(succeeded, failed, now as f64)) {
+                level.refusal = None;
+            }
         }
-        ready(Ok(pause.0)).boxed()
+        let leaf = throttles.entry(throttle.clone()).or_default();
+        ended.iter().for_each(|one| leaf.learn(one, now));
+        ready(Ok(())).boxed()
     }
 
     fn delete<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<bool, Error>> {
@@ -348,7 +464,11 @@ impl Store for MemoryStore {
 
     fn resume_key<'a>(&'a self, throttle: &'a Name, key: &'a str) -> BoxFuture<'a, Result<bool, Error>> {
         let now = self.now();
-        let pause = self.locked().get_mut(throttle).and_then(|throttle| throttle.pauses.remove(key));
+        let mut throttles = self.locked();
+        let pause = throttles.get_mut(throttle).and_then(|throttle| {
+            throttle.learned.remove(key);
+            throttle.pauses.remove(key)
+        });
         ready(Ok(pause.is_some_and(|(until_ms, _)| until_ms * 1000 > now))).boxed()
     }
 

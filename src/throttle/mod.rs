@@ -8,6 +8,7 @@ pub mod bucket;
 pub mod file;
 pub mod holds;
 pub mod knobs;
+pub mod learned;
 pub mod loss;
 pub mod memory;
 pub mod name;
@@ -21,11 +22,11 @@ pub mod tree;
 
 pub use self::redis::RedisStore;
 pub use file::KnobsFile;
-pub use knobs::{Knobs, Mode, OnBacklog, OnStoreLoss};
+pub use knobs::{Knobs, Mode, On429, OnBacklog, OnStoreLoss};
 pub use memory::MemoryStore;
 pub use name::Name;
 pub use seed::seed;
 pub use store::{
-    Answer, Ask, Change, Error, Grant, Holder, LaneAsk, Limit, MAX_KEY_BYTES, MAX_LANES_PER_ASK, MAX_PAUSE, Problem, Refund,
-    Status, Store, check_key,
+    Answer, Ask, Change, Ended, Error, Grant, Holder, LaneAsk, Limit, MAX_KEY_BYTES, MAX_LANES_PER_ASK, MAX_PAUSE, Paused, Problem,
+    Quota, Refund, Refused, Scope, Status, Store, check_key,
 };

@@ -8,8 +8,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::bucket::{Bucket, MAX_WAIT_US, Meter, Open, Rate, STOPPED_WAIT_US, Start};
+use super::bucket::{Bucket, MAX_WAIT_US, Meter, Open, Rate, STOPPED_WAIT_US, Start, slower};
 use super::holds::CROWDED_WAIT_US;
+use super::learned::{Learned, Refusal};
 
 /// A throttle of the chain.
 #[derive(Clone, Debug)]
@@ -22,6 +23,10 @@ pub struct Level {
     pub meter: Meter,
     /// Jobs that may still be begun under its limit of concurrency; `None` where there is no limit.
     pub room: Option<f64>,
+    /// What it lacks may be taken from what the level above has to spare.
+    pub borrows: bool,
+    /// The last refusal that concerned all of it.
+    pub refusal: Option<Refusal>,
 }
 
 /// What one lane wants.
@@ -57,8 +62,11 @@ pub struct Served {
     pub wait_us: f64,
     /// Who says so.
     pub limit: Option<Where>,
-    /// Microseconds charged per unit, root first, then the key; empty where nothing was granted.
+    /// Microseconds charged per unit, root first, then the key; empty where nothing was granted. 0 where a unit may have been
+    /// paid for by somebody else: at a level that borrows, and at a key whose rate was learned.
     pub charge_us: Arc<[f64]>,
+    /// Something was learned of the key or of a level, so that the end of what was granted must be told.
+    pub watched: bool,
 }
 
 /// The place in the tree that limits.
@@ -68,8 +76,16 @@ pub enum Where {
     Level(usize),
     /// The key's own rate.
     Key,
+    /// What was learned of the key.
+    Learned,
     /// The key is paused.
     Paused,
+    /// The throttle at this place of the chain is paused by a refusal.
+    LevelPaused(usize),
+    /// It is not known yet whether jobs of the throttle at this place are welcome again.
+    Probing(usize),
+    /// It is not known yet whether jobs of the key are welcome again.
+    KeyProbing,
     /// The throttle at this place of the chain is stopped.
     Stopped(usize),
     /// The limit of concurrency of the throttle at this place of the chain.
@@ -91,11 +107,13 @@ pub struct Source<'a> {
     pub key_rate: Rate,
     /// The buckets of keys.
     pub keys: &'a mut BTreeMap<String, Bucket>,
+    /// What was learned of keys.
+    pub learned: &'a mut BTreeMap<String, Learned>,
 }
 
 /// Serves `wishes` at `now` (unix microseconds), with what the keys that have a limit of concurrency were granted.
 pub fn serve(now: f64, source: Source<'_>, wishes: &[Wish<'_>]) -> (Vec<Served>, BTreeMap<String, KeyRoom>) {
-    let Source { levels, key_rate, keys } = source;
+    let Source { levels, key_rate, keys, learned } = source;
     if let Some(stopped) = levels.iter().position(|level| level.rate.rps == 0.0) {
         let served = wishes.iter().map(|wish| nothing(wish, STOPPED_WAIT_US, Where::Stopped(stopped))).collect();
         for level in levels.iter_mut().filter(|level| level.rate.rps == 0.0) {
@@ -104,30 +122,40 @@ pub fn serve(now: f64, source: Source<'_>, wishes: &[Wish<'_>]) -> (Vec<Served>,
         levels[stopped].meter.refused(now, STOPPED_WAIT_US);
         return (served, BTreeMap::new());
     }
+    let paused = |level: &Level| level.refusal.as_ref().filter(|refusal| refusal.until > now).map(|refusal| refusal.until);
+    if let Some((at, until)) = levels.iter().enumerate().find_map(|(at, level)| Some((at, paused(level)?))) {
+        // What passes meanwhile is no refill.
+        levels.iter_mut().filter(|level| paused(level).is_some()).for_each(|level| level.bucket.drain(now, true));
+        let served = wishes.iter().map(|wish| nothing(wish, until - now, Where::LevelPaused(at))).collect();
+        return (served, BTreeMap::new());
+    }
     let dearest = wishes.iter().map(|wish| wish.cost).fold(0.0, f64::max);
     let open = levels.iter().map(|level| {
         let is_limited = level.rate.rps > 0.0;
         is_limited.then(|| level.bucket.open(level.rate, Start::OneToken, now, dearest))
     });
     let open: Vec<Option<Open>> = open.collect();
-    let mut service = Service { now, open, refused: vec![0.0; levels.len()], levels, served: Vec::with_capacity(wishes.len()) };
+    let is_watched = levels.iter().any(|level| level.credit(now).is_some());
+    let refused = vec![0.0; levels.len()];
+    let mut service = Service { now, open, refused, levels, served: Vec::with_capacity(wishes.len()) };
     let mut rooms: BTreeMap<String, KeyRoom> = BTreeMap::new();
     let mut rest = wishes;
     while let Some((wish, after)) = rest.split_first() {
-        let alike = if wish.is_plain(key_rate, now) {
-            rest.iter().take_while(|other| wish.is_like(other) && other.is_plain(key_rate, now)).count()
-        } else {
-            0
-        };
+        let is_plain = |wish: &Wish<'_>| wish.is_plain(key_rate, now) && !learned.contains_key(wish.key);
+        let alike =
+            if is_plain(wish) { rest.iter().take_while(|other| wish.is_like(other) && is_plain(other)).count() } else { 0 };
         if alike > 0 {
             service.serve(alike, wish, Own::default());
             rest = &rest[alike..];
             continue;
         }
         rest = after;
-        service.serve_bound(wish, key_rate, keys, &mut rooms);
+        service.serve_bound(wish, key_rate, keys, learned, &mut rooms);
     }
-    (service.close(dearest), rooms)
+    let mut served = service.close(dearest);
+    // A level that wants to hear how jobs end wants to hear of all.
+    served.iter_mut().for_each(|one| one.watched |= is_watched);
+    (served, rooms)
 }
 
 /// An ask while it is served.
@@ -146,6 +174,9 @@ struct Own<'a> {
     rate: Option<Rate>,
     bucket: Option<&'a mut Open>,
     room: Option<&'a mut KeyRoom>,
+    learned: Option<&'a mut Learned>,
+    /// The rate is the learned one.
+    is_learned: bool,
 }
 
 impl Service<'_> {
@@ -155,11 +186,13 @@ impl Service<'_> {
         wish: &Wish<'_>,
         key_rate: Rate,
         keys: &mut BTreeMap<String, Bucket>,
+        learned: &mut BTreeMap<String, Learned>,
         rooms: &mut BTreeMap<String, KeyRoom>,
     ) {
         if let Some(until_ms) = wish.paused_until_ms.filter(|until| *until as f64 * 1000.0 > self.now) {
             return self.served.push(nothing(wish, until_ms as f64 * 1000.0 - self.now, Where::Paused));
         }
+        let key_rate = if wish.key.is_empty() { Rate::UNLIMITED } else { key_rate };
         if key_rate.rps == 0.0 {
             return self.served.push(nothing(wish, STOPPED_WAIT_US, Where::Key));
         }
@@ -167,9 +200,19 @@ impl Service<'_> {
             let room = KeyRoom { left, granted: 0.0 };
             rooms.entry(wish.key.to_owned()).or_insert(room)
         });
+        let learned = learned.get_mut(wish.key);
+        let learned_rps = learned.as_deref().map_or(-1.0, |learned| learned.rate(self.now));
+        if learned_rps == 0.0 {
+            let wait = learned.map_or(0.0, |learned| learned.share_to - self.now);
+            return self.served.push(nothing(wish, wait, Where::Learned));
+        }
+        // Nobody saves up under a rate that is a guess.
+        let is_learned = slower(key_rate.rps, learned_rps) != key_rate.rps;
+        let key_rate = if is_learned { Rate { rps: learned_rps, depth_us: 0.0 } } else { key_rate };
         let bucket = keys.get(wish.key).copied().unwrap_or_default();
         let mut open = (key_rate.rps > 0.0).then(|| bucket.open(key_rate, Start::Full, self.now, wish.cost));
-        let granted = self.serve(1, wish, Own { rate: Some(key_rate), bucket: open.as_mut(), room });
+        let own = Own { rate: Some(key_rate), bucket: open.as_mut(), room, learned, is_learned };
+        let granted = self.serve(1, wish, own);
         // A clamp is kept as well: clamped on reading alone, it would move along with the clock for ever.
         if let Some(open) = open.filter(|open| granted > 0.0 || open.was_clamped(&bucket)) {
             keys.insert(wish.key.to_owned(), open.close());
@@ -180,15 +223,32 @@ impl Service<'_> {
     fn serve(&mut self, lanes: usize, wish: &Wish<'_>, mut own: Own<'_>) -> f64 {
         let (now, want, cost) = (self.now, wish.want, wish.cost);
         let wanted = lanes as f64 * want;
-        let own_open = own.bucket.as_deref();
-        let mut granted = self.open.iter().flatten().chain(own_open).fold(wanted, |units, open| units.min(open.units(cost, now)));
+        let mut granted = (0..self.levels.len()).fold(wanted, |granted, at| granted.min(self.units(at, cost)));
+        granted = own.bucket.as_deref().map_or(granted, |open| granted.min(open.units(cost, now)));
         granted = self.levels.iter().filter_map(|level| level.room).fold(granted, f64::min);
+        granted = self.levels.iter().filter_map(|level| level.credit(now)).fold(granted, f64::min);
         granted = own.room.as_deref().map_or(granted, |room| granted.min(room.left));
+        granted = own.credit(now).map_or(granted, |credit| granted.min(credit));
         if granted > 0.0 {
-            self.open.iter_mut().flatten().chain(own.bucket.as_deref_mut()).for_each(|open| open.take(granted, cost, now));
+            for (at, open) in self.open.iter_mut().enumerate() {
+                if let Some(open) = open {
+                    // What was borrowed is the business of the level above.
+                    let taken = if self.levels[at].borrows { granted.min(open.units(cost, now)) } else { granted };
+                    open.take(taken, cost, now);
+                }
+            }
+            if let Some(open) = own.bucket.as_deref_mut() {
+                open.take(granted, cost, now);
+            }
             for level in self.levels.iter_mut() {
                 level.meter.used += granted * cost;
                 level.room = level.room.map(|room| room - granted);
+                if let Some(refusal) = &mut level.refusal {
+                    refusal.probe.take(granted, now);
+                }
+            }
+            if let Some(learned) = &mut own.learned {
+                learned.probe.take(granted, now);
             }
             if let Some(room) = &mut own.room {
                 room.left -= granted;
@@ -196,32 +256,56 @@ impl Service<'_> {
             }
         }
         let (wait_us, limit) = if granted < wanted { self.limit(cost, &own) } else { (0.0, None) };
-        let rates = self.levels.iter().map(|level| level.rate).chain([own.rate.unwrap_or(Rate::UNLIMITED)]);
+        let free = |is_free: bool, rate: Rate| if is_free { Rate::UNLIMITED } else { rate };
+        let key_rate = free(own.learned.is_some(), own.rate.unwrap_or(Rate::UNLIMITED));
+        let rates = self.levels.iter().map(|level| free(level.borrows, level.rate)).chain([key_rate]);
         let charge_us: Arc<[f64]> = rates.map(|rate| cost * rate.interval_us()).collect();
+        let watched = own.learned.is_some();
         let mut left = granted;
         for _ in 0..lanes {
             let granted = left.min(want);
             left -= granted;
             let charge_us = if granted > 0.0 { charge_us.clone() } else { Arc::default() };
             let (wait_us, limit) = if granted < want { (wait_us, limit) } else { (0.0, None) };
-            self.served.push(Served { granted, wait_us, limit, charge_us });
+            self.served.push(Served { granted, wait_us, limit, charge_us, watched });
         }
         granted
+    }
+
+    /// Units that the level at this place lets through.
+    fn units(&self, at: usize, cost: f64) -> f64 {
+        let own = self.open[at].map_or(f64::INFINITY, |open| open.units(cost, self.now));
+        own + self.above(at).map_or(0.0, |above| above.map_or(f64::INFINITY, |above| above.spare_units(cost, self.now)))
+    }
+
+    /// Microseconds until the level at this place lets the next unit through.
+    fn wait_us(&self, at: usize, cost: f64) -> f64 {
+        let own = self.open[at].map_or(0.0, |open| open.wait_us(cost, self.now));
+        self.above(at).map_or(own, |above| above.map_or(0.0, |above| own.min(above.spare_wait_us(cost, self.now)))).ceil()
+    }
+
+    /// The bucket that the level at this place borrows from, where it borrows; within, `None` for one without a limit.
+    fn above(&self, at: usize) -> Option<Option<&Open>> {
+        self.levels[at].borrows.then(|| self.open.get(at.checked_sub(1)?).map(Option::as_ref)).flatten()
     }
 
     /// Who makes people wait longest now, and until when.
     fn limit(&mut self, cost: f64, own: &Own<'_>) -> (f64, Option<Where>) {
         let (mut wait_us, mut limit) = (0.0, None);
-        let places = (0..self.levels.len()).map(Where::Level).chain([Where::Key]);
-        for (place, open) in places.zip(self.open.iter().map(Option::as_ref).chain([own.bucket.as_deref()])) {
-            let wait = open.map_or(0.0, |open| open.wait_us(cost, self.now).ceil());
+        let levels = (0..self.levels.len()).map(|at| (Where::Level(at), self.wait_us(at, cost)));
+        let key = own.bucket.as_deref().map_or(0.0, |open| open.wait_us(cost, self.now).ceil());
+        let places = levels.chain([(if own.is_learned { Where::Learned } else { Where::Key }, key)]);
+        for (place, wait) in places {
             if wait > wait_us {
                 (wait_us, limit) = (wait.min(MAX_WAIT_US), Some(place));
             }
         }
         if wait_us < CROWDED_WAIT_US {
             let level = self.levels.iter().position(|level| level.room == Some(0.0)).map(Where::Crowded);
-            let crowded = level.or_else(|| own.room.as_deref().filter(|room| room.left == 0.0).map(|_| Where::KeyCrowded));
+            let key = || own.room.as_deref().filter(|room| room.left == 0.0).map(|_| Where::KeyCrowded);
+            let probing = || self.levels.iter().position(|level| level.credit(self.now) == Some(0.0)).map(Where::Probing);
+            let key_probing = || own.credit(self.now).filter(|credit| *credit == 0.0).map(|_| Where::KeyProbing);
+            let crowded = level.or_else(key).or_else(probing).or_else(key_probing);
             if crowded.is_some() {
                 (wait_us, limit) = (CROWDED_WAIT_US, crowded);
             }
@@ -235,7 +319,7 @@ impl Service<'_> {
     /// Closes the levels' buckets and counts who was refused.
     fn close(self, dearest: f64) -> Vec<Served> {
         for ((level, open), refused) in self.levels.iter_mut().zip(self.open).zip(self.refused) {
-            let has_more = open.is_none_or(|open| open.units(dearest, self.now) >= 1.0);
+            let has_more = open.is_none_or(|open| open.units(dearest, self.now) >= 1.0) || level.borrows;
             if let Some(open) = open {
                 level.bucket = open.close();
             }
@@ -246,6 +330,19 @@ impl Service<'_> {
             }
         }
         self.served
+    }
+}
+
+impl Level {
+    /// Jobs that may be begun while it is not known whether they are welcome; `None` for no such limit.
+    fn credit(&self, now: f64) -> Option<f64> {
+        self.refusal.as_ref().and_then(|refusal| refusal.probe.left(now))
+    }
+}
+
+impl Own<'_> {
+    fn credit(&self, now: f64) -> Option<f64> {
+        self.learned.as_deref().and_then(|learned| learned.probe.left(now))
     }
 }
 
@@ -264,5 +361,5 @@ impl Wish<'_> {
 /// The answer to a lane that gets nothing; one that wants nothing has nothing to wait for.
 fn nothing(wish: &Wish<'_>, wait_us: f64, limit: Where) -> Served {
     let (wait_us, limit) = if wish.want > 0.0 { (wait_us.min(MAX_WAIT_US), Some(limit)) } else { (0.0, None) };
-    Served { granted: 0.0, wait_us, limit, charge_us: Arc::default() }
+    Served { granted: 0.0, wait_us, limit, charge_us: Arc::default(), watched: false }
 }

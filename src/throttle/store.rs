@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::future::{BoxFuture, FutureExt, ready};
 
 use super::bucket::Meter;
-use super::{Knobs, Name, tree};
+use super::{Knobs, Name, learned, tree};
 
 /// Most lanes that one ask should carry, so that Redis is never blocked for more than half a millisecond. More are served by
 /// several calls, and so are fewer where each lane has something of its own to be asked.
@@ -111,6 +111,104 @@ pub struct Grant {
     /// Microseconds that one unit was charged at each level, root first, then the key; what [`Store::refund_many`] gives back.
     /// Empty where nothing was granted or the store was lost. Lanes that were charged alike share it.
     pub charge_us: Arc<[f64]>,
+    /// The lane was refused by others before, or they told its quota: say with [`Store::ended`] how its jobs end.
+    pub watched: bool,
+}
+
+/// Whom somebody else's refusal concerns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Scope {
+    /// Jobs of the same throttle and key.
+    #[default]
+    Key,
+    /// Everything that goes through the throttle above this one, such as the account's; the throttle itself where there is none.
+    Account,
+    /// Every key of the throttle.
+    Throttle,
+}
+
+/// What somebody else said is left of a quota.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Quota {
+    /// Requests that are left until then.
+    pub remaining: f64,
+    /// How long until the quota is full again.
+    pub reset: Duration,
+}
+
+/// A refusal of somebody else, such as a 429.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Refused<'a> {
+    /// The rate-limit key of the job that was refused; empty for none.
+    pub key: &'a str,
+    /// Whom it concerns.
+    pub scope: Scope,
+    /// How long to stay away, where it was said; otherwise by back-off.
+    pub delay: Option<Duration>,
+    /// A number from 0 to 1 that nobody can foresee, for the jitter.
+    pub jitter: f64,
+    /// What was answered; shown to people.
+    pub why: &'a str,
+}
+
+impl Refused<'_> {
+    /// The throttle of the chain (root first) that is paused as a whole; `None` if only the key is.
+    pub(super) fn level<'a>(&self, chain: &'a [Name]) -> Option<&'a Name> {
+        match self.scope {
+            Scope::Key => None,
+            Scope::Throttle => chain.last(),
+            Scope::Account => chain.iter().rev().nth(1).or(chain.last()),
+        }
+    }
+
+    /// The pause that was asked for, in microseconds, if any.
+    pub(super) fn said_us(&self) -> Option<f64> {
+        self.delay.map(|delay| delay.as_micros().min(MAX_PAUSE_MS * 1000) as f64)
+    }
+
+    /// The end of the pause, unix milliseconds, after so many refusals in a row.
+    pub(super) fn until_ms(&self, strikes: f64, now_us: i64) -> i64 {
+        ((now_us as f64 + learned::pause_us(self.said_us(), strikes, self.jitter)) / 1000.0).ceil() as i64
+    }
+}
+
+impl Quota {
+    /// Whole microseconds until it is full again, at least one.
+    pub(super) fn reset_us(&self) -> f64 {
+        self.reset.as_micros().clamp(1, MAX_PAUSE_MS * 1000) as f64
+    }
+}
+
+/// What a refusal leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Paused {
+    /// The end of the pause, unix milliseconds.
+    pub until_ms: i64,
+    /// How long the refused job itself is to wait where the throttle is naive and nobody else is paused.
+    pub alone: Option<Duration>,
+}
+
+impl Paused {
+    /// Nobody else is paused.
+    pub(super) fn alone(until_ms: i64, now_us: i64) -> Self {
+        let delay_us = (until_ms * 1000).saturating_sub(now_us).max(0);
+        Self { until_ms, alone: Some(Duration::from_micros(delay_us as u64)) }
+    }
+}
+
+/// How jobs of one key ended that other people's servers had a say in.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Ended<'a> {
+    /// The rate-limit key; empty for none.
+    pub key: &'a str,
+    /// Jobs that succeeded.
+    pub succeeded: u32,
+    /// Tokens of those.
+    pub tokens: f64,
+    /// Jobs that failed otherwise than by a refusal, or were granted and never begun.
+    pub failed: u32,
+    /// What the last of them were told of the quota.
+    pub quota: Option<Quota>,
 }
 
 /// Units of a grant that no work used.
@@ -145,6 +243,19 @@ pub enum Limit {
         until_ms: i64,
         /// Why it was paused.
         why: String,
+        /// The throttle, where all of it is paused and not the key alone.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        name: Option<Name>,
+    },
+    /// The key's rate as it was learned from refusals, or from what is left of its quota.
+    Learned,
+    /// After a pause it is not known yet whether jobs are welcome again; a few go first. Their answers cannot be foreseen, so
+    /// the wait is a guess.
+    Probing {
+        /// The throttle.
+        name: Name,
+        /// True if it concerns this lane alone.
+        key: bool,
     },
     /// A rate of 0, or a throttle that a person paused, here or above.
     Stopped {
@@ -336,6 +447,12 @@ pub trait Store: Send + Sync + 'static {
 
     /// Ends a key's pause; true if there was one.
     fn resume_key<'a>(&'a self, throttle: &'a Name, key: &'a str) -> BoxFuture<'a, Result<bool, Error>>;
+
+    /// Somebody else refused a job: whom that concerns is paused, and slower afterwards, as the knob `on_429` says.
+    fn refused<'a>(&'a self, throttle: &'a Name, refused: &'a Refused<'a>) -> BoxFuture<'a, Result<Paused, Error>>;
+
+    /// Tells how jobs ended whose grant was [`Grant::watched`], or which were told a quota.
+    fn ended<'a>(&'a self, throttle: &'a Name, ended: &'a [Ended<'a>]) -> BoxFuture<'a, Result<(), Error>>;
 
     /// What acquire would answer, without charging anything.
     fn peek<'a>(&'a self, ask: &'a Ask) -> BoxFuture<'a, Answer>;

@@ -1,5 +1,5 @@
 -- Flyball's throttles: the law of the bucket for Redis 6 or newer and Valkey.
--- It is the law of bucket.rs, holds.rs and serve.rs, operation by operation; docs/reference/throttle-protocol.md tells how to
+-- It is the law of bucket.rs, holds.rs, learned.rs and serve.rs, operation by operation; docs/reference/throttle-protocol.md tells how to
 -- call it.
 --
 -- Every key is passed in KEYS. ARGV[1] is the verb, ARGV[2] the time in unix microseconds for tests, empty to use the
@@ -21,6 +21,9 @@ local STOPPED_WAIT, CROWDED_WAIT = 500000, 50000
 local MAX_WAIT = 1e15
 local SLACK = 0.5
 local WEEK, HOUR = 604800, 3600
+local CUT, PERIOD_S, PERIOD_TOKENS, OPEN_CREDIT = 0.3, 10, 20, 16
+local PATIENCE, KEEP, KEEP_PERIODS = 30e6, 600e6, 6
+local FIRST_PAUSE, MAX_DOUBLINGS, JITTER = 1e6, 8, 0.1
 -- With a clock of the tests no key may expire by the real one.
 local SHORTEST_TTL_MS = given_now ~= '' and 3600000 or 1
 
@@ -48,11 +51,13 @@ local function slower(a, b)
   return math.min(a, b)
 end
 
+local function is_true(word) return word == '1' or word == 'true' or word == 'yes' or word == 'on' end
+
 -- The knobs of one throttle as they are in force now, or nil where there are none. `texts` are the numbers as they stand in
 -- the hash, or their defaults, in the order of the fields.
 local function knobs(key)
   local h = redis.pcall('HMGET', key, 'rps', 'burst', 'window', 'safe_rps', 'key_rps', 'key_burst', 'mode',
-    'valid_until', 'paused', 'parent', 'seq', 'on_store_loss', 'concurrency', 'key_concurrency', 'weight')
+    'valid_until', 'paused', 'parent', 'seq', 'on_store_loss', 'concurrency', 'key_concurrency', 'weight', 'borrow', 'on_429')
   if h.err then return nil end
   local careful = false
   local function read(i, default, low, high, zero, unlimited)
@@ -82,9 +87,12 @@ local function knobs(key)
     local kept = h[7] == 'manual' or h[7] == 'shadow' or h[7] == 'off'
     if lease and not kept and now / 1000 > math.floor(lease) then at_most_safe() end
   end
-  local p = h[9]
-  if p == '1' or p == 'true' or p == 'yes' or p == 'on' then rps, h[1] = 0, '0' end
+  if is_true(h[9]) then rps, h[1] = 0, '0' end
+  local mode = h[17]
+  if mode == 'passive-informed' or mode == 'passive-naive' then key_rps, h[5] = -1, '-1' end
   return {
+    borrows = is_true(h[16]), naive = mode == 'active-naive' or mode == 'passive-naive',
+    learns = not (mode == 'active-naive' or mode == 'passive-naive' or mode == 'passive-informed'),
     rps = rps, depth = burst * window * 1e6, key_rps = key_rps, key_depth = key_burst * window * 1e6,
     parent = h[10] or '', concurrency = limit_of(h[13]), key_concurrency = limit_of(h[14]), texts = h,
   }
@@ -111,12 +119,130 @@ local function charge(b, time)
   b.debt = math.max((b.spent_to - now) / b.interval, 0)
 end
 
+-- What is left to those who borrow: the upper half.
+local function spare_units(b, cost)
+  return math.max(math.floor((now - b.spent_to - b.tau / 2 + SLACK) / (cost * b.interval)), 0)
+end
+
+local function spare_wait(b, cost)
+  local needed = cost * b.interval
+  if needed > b.tau / 2 then return math.huge end
+  return needed + b.tau / 2 - (now - b.spent_to)
+end
+
 local function wait_for(b, cost) return math.min(cost * b.interval, b.tau) - (now - b.spent_to) end
 
--- The throttle's bucket is a hash of `spent_to debt used limited_us limited_to stopped kept`; `kept` is when its time to live
--- was set, in unix seconds. `was` is what stands there.
+-- How many may go while it is not known whether they are welcome: a credit below 0 is no limit.
+local function probe_left(p)
+  if p.credit < 0 then return nil end
+  if p.credit < 1 and math.abs(now - p.at) >= PATIENCE then return 1 end
+  return p.credit
+end
+
+local function probe_take(p, units)
+  local left = probe_left(p)
+  if left then p.credit, p.at = left - units, now end
+  return left
+end
+
+local function probe_answered(p, succeeded, failed, may_open)
+  if p.credit < 0 then return end
+  p.credit, p.at = p.credit + 2 * succeeded + failed, now
+  if p.credit >= OPEN_CREDIT and may_open then p.credit, p.at = -1, 0 end
+end
+
+-- What was learned of a key is a string of eleven numbers, the last of them until when it counts, in unix milliseconds.
+local function parse_learned(value)
+  if not value then return nil end
+  local n = {}
+  for word in string.gmatch(value, '%S+') do n[#n + 1] = tonumber(word) end
+  if #n ~= 11 or n[11] <= now_ms then return nil end
+  return {
+    settle = n[1], grows_from = n[2], since = n[3], done = n[4], credit = n[5], at = n[6], strikes = n[7], refused = n[8],
+    share = n[9], share_to = n[10], keep_to = n[11],
+  }
+end
+
+local function new_learned()
+  return {
+    settle = 0, grows_from = 0, since = now, done = 0, credit = -1, at = 0, strikes = 0, refused = 0, share = 0, share_to = 0,
+  }
+end
+
+local function learned_text(l)
+  local numbers = {
+    l.settle, l.grows_from, l.since, l.done, l.credit, l.at, l.strikes, l.refused, l.share, l.share_to, l.keep_to,
+  }
+  for i = 1, 11 do numbers[i] = text(numbers[i]) end
+  return table.concat(numbers, ' ')
+end
+
+local function period(l)
+  if l.settle > 0 then return math.max(PERIOD_S, PERIOD_TOKENS / l.settle) end
+  return PERIOD_S
+end
+
+local function learned_rate(l)
+  local rate = -1
+  if l.settle > 0 then
+    local k = period(l)
+    local x = (math.max((now - l.grows_from) / 1e6, 0) - k) / k
+    local grown = l.settle * (1 + CUT * x * x * x)
+    local succeeds = 0
+    if now - l.since >= 1e6 then succeeds = l.done * 1e6 / (now - l.since) end
+    rate = math.min(grown, 2 * math.max(l.settle, succeeds))
+  end
+  if l.share_to > now then return slower(rate, l.share) end
+  return rate
+end
+
+local function learned_over(l, configured)
+  local free = l.settle <= 0 or (configured > 0 and learned_rate(l) >= configured)
+  return l.credit < 0 and l.share_to <= now and free
+end
+
+local function keep_ms(l)
+  local kept = math.max(l.share_to - now, 0)
+  if l.settle > 0 or l.credit >= 0 then
+    kept = math.max(kept, math.max(l.grows_from - now, 0) + math.max(KEEP, KEEP_PERIODS * 1e6 * period(l)))
+  end
+  return math.min(math.max(math.ceil(kept / 1000), 1), 1e12)
+end
+
+-- `zset` holds the names of what is known of the keys of a throttle, pauses and learned rates, by their end, and is gone with
+-- the last: while there is nothing, acquire need not look for each lane's.
+local function note(zset, member, until_ms)
+  if redis.call('TYPE', zset).ok ~= 'zset' then redis.call('DEL', zset) end
+  -- A clock that steps back makes a pause of the last hours last again, and it must still be found.
+  redis.call('ZREMRANGEBYSCORE', zset, '-inf', now_ms - 2 * HOUR * 1000)
+  redis.call('ZADD', zset, until_ms, member)
+  local last = tonumber(redis.call('ZREVRANGE', zset, 0, 0, 'WITHSCORES')[2])
+  redis.call('PEXPIRE', zset, math.max(last - now_ms, SHORTEST_TTL_MS))
+end
+
+local function keep_learned(key, zset, l)
+  local ms = keep_ms(l)
+  l.keep_to = now_ms + ms
+  redis.call('SET', key, learned_text(l), 'PX', math.max(ms, SHORTEST_TTL_MS))
+  note(zset, key, l.keep_to)
+end
+
+-- The last refusal that concerned a whole throttle: `until credit at strikes|why`.
+local function parse_refusal(value)
+  if not value then return nil end
+  local until_us, credit, at, strikes, why = string.match(value, '^(%S+) (%S+) (%S+) (%S+)|(.*)$')
+  if not until_us then return nil end
+  return { until_us = tonumber(until_us), credit = tonumber(credit), at = tonumber(at), strikes = tonumber(strikes), why = why }
+end
+
+local function refusal_text(r)
+  return table.concat({ text(r.until_us), text(r.credit), text(r.at), text(r.strikes) }, ' ') .. '|' .. r.why
+end
+
+-- The throttle's bucket is a hash of `spent_to debt used limited_us limited_to stopped kept refusal`; `kept` is when its time
+-- to live was set, in unix seconds. `was` is what stands there.
 local function bucket(key)
-  local h = redis.pcall('HMGET', key, 'spent_to', 'debt', 'used', 'limited_us', 'limited_to', 'stopped', 'kept')
+  local h = redis.pcall('HMGET', key, 'spent_to', 'debt', 'used', 'limited_us', 'limited_to', 'stopped', 'kept', 'refusal')
   if h.err then
     -- Only a person can have put something else there; the bucket counts as lost.
     redis.call('DEL', key)
@@ -129,6 +255,7 @@ local function bucket(key)
   b.key, b.kept = key, tonumber(h[7] or '')
   b.was = { spent_to = b.spent_to, debt = b.debt, used = b.used, limited_us = b.limited_us, limited_to = b.limited_to }
   b.was.stopped = b.stopped
+  b.refusal = parse_refusal(h[8])
   return b
 end
 
@@ -148,9 +275,18 @@ local function keep_bucket(b)
     fields[n + 1], fields[n + 2] = 'stopped', b.stopped and '1' or '0'
     n = n + 2
   end
+  if b.refusal_changed then
+    if b.refusal then
+      fields[n + 1], fields[n + 2] = 'refusal', refusal_text(b.refusal)
+      n = n + 2
+    else
+      redis.call('HDEL', b.key, 'refusal')
+    end
+  end
   if n == 0 then return end
   local seconds = math.floor(now / 1e6)
   local ahead = b.spent_to and math.max(math.ceil((b.spent_to - now) / 1e6), 0) or 0
+  if b.refusal then ahead = math.max(ahead, math.ceil((b.refusal.until_us - now) / 1e6)) end
   local due = not b.kept or ahead > 0 or seconds - b.kept >= HOUR or seconds < b.kept
   if due then fields[n + 1], fields[n + 2] = 'kept', seconds end
   redis.call('HSET', b.key, unpack(fields))
@@ -225,7 +361,7 @@ local function say(key, who, jobs, ttl)
 end
 
 -- acquire, peek: KEYS (knobs, bucket, holds) per level, root first, then pauses, then for each letter of `extra`, in the
--- order b p k, one key per lane: its bucket, its pause, its holds;
+-- order b p l k, one key per lane: its bucket, its pause, what was learned of it, its holds;
 -- ARGV verb, now, levels, lanes, extra, who, ttl, held (empty for nobody), the parent that each level is expected to name,
 -- then for each run of lanes that are alike: how many, want, cost, keyed 0|1, held.
 local function acquire(write)
@@ -244,10 +380,18 @@ local function acquire(write)
     end
   end
   local leaf, first, base = chain[levels], 9 + levels, 3 * levels + 1
-  local needed = extra
+  local needed, stored, paused, probes = extra, {}, nil, {}
   if not unknown and not stopped then
+    for i = 1, levels do
+      stored[i] = bucket(KEYS[3 * i - 1])
+      local refusal = stored[i].refusal
+      if refusal and refusal.until_us > now then paused = paused or i end
+      probes[i] = refusal and probe_left(refusal) and refusal or nil
+    end
+  end
+  if not unknown and not stopped and not paused then
     needed = leaf.key_rps > 0 and 'b' or ''
-    if redis.call('EXISTS', KEYS[base]) == 1 then needed = needed .. 'p' end
+    if redis.call('EXISTS', KEYS[base]) == 1 then needed = 'bpl' end
     if held and leaf.key_concurrency >= 0 then needed = needed .. 'k' end
     for letter in string.gmatch(needed, '.') do
       if not string.find(extra, letter, 1, true) then return { 'keys', needed } end
@@ -257,6 +401,7 @@ local function acquire(write)
   local rates, lowest = {}, -1
   for i = 1, levels do
     rates[i] = chain[i] and chain[i].texts[1] or '0'
+    if chain[i] and chain[i].borrows then rates[i] = rates[i] .. 'b' end
     if chain[i] then lowest = slower(lowest, chain[i].concurrency) end
   end
   local reply
@@ -272,9 +417,12 @@ local function acquire(write)
     reply = { 'ok', now, '0', '', '', needed, '1', '-1', '1', table.concat(rates, ' '), '' }
   end
   local at = 11
-  local function tell(count, granted, wait, limit, detail)
+  -- A count below 0 is that of lanes of which something was learned.
+  local function tell(count, granted, wait, limit, detail, learned)
     wait = math.min(wait, MAX_WAIT)
-    if at > 11 and reply[at] == detail and reply[at - 1] == limit and reply[at - 2] == wait and reply[at - 3] == granted then
+    if learned then count = -count end
+    if at > 11 and reply[at] == detail and reply[at - 1] == limit and reply[at - 2] == wait and reply[at - 3] == granted
+      and (reply[at - 4] < 0) == (count < 0) then
       reply[at - 4] = reply[at - 4] + count
       return
     end
@@ -307,49 +455,95 @@ local function acquire(write)
     return reply
   end
 
+  if paused then
+    local refusal = stored[paused].refusal
+    local detail = string.format('%.0f %.0f|', paused, math.floor(refusal.until_us / 1000)) .. refusal.why
+    for run = first, #ARGV, 5 do
+      tell_nothing(tonumber(ARGV[run]), tonumber(ARGV[run + 1]), refusal.until_us - now, 'level_paused', detail)
+    end
+    for i = 1, levels do
+      local b = stored[i]
+      if write and b.refusal and b.refusal.until_us > now then
+        drain(b, true)
+        keep_bucket(b)
+      end
+    end
+    return reply
+  end
+
   local dearest = 0
   for run = first, #ARGV, 5 do dearest = math.max(dearest, tonumber(ARGV[run + 2])) end
-  local stored, opened, rooms, waits, begun = {}, {}, {}, {}, 0
+  local opened, rooms, waits, begun = {}, {}, {}, 0
   for i = 1, levels do
     local k = chain[i]
-    stored[i] = bucket(KEYS[3 * i - 1])
+    if probes[i] then reply[6] = needed .. 'w' end
     opened[i] = k.rps > 0 and open_stored(stored[i], k.rps, k.depth, dearest)
     if held and k.concurrency >= 0 then
       rooms[i] = math.max(share_of(KEYS[3 * i], who, k.concurrency, write) - held, 0)
     end
   end
 
-  -- Serves `count` lanes that want and cost the same, in one step; `own` is the key's bucket, `room` its limit.
-  local function serve(count, want, cost, own, room)
+  -- Units that a level lets through, and the time until it lets the next one through.
+  local function units_at(i, cost)
+    local u = opened[i] and units(opened[i], cost) or math.huge
+    if not chain[i].borrows or i == 1 then return u end
+    return u + (opened[i - 1] and spare_units(opened[i - 1], cost) or math.huge)
+  end
+  local function wait_at(i, cost)
+    local w = opened[i] and wait_for(opened[i], cost) or 0
+    if chain[i].borrows and i > 1 then
+      w = opened[i - 1] and math.min(w, spare_wait(opened[i - 1], cost)) or 0
+    end
+    return math.ceil(w)
+  end
+
+  -- Serves `count` lanes that want and cost the same, in one step; `own` is the key's bucket, `room` its limit, `learned` what
+  -- was learned of it, `place` who limits where the bucket does.
+  local function serve(count, want, cost, own, room, learned, place)
     local wanted = count * want
     local granted = wanted
     for i = 1, levels do
-      if opened[i] then granted = math.min(granted, units(opened[i], cost)) end
+      if opened[i] then granted = math.min(granted, units_at(i, cost)) end
       if rooms[i] then granted = math.min(granted, rooms[i]) end
+      if probes[i] then granted = math.min(granted, probe_left(probes[i])) end
     end
     if own then granted = math.min(granted, units(own, cost)) end
     if room then granted = math.min(granted, room.left) end
+    local credit = learned and probe_left(learned)
+    if credit then granted = math.min(granted, credit) end
     if granted > 0 then
       begun = begun + granted
       for i = 1, levels do
-        if opened[i] then charge(opened[i], granted * (cost * opened[i].interval)) end
+        if opened[i] then
+          -- What was borrowed is the business of the level above.
+          local taken = chain[i].borrows and math.min(granted, units(opened[i], cost)) or granted
+          charge(opened[i], taken * (cost * opened[i].interval))
+        end
         stored[i].used = stored[i].used + granted * cost
         if rooms[i] then rooms[i] = rooms[i] - granted end
+        if probes[i] then
+          probe_take(probes[i], granted)
+          stored[i].refusal_changed = true
+        end
       end
       if own then charge(own, granted * (cost * own.interval)) end
       if room then room.left, room.granted = room.left - granted, room.granted + granted end
+      if credit then
+        probe_take(learned, granted)
+        learned.changed = true
+      end
     end
     if granted == wanted then
-      tell(count, want, 0, '', '')
+      tell(count, want, 0, '', '', learned)
       return granted
     end
     local wait, limit, detail = 0, '', ''
     for i = 1, levels do
-      local w = opened[i] and math.ceil(wait_for(opened[i], cost)) or 0
+      local w = wait_at(i, cost)
       if w > wait then wait, limit, detail = w, 'level', i end
     end
     local w = own and math.ceil(wait_for(own, cost)) or 0
-    if w > wait then wait, limit, detail = w, 'key', '' end
+    if w > wait then wait, limit, detail = w, place, '' end
     wait = math.min(wait, MAX_WAIT)
     if wait < CROWDED_WAIT then
       local crowded = nil
@@ -360,39 +554,60 @@ local function acquire(write)
         wait, limit, detail = CROWDED_WAIT, 'concurrency', crowded
       elseif room and room.left == 0 then
         wait, limit, detail = CROWDED_WAIT, 'key_concurrency', ''
+      else
+        local probing = nil
+        for i = levels, 1, -1 do
+          if probes[i] and probe_left(probes[i]) == 0 then probing = i end
+        end
+        if probing then
+          wait, limit, detail = CROWDED_WAIT, 'probing', probing
+        elseif learned and probe_left(learned) == 0 then
+          wait, limit, detail = CROWDED_WAIT, 'key_probing', ''
+        end
       end
     end
     if limit == 'level' then waits[detail] = math.max(waits[detail] or 0, wait) end
     local full = math.floor(granted / want)
     local rest = granted - full * want
     local left = count - full
-    if full > 0 then tell(full, want, 0, '', '') end
+    if full > 0 then tell(full, want, 0, '', '', learned) end
     if rest > 0 then
-      tell(1, rest, wait, limit, detail)
+      tell(1, rest, wait, limit, detail, learned)
       left = left - 1
     end
-    if left > 0 then tell(left, 0, wait, limit, detail) end
+    if left > 0 then tell(left, 0, wait, limit, detail, learned) end
     return granted
   end
 
   -- One key per lane of each kind that was passed; only what is needed is read.
-  local place, buckets, pauses, holds = base, nil, nil, nil
+  local place, buckets, pauses, holds, lessons = base, nil, nil, nil, nil
   for letter in string.gmatch(extra, '.') do
     if string.find(needed, letter, 1, true) and lanes > 0 then
       if letter == 'k' then
         holds = place
       else
         local found = redis.call('MGET', unpack(KEYS, place + 1, place + lanes))
-        if letter == 'b' then buckets, found.at = found, place else pauses = found end
+        found.at = place
+        if letter == 'b' then buckets = found elseif letter == 'l' then lessons = found else pauses = found end
       end
     end
     place = place + lanes
   end
 
+  local known = {}
+  -- What was learned of a lane's key; lanes of one key share it.
+  local function lesson(lane)
+    local value = lessons and lessons[lane]
+    if not value then return nil end
+    local key = KEYS[lessons.at + lane]
+    if known[key] == nil then known[key] = parse_learned(value) or false end
+    return known[key] or nil
+  end
+
   local seen, key_rooms, key_holds = {}, {}, {}
-  local function serve_bound(lane, want, cost, keyed_held)
+  local function serve_bound(lane, want, cost, keyed, keyed_held, learned)
     local room = nil
-    if holds then
+    if holds and keyed then
       local key = KEYS[holds + lane]
       room = key_rooms[key]
       if not room then
@@ -401,8 +616,16 @@ local function acquire(write)
         key_rooms[key], key_holds[#key_holds + 1] = room, room
       end
     end
-    if not buckets then
-      serve(1, want, cost, nil, room)
+    local rps, depth, place = keyed and leaf.key_rps or -1, leaf.key_depth, 'key'
+    local learned_rps = learned and learned_rate(learned) or -1
+    if learned_rps == 0 then
+      tell_nothing(1, want, learned.share_to - now, 'learned', '')
+      return
+    end
+    -- Nobody saves up under a rate that is a guess.
+    if slower(rps, learned_rps) ~= rps then rps, depth, place = learned_rps, 0, 'learned' end
+    if rps < 0 then
+      serve(1, want, cost, nil, room, learned, place)
       return
     end
     local key, spent_to, debt = KEYS[buckets.at + lane], nil, nil
@@ -412,8 +635,8 @@ local function acquire(write)
     else
       spent_to, debt = parse_key(buckets[lane])
     end
-    local own = open(spent_to, debt, leaf.key_rps, leaf.key_depth, true, cost)
-    local granted = serve(1, want, cost, own, room)
+    local own = open(spent_to, debt, rps, depth, true, cost)
+    local granted = serve(1, want, cost, own, room, learned, place)
     -- A clamp is kept as well: clamped on reading alone, it would move along with the clock for ever.
     if granted > 0 or (spent_to and spent_to > own.spent_to) then
       seen[key] = own
@@ -434,7 +657,8 @@ local function acquire(write)
   local lane = 0
   for run = first, #ARGV, 5 do
     local count, want, cost = tonumber(ARGV[run]), tonumber(ARGV[run + 1]), tonumber(ARGV[run + 2])
-    local bound = ARGV[run + 3] == '1' and (leaf.key_rps >= 0 or holds)
+    local keyed = ARGV[run + 3] == '1'
+    local bound = keyed and (leaf.key_rps >= 0 or holds)
     if not bound and not pauses then
       join(count, want, cost)
       lane = lane + count
@@ -443,17 +667,18 @@ local function acquire(write)
         lane = lane + 1
         local pause = pauses and pauses[lane]
         local until_ms = pause and tonumber(string.match(pause, '^(%d+)|'))
+        local learned = lesson(lane)
         if until_ms and until_ms * 1000 > now then
           serve_alike()
           tell_nothing(1, want, until_ms * 1000 - now, 'paused', pause)
-        elseif not bound then
+        elseif not bound and not learned then
           join(1, want, cost)
-        elseif leaf.key_rps == 0 then
+        elseif keyed and leaf.key_rps == 0 then
           serve_alike()
           tell_nothing(1, want, STOPPED_WAIT, 'key', '')
         else
           serve_alike()
-          serve_bound(lane, want, cost, tonumber(ARGV[run + 4]))
+          serve_bound(lane, want, cost, keyed, tonumber(ARGV[run + 4]), learned)
         end
       end
     end
@@ -462,7 +687,7 @@ local function acquire(write)
 
   for i = 1, levels do
     local b, o = stored[i], opened[i]
-    local has_more = not o or units(o, dearest) >= 1
+    local has_more = not o or units(o, dearest) >= 1 or chain[i].borrows
     if o then close_stored(b, o) end
     local pending = math.max(b.limited_to - now, 0)
     if waits[i] then
@@ -479,6 +704,9 @@ local function acquire(write)
   end
   if write then
     for _, room in ipairs(key_holds) do say(room.key, who, room.held + room.granted, ttl) end
+    for key, learned in pairs(known) do
+      if learned and learned.changed then redis.call('SET', key, learned_text(learned), 'KEEPTTL') end
+    end
   end
   return reply
 end
@@ -593,32 +821,135 @@ local function settle()
   return { 'ok' }
 end
 
--- pause: KEYS pause, pauses; ARGV verb, now, milliseconds from now, why. The later of two ends wins; answers the end.
--- `pauses` holds the names of all pauses of a throttle by their end and is gone with the last: while there are none, acquire
--- need not look for each lane's.
-local function pause()
-  local delay = tonumber(ARGV[3])
-  local until_ms = now_ms + delay
-  local existing = redis.call('GET', KEYS[1])
+-- Pauses a key; the later of two ends wins and is answered.
+local function pause_key(key, zset, until_ms, why)
+  local existing = redis.call('GET', key)
   local old = existing and tonumber(string.match(existing, '^(%d+)|'))
-  if old and old >= until_ms then return { 'ok', old } end
-  local value = string.format('%.0f|', until_ms) .. ARGV[4]
-  redis.call('SET', KEYS[1], value, 'PX', math.max(delay, SHORTEST_TTL_MS))
-  if redis.call('TYPE', KEYS[2]).ok ~= 'zset' then redis.call('DEL', KEYS[2]) end
-  -- A clock that steps back makes a pause of the last hours last again, and it must still be found.
-  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now_ms - 2 * HOUR * 1000)
-  redis.call('ZADD', KEYS[2], until_ms, KEYS[1])
-  local last = tonumber(redis.call('ZREVRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2])
-  redis.call('PEXPIRE', KEYS[2], math.max(last - now_ms, SHORTEST_TTL_MS))
-  return { 'ok', until_ms }
+  if old and old >= until_ms then return old end
+  redis.call('SET', key, string.format('%.0f|', until_ms) .. why, 'PX', math.max(until_ms - now_ms, SHORTEST_TTL_MS))
+  note(zset, key, until_ms)
+  return until_ms
 end
 
--- resume: KEYS pause, pauses; answers 1 if there was a pause.
+-- pause: KEYS pause, pauses; ARGV verb, now, milliseconds from now, why. Answers the end.
+local function pause() return { 'ok', pause_key(KEYS[1], KEYS[2], now_ms + tonumber(ARGV[3]), ARGV[4]) } end
+
+-- The end of a pause after a refusal, in unix milliseconds, from ARGV[3] and ARGV[4]: how long was said in microseconds (empty
+-- for not said), and a number from 0 to 1 for the jitter.
+local function refused_until(strikes)
+  local plain = tonumber(ARGV[3]) or FIRST_PAUSE * 2 ^ math.min(strikes, MAX_DOUBLINGS)
+  return math.ceil((now + math.floor(plain * (1 + JITTER * tonumber(ARGV[4])))) / 1000)
+end
+
+-- refused: somebody else refused a job. KEYS knobs, pause, learned, pauses; ARGV verb, now, said, jitter, why, keyed 0|1.
+-- Answers the end of the pause, and 1 if only the refused job is to wait.
+local function refused()
+  local k = knobs(KEYS[1])
+  local l = parse_learned(redis.call('GET', KEYS[3]))
+  local until_ms = refused_until(l and l.strikes or 0)
+  if k and k.naive then return { 'ok', until_ms, 1, math.max(until_ms * 1000 - now, 0) } end
+  until_ms = pause_key(KEYS[2], KEYS[4], until_ms, ARGV[5])
+  l = l or new_learned()
+  local until_us = until_ms * 1000
+  l.refused = l.refused + 1
+  -- Whoever was under way when the others were refused says nothing new.
+  if l.grows_from <= now then
+    if not k or k.learns then
+      if l.done > 0 and until_us > l.since then
+        l.settle = l.done * 1e6 / (until_us - l.since)
+      elseif l.settle > 0 then
+        l.settle = l.settle * (1 - CUT)
+      else
+        l.settle = math.max(k and ARGV[6] == '1' and k.key_rps or -1, 0)
+      end
+      if l.settle > 0 then l.settle = math.max(l.settle, 1e-6) end
+    end
+    l.strikes = l.strikes + 1
+    l.done = 0
+  end
+  l.grows_from = math.max(l.grows_from, until_us)
+  l.since = l.grows_from
+  l.credit, l.at = 1, l.grows_from
+  keep_learned(KEYS[3], KEYS[4], l)
+  return { 'ok', until_ms, 0, 0 }
+end
+
+-- refused_all: somebody else refused a job for a whole throttle. KEYS knobs, bucket; ARGV verb, now, said, jitter, why. Answers
+-- as refused.
+local function refused_all()
+  local k, b = knobs(KEYS[1]), bucket(KEYS[2])
+  local r = b.refusal
+  local until_ms = refused_until(r and r.strikes or 0)
+  if k and k.naive then return { 'ok', until_ms, 1, math.max(until_ms * 1000 - now, 0) } end
+  local until_us = until_ms * 1000
+  if not r or r.until_us <= now or r.until_us < until_us then
+    local strikes = 1
+    if r then strikes = r.until_us > now and r.strikes or r.strikes + 1 end
+    r = { until_us = until_us, credit = 1, at = until_us, strikes = strikes, why = ARGV[5] }
+    b.refusal, b.refusal_changed = r, true
+  end
+  drain(b, true)
+  keep_bucket(b)
+  return { 'ok', math.floor(r.until_us / 1000), 0, 0 }
+end
+
+-- ended: KEYS (knobs, bucket) per level, then pauses, then learned of each key; ARGV verb, now, levels, the parent that each
+-- level is expected to name, then for each key: jobs that succeeded, their tokens, jobs that failed, what was said to be left
+-- of a quota and for how many microseconds (both empty for nothing), keyed 0|1.
+local function ended()
+  local levels = tonumber(ARGV[3])
+  local changed = chain_changed(levels)
+  if changed then return changed end
+  local first, zset = 4 + levels, KEYS[2 * levels + 1]
+  local succeeded, failed = 0, 0
+  for at = first, #ARGV, 6 do succeeded, failed = succeeded + tonumber(ARGV[at]), failed + tonumber(ARGV[at + 2]) end
+  for i = 1, levels do
+    local b = bucket(KEYS[2 * i])
+    local r = b.refusal
+    if r and r.until_us <= now then
+      if succeeded > 0 then r.strikes = 0 end
+      probe_answered(r, succeeded, failed, true)
+      if r.credit < 0 then b.refusal = nil end
+      b.refusal_changed = true
+      keep_bucket(b)
+    end
+  end
+  local k = knobs(KEYS[2 * levels - 1])
+  local learns = not k or k.learns
+  local lane = 2 * levels + 1
+  for at = first, #ARGV, 6 do
+    lane = lane + 1
+    local l = parse_learned(redis.call('GET', KEYS[lane]))
+    local remaining, reset = learns and tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
+    if remaining and not l then l = new_learned() end
+    if l then
+      local good, tokens, bad = tonumber(ARGV[at]), tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
+      if now >= l.grows_from then
+        if good > 0 then
+          l.strikes, l.done = 0, l.done + tokens
+          local span = now - l.since
+          if span > 2e6 * period(l) then l.done, l.since = l.done / 2, now - span / 2 end
+        end
+        probe_answered(l, good, bad, l.settle > 0 or not learns)
+      end
+      if remaining then l.share, l.share_to = remaining * 1e6 / reset, now + reset end
+      if learned_over(l, k and ARGV[at + 5] == '1' and k.key_rps or -1) then
+        redis.call('DEL', KEYS[lane])
+        redis.pcall('ZREM', zset, KEYS[lane])
+      else
+        keep_learned(KEYS[lane], zset, l)
+      end
+    end
+  end
+  return { 'ok' }
+end
+
+-- resume: KEYS pause, pauses, learned; answers 1 if there was a pause. What was learned is forgotten with it.
 local function resume()
   local existing = redis.call('GET', KEYS[1])
   local old = existing and tonumber(string.match(existing, '^(%d+)|'))
-  redis.call('DEL', KEYS[1])
-  redis.pcall('ZREM', KEYS[2], KEYS[1])
+  redis.call('DEL', KEYS[1], KEYS[3])
+  redis.pcall('ZREM', KEYS[2], KEYS[1], KEYS[3])
   return { 'ok', old and old * 1000 > now and 1 or 0 }
 end
 
@@ -641,13 +972,14 @@ local function set()
   if ARGV[6] ~= '' and '=' .. (stands.rps or '') ~= ARGV[6] then
     return { 'conflict', string.format('rps is %s, not %s', stands.rps or 'missing', string.sub(ARGV[6], 2)) }
   end
-  local after, changed = {}, #before == 0
+  local after, changed, resumed = {}, #before == 0, false
   for field, value in pairs(stands) do after[field] = value end
   for i = 11, #ARGV, 2 do
     local field, value = ARGV[i], ARGV[i + 1]
     if ARGV[8] ~= '1' or stands[field] == nil then
       after[field] = string.sub(value, 1, 1) == '=' and string.sub(value, 2) or nil
       changed = true
+      resumed = resumed or field == 'paused'
       if field == 'mode' and after.mode ~= 'auto' and after.mode ~= nil then after.valid_until = nil end
     end
   end
@@ -678,6 +1010,10 @@ local function set()
       drain(b, later.rps == 0)
       keep_bucket(b)
     end
+    -- Whoever takes the pause off by hand takes off what a refusal put there as well.
+    if resumed and not is_true(after.paused) then
+      redis.pcall('HDEL', KEYS[2], 'refusal')
+    end
   end
   local meter = bucket(KEYS[2])
   return {
@@ -689,6 +1025,9 @@ if verb == 'hold' then return hold() end
 if verb == 'refund' then return refund() end
 if verb == 'settle' then return settle() end
 if verb == 'pause' then return pause() end
+if verb == 'refused' then return refused() end
+if verb == 'refused_all' then return refused_all() end
+if verb == 'ended' then return ended() end
 if verb == 'resume' then return resume() end
 if verb == 'set' then return set() end
 return redis.error_reply('unknown verb ' .. tostring(verb))

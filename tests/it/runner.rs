@@ -10,7 +10,7 @@ use flyball::jobs::retry::Policy;
 use flyball::jobs::{Context, Filter, Handler, Issue, Job, Kinds, NewJob, Outcome, Queue, Scope, Signed, State};
 use flyball::runner::{Config, Metrics, Worker};
 use flyball::throttle::redis::RedisStore;
-use flyball::throttle::{Answer, Ask, Change, Error, Name, Refund, Status, Store};
+use flyball::throttle::{Answer, Ask, Change, Ended, Error, Name, Paused, Refund, Refused, Status, Store};
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
@@ -683,6 +683,14 @@ impl Store for Broken {
     }
 
     fn peek<'a>(&'a self, _: &'a Ask) -> BoxFuture<'a, Answer> {
+        unimplemented!()
+    }
+
+    fn refused<'a>(&'a self, _: &'a Name, _: &'a Refused<'a>) -> BoxFuture<'a, Result<Paused, Error>> {
+        unimplemented!()
+    }
+
+    fn ended<'a>(&'a self, _: &'a Name, _: &'a [Ended<'a>]) -> BoxFuture<'a, Result<(), Error>> {
         unimplemented!()
     }
 

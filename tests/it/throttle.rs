@@ -389,7 +389,7 @@ async fn a_paused_key_waits_and_the_later_end_wins(world: World) {
     let answer = world.store.acquire(&ask("a", &[("k", 1, 1.0), ("other", 1, 1.0)])).await;
 
     assert_eq!(end, START / 1000 + 60_000);
-    let paused = Limit::Paused { until_ms: end, why: "429: slow | down".to_owned() };
+    let paused = Limit::Paused { until_ms: end, why: "429: slow | down".to_owned(), name: None };
     assert_eq!((answer.lanes[0].granted, &answer.lanes[0].limit), (0, &Some(paused)));
     assert_eq!(answer.lanes[0].wait, Duration::from_secs(60));
     assert_eq!(answer.lanes[1].granted, 1);

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use flyball::throttle::{Change, Grant, Holder, LaneAsk, Refund};
+use flyball::throttle::{Change, Ended, Grant, Holder, LaneAsk, Quota, Refund, Refused, Scope};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
@@ -11,7 +11,7 @@ use crate::throttle_redis::Server;
 
 const THROTTLES: [&str; 3] = ["root", "mid", "leaf"];
 const KEYS: [&str; 3] = ["", "k", "l"];
-const FIELDS: [&str; 19] = [
+const FIELDS: [&str; 23] = [
     "rps",
     "rps",
     "rps",
@@ -31,6 +31,10 @@ const FIELDS: [&str; 19] = [
     "key_concurrency",
     "key_concurrency",
     "weight",
+    "borrow",
+    "borrow",
+    "on_429",
+    "on_429",
 ];
 const HOLDERS: [&str; 3] = ["u", "v", "w"];
 
@@ -64,6 +68,9 @@ enum Op {
     Settle(usize, Vec<(usize, f64)>),
     Pause(usize, usize, u64),
     Resume(usize, usize),
+    /// A throttle, a key, whom it concerns, milliseconds, and the jitter.
+    Refused(usize, usize, Scope, Option<u64>, f64),
+    Ended(usize, Vec<(usize, u32, f64, u32, Option<(f64, u64)>)>),
     Set { throttle: usize, field: usize, text: String, if_seq: Option<u64>, term: Option<u64>, absent_only: bool },
 }
 
@@ -90,6 +97,10 @@ fn text() -> impl Strategy<Value = String> {
         "auto",
         "manual",
         "true",
+        "true",
+        "active-naive",
+        "active-informed",
+        "passive-informed",
         "root",
         "mid",
         "leaf",
@@ -116,6 +127,9 @@ fn op() -> impl Strategy<Value = Op> {
         lanes.into_iter().flat_map(|lane| vec![lane; if repeat > 7 { repeat } else { 1 }]).collect::<Vec<_>>()
     });
     let held = || (0..HOLDERS.len(), 1..100_000_u64, 0..12_u32).prop_map(|(who, ttl_ms, held)| Held(who, ttl_ms, held));
+    let scope = prop_oneof![4 => Just(Scope::Key), 1 => Just(Scope::Account), 1 => Just(Scope::Throttle)];
+    let quota = prop::option::weighted(0.3, (prop_oneof![0.0..100.0_f64, Just(0.0)], 0..20_000_u64));
+    let ended = (0..KEYS.len(), 0..30_u32, 0.0..100.0_f64, 0..4_u32, quota);
     let pass = prop_oneof![8 => 0..2_000_000_i64, 3 => 0..100_000_000_i64, 1 => -4_000_000_000..4_000_000_000_i64];
     prop_oneof![
         5 => pass.prop_map(Op::Pass),
@@ -129,6 +143,9 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (throttle(), prop::collection::vec((0..KEYS.len(), -100.0..300.0_f64), 1..4)).prop_map(|(t, tokens)| Op::Settle(t, tokens)),
         1 => (throttle(), 0..KEYS.len(), 0..10_000_u64).prop_map(|(t, k, ms)| Op::Pause(t, k, ms)),
         1 => (throttle(), 0..KEYS.len()).prop_map(|(t, k)| Op::Resume(t, k)),
+        3 => (throttle(), 0..KEYS.len(), scope, prop::option::of(0..5_000_u64), 0.0..1.0)
+            .prop_map(|(t, k, scope, ms, jitter)| Op::Refused(t, k, scope, ms, jitter)),
+        3 => (throttle(), prop::collection::vec(ended, 1..4)).prop_map(|(t, ended)| Op::Ended(t, ended)),
         3 => (throttle(), 0..FIELDS.len(), text(), prop::option::weighted(0.2, 0..5_u64), prop::option::weighted(0.3, 0..4_u64), any::<bool>())
             .prop_map(|(throttle, field, text, if_seq, term, absent_only)| Op::Set { throttle, field, text, if_seq, term, absent_only }),
     ]
@@ -184,6 +201,23 @@ async fn seen(world: &World, op: &Op, last: &mut Option<(usize, Vec<(Lane, Grant
         Op::Pause(t, k, ms) => {
             let delay = std::time::Duration::from_millis(*ms);
             format!("{:?}", world.store.pause_key(&name(THROTTLES[*t]), KEYS[*k], delay, "why | not").await)
+        }
+        Op::Refused(t, k, scope, ms, jitter) => {
+            let delay = ms.map(std::time::Duration::from_millis);
+            let refused = Refused { key: KEYS[*k], scope: *scope, delay, jitter: *jitter, why: "429 | slow\ndown" };
+            format!("{:?}", world.store.refused(&name(THROTTLES[*t]), &refused).await)
+        }
+        Op::Ended(t, ended) => {
+            let quota = |(remaining, ms): (f64, u64)| Quota { remaining, reset: std::time::Duration::from_millis(ms) };
+            let one = |(key, succeeded, tokens, failed, told): &(usize, u32, f64, u32, Option<(f64, u64)>)| Ended {
+                key: KEYS[*key],
+                succeeded: *succeeded,
+                tokens: *tokens,
+                failed: *failed,
+                quota: told.map(quota),
+            };
+            let ended: Vec<Ended<'_>> = ended.iter().map(one).collect();
+            format!("{:?}", world.store.ended(&name(THROTTLES[*t]), &ended).await)
         }
         Op::Resume(t, k) => format!("{:?}", world.store.resume_key(&name(THROTTLES[*t]), KEYS[*k]).await),
         Op::Set { throttle, field, text, if_seq, term, absent_only } => {

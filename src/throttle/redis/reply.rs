@@ -88,16 +88,20 @@ pub(super) fn acquired(values: Vec<Value>, levels: &[(Name, String)], lanes: &[L
     let seq = number("seq", &parts.text()).unwrap_or_default() as u64;
     let on_store_loss = OnStoreLoss::of(&parts.text()).unwrap_or_default();
     let weight = number("weight", &parts.text()).unwrap_or(1.0);
-    let extra = Extra::read(&parts.text());
+    let letters = parts.text();
+    let (extra, all_watched) = (Extra::read(&letters), letters.contains('w'));
     let window_s = knob("window", &parts.text())?;
     let key_rps = knob("key_rps", &parts.text())?;
     let key_rate = Rate { rps: key_rps, depth_us: knob("key_burst", &parts.text())? * window_s * 1e6 };
     let texts = parts.text();
-    let rates = texts.split(is_blank).filter(|text| !text.is_empty()).map(|text| knob("rps", text));
+    let texts: Vec<&str> = texts.split(is_blank).filter(|text| !text.is_empty()).collect();
+    let rates = texts.iter().map(|text| knob("rps", text.trim_end_matches('b')));
     let rates: Vec<f64> = rates.collect::<RedisResult<_>>()?;
+    // A level that borrows is given nothing back: the unit may have been paid for above it.
+    let charged = texts.iter().zip(&rates).map(|(text, rps)| if text.ends_with('b') { -1.0 } else { *rps }).collect();
     let limits = parts.text();
     let (concurrency, key_concurrency) = limits.split_once(' ').unwrap_or(("-1", "-1"));
-    let mut charges = Charges { rates: &rates, key_rps, last: None };
+    let mut charges = Charges { rates: charged, key_rps, last: None };
     let mut unknown = false;
     let mut grants = Vec::with_capacity(lanes.len());
     let mut rest = lanes.iter();
@@ -106,9 +110,11 @@ pub(super) fn acquired(values: Vec<Value>, levels: &[(Name, String)], lanes: &[L
         let limit = limit(&parts.text(), &parts.text(), levels);
         unknown |= matches!(limit, Some(Limit::Unknown { .. }));
         let wait = Duration::from_micros(wait.max(0) as u64);
-        for lane in rest.by_ref().take(usize::try_from(count).unwrap_or(0)) {
-            let charge_us = if granted > 0 { charges.of(lane) } else { Arc::default() };
-            grants.push(Grant { granted: granted as u32, wait, limit: limit.clone(), charge_us });
+        let learned = count < 0;
+        for lane in rest.by_ref().take(usize::try_from(count.abs()).unwrap_or(0)) {
+            let charge_us = if granted > 0 { charges.of(lane, learned) } else { Arc::default() };
+            let watched = learned || all_watched;
+            grants.push(Grant { granted: granted as u32, wait, limit: limit.clone(), charge_us, watched });
         }
     }
     if grants.len() != lanes.len() {
@@ -146,22 +152,31 @@ fn limit(word: &str, detail: &str, levels: &[(Name, String)]) -> Option<Limit> {
         "unknown" => level().map(|name| Limit::Unknown { name }),
         "paused" => {
             let (until, why) = detail.split_once('|').unwrap_or((detail, ""));
-            Some(Limit::Paused { until_ms: until.parse().unwrap_or_default(), why: why.to_owned() })
+            Some(Limit::Paused { until_ms: until.parse().unwrap_or_default(), why: why.to_owned(), name: None })
         }
+        "level_paused" => {
+            let (place, why) = detail.split_once('|').unwrap_or((detail, ""));
+            let (at, until) = place.split_once(' ')?;
+            let name = levels.get(at.parse::<usize>().ok()?.checked_sub(1)?).map(|level| level.0.clone());
+            Some(Limit::Paused { until_ms: until.parse().unwrap_or_default(), why: why.to_owned(), name })
+        }
+        "learned" => Some(Limit::Learned),
+        "probing" => level().map(|name| Limit::Probing { name, key: false }),
+        "key_probing" => leaf().map(|name| Limit::Probing { name, key: true }),
         _ => None,
     }
 }
 
 /// What lanes were charged: lanes that cost the same share one list.
-struct Charges<'a> {
-    rates: &'a [f64],
+struct Charges {
+    rates: Vec<f64>,
     key_rps: f64,
     last: Option<(f64, bool, Arc<[f64]>)>,
 }
 
-impl Charges<'_> {
-    fn of(&mut self, lane: &LaneAsk) -> Arc<[f64]> {
-        let (cost, keyed) = (sane_cost(lane.cost), !lane.key.is_empty());
+impl Charges {
+    fn of(&mut self, lane: &LaneAsk, learned: bool) -> Arc<[f64]> {
+        let (cost, keyed) = (sane_cost(lane.cost), !lane.key.is_empty() && !learned);
         match &self.last {
             Some((c, k, charge_us)) if *c == cost && *k == keyed => charge_us.clone(),
             _ => {

@@ -16,7 +16,7 @@ const MAX_SHAPES: usize = 10_000;
 pub(super) struct Extra {
     /// Their buckets, where keys have a rate.
     pub(super) buckets: bool,
-    /// Their pauses, where any key of the throttle is paused.
+    /// Their pauses and what was learned of them, where any key of the throttle is paused or was refused.
     pub(super) pauses: bool,
     /// Who holds jobs of them, where keys have a limit of concurrency.
     pub(super) holds: bool,
@@ -29,7 +29,12 @@ impl Extra {
 
     /// The letters, and for each the part of the key's name that it stands for.
     pub(super) fn parts(self) -> impl Iterator<Item = (&'static str, &'static str)> {
-        let parts = [(self.buckets, "b", "lane:"), (self.pauses, "p", "pause:"), (self.holds, "k", "holds:")];
+        let parts = [
+            (self.buckets, "b", "lane:"),
+            (self.pauses, "p", "pause:"),
+            (self.pauses, "l", "learned:"),
+            (self.holds, "k", "holds:"),
+        ];
         parts.into_iter().filter(|(is_needed, _, _)| *is_needed).map(|(_, letter, part)| (letter, part))
     }
 

@@ -20,7 +20,9 @@ use crate::throttle::memory::Clock;
 use crate::throttle::rules::min_above_max;
 use crate::throttle::store::{MAX_PAUSE_MS, no_hash};
 use crate::throttle::tree::MAX_LEVELS;
-use crate::throttle::{Answer, Ask, Change, Error, Holder, Name, Problem, Refund, Status, Store};
+use crate::throttle::{
+    Answer, Ask, Change, Ended, Error, Holder, Name, Paused, Problem, Refund, Refused, Scope, Status, Store,
+};
 
 /// Longest that an ask waits for Redis: work goes on or stops, it never hangs.
 const ASK_BOUND: Duration = Duration::from_millis(50);
@@ -157,11 +159,49 @@ impl RedisStore {
     }
 
     fn pause_call(&self, verb: &str, throttle: &Name, key: &str) -> Call {
-        let mut call = self.law.call(2);
+        let mut call = self.law.call(3);
         call.key(&self.key_of(throttle, "pause:", key));
         call.key(&self.key_of(throttle, "pauses", ""));
+        call.key(&self.key_of(throttle, "learned:", key));
         self.begin(&mut call, verb);
         call
+    }
+
+    async fn refuse(&self, throttle: &Name, refused: &Refused<'_>) -> Result<Paused, Error> {
+        let begin = |mut call: Call, verb| {
+            self.begin(&mut call, verb);
+            match refused.said_us() {
+                Some(said_us) => call.number(said_us),
+                None => call.text(""),
+            }
+            call.number(refused.jitter);
+            call.text(refused.why);
+            call
+        };
+        let call = if refused.scope == Scope::Key {
+            let mut call = self.law.call(4);
+            call.key(&self.key_of(throttle, "knobs", ""));
+            for part in ["pause:", "learned:"] {
+                call.key(&self.key_of(throttle, part, refused.key));
+            }
+            call.key(&self.key_of(throttle, "pauses", ""));
+            let mut call = begin(call, "refused");
+            call.number(u8::from(!refused.key.is_empty()));
+            call
+        } else {
+            let chain = self.resolve_chain(throttle).await?.chain;
+            let names: Vec<Name> = chain.iter().map(|(name, _)| name.clone()).collect();
+            let level = refused.level(&names).unwrap_or(throttle);
+            let mut call = self.law.call(2);
+            call.key(&self.key_of(level, "knobs", ""));
+            call.key(&self.key_of(level, "bucket", ""));
+            begin(call, "refused_all")
+        };
+        let mut parts = Parts::new(self.invoke(call, self.operator_bound).await?);
+        parts.text();
+        let mut number = || parts.whole().map_err(|error| Error::Lost(error.to_string()));
+        let (until_ms, alone, delay_us) = (number()?, number()? == 1, number()?);
+        Ok(Paused { until_ms, alone: alone.then(|| Duration::from_micros(delay_us.max(0) as u64)) })
     }
 
     /// The number that a verb answers after its `ok`.
@@ -381,6 +421,14 @@ impl Store for RedisStore {
 
     fn resume_key<'a>(&'a self, throttle: &'a Name, key: &'a str) -> BoxFuture<'a, Result<bool, Error>> {
         async move { Ok(self.second(self.pause_call("resume", throttle, key)).await? == 1) }.boxed()
+    }
+
+    fn refused<'a>(&'a self, throttle: &'a Name, refused: &'a Refused<'a>) -> BoxFuture<'a, Result<Paused, Error>> {
+        self.refuse(throttle, refused).boxed()
+    }
+
+    fn ended<'a>(&'a self, throttle: &'a Name, ended: &'a [Ended<'a>]) -> BoxFuture<'a, Result<(), Error>> {
+        self.tell_ended(throttle, ended).boxed()
     }
 
     fn status<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<Option<Status>, Error>> {

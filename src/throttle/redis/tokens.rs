@@ -8,7 +8,7 @@ use super::shape::{Extra, Shape};
 use super::store::{RedisStore, locked};
 use crate::throttle::serve::sane_cost;
 use crate::throttle::tree;
-use crate::throttle::{Answer, Ask, Error, Grant, Holder, LaneAsk, MAX_LANES_PER_ASK, Name, Refund};
+use crate::throttle::{Answer, Ask, Ended, Error, Grant, Holder, LaneAsk, MAX_LANES_PER_ASK, Name, Refund};
 
 /// People who turn knobs while we ask may win some times in a row, not for ever.
 const TRIES: usize = 4;
@@ -112,7 +112,7 @@ impl RedisStore {
         call
     }
 
-    async fn resolve_chain(&self, leaf: &Name) -> Result<Shape, Error> {
+    pub(super) async fn resolve_chain(&self, leaf: &Name) -> Result<Shape, Error> {
         let parents = self.read_parents(leaf, self.ask_bound).await?;
         let chain = tree::chain(leaf, |name| parents.get(name).cloned().flatten().unwrap_or_default());
         let mut shapes = locked(&self.shapes);
@@ -129,8 +129,7 @@ impl RedisStore {
         throttle: &Name,
         verb: &str,
         part: &str,
-        keys: &[&str],
-        key_part: &str,
+        keys: &[(&str, &str)],
         add: impl Fn(&mut Call, &Shape),
     ) -> Result<(Shape, Vec<Value>), Error> {
         let mut shape = locked(&self.shapes).of(throttle);
@@ -140,7 +139,7 @@ impl RedisStore {
                 call.key(&self.key_of(name, "knobs", ""));
                 call.key(&self.key_of(name, part, ""));
             }
-            for key in keys {
+            for (key_part, key) in keys {
                 call.key(&self.key_of(throttle, key_part, key));
             }
             self.begin(&mut call, verb);
@@ -165,14 +164,14 @@ impl RedisStore {
         let mut rest = lanes.as_slice();
         loop {
             let (part, after) = rest.split_at(rest.len().min(MAX_LANES_PER_ASK));
-            let keys: Vec<&str> = part.iter().map(|(key, _)| *key).collect();
+            let keys: Vec<(&str, &str)> = part.iter().map(|(key, _)| ("holds:", *key)).collect();
             let add = |call: &mut Call, _: &Shape| {
                 call.number(format_args!("{}/{throttle}", holder.id));
                 call.number(holder.ttl_ms());
                 call.number(holder.held);
                 part.iter().for_each(|(_, held)| call.number(held));
             };
-            self.call_chain(throttle, "hold", "holds", &keys, "holds:", add).await?;
+            self.call_chain(throttle, "hold", "holds", &keys, add).await?;
             if after.is_empty() {
                 return Ok(());
             }
@@ -185,7 +184,8 @@ impl RedisStore {
         let refunds: Vec<Refund<'_>> = refunds.iter().copied().filter(|one| !one.grant.charge_us.is_empty()).collect();
         for part in refunds.chunks(MAX_LANES_PER_ASK) {
             let key_charge = |one: &Refund<'_>| one.grant.charge_us.last().copied().unwrap_or(0.0);
-            let keys: Vec<&str> = part.iter().filter(|one| key_charge(one) > 0.0).map(|one| one.key).collect();
+            let keys: Vec<(&str, &str)> =
+                part.iter().filter(|one| key_charge(one) > 0.0).map(|one| ("lane:", one.key)).collect();
             let alike =
                 |a: &Refund<'_>, b: &Refund<'_>| a.units == b.units && a.cost == b.cost && a.grant.charge_us == b.grant.charge_us;
             let add = |call: &mut Call, shape: &Shape| {
@@ -201,26 +201,51 @@ impl RedisStore {
                     levels.iter().filter(|_| is_whole).for_each(|charge_us| call.number(charge_us));
                 }
             };
-            self.call_chain(throttle, "refund", "bucket", &keys, "lane:", add).await?;
+            self.call_chain(throttle, "refund", "bucket", &keys, add).await?;
         }
         Ok(())
     }
 
     pub(super) async fn settle_keys(&self, throttle: &Name, tokens: &[(&str, f64)]) -> Result<(), Error> {
         for part in tokens.chunks(MAX_LANES_PER_ASK) {
-            let keys: Vec<&str> = part.iter().map(|(key, _)| *key).filter(|key| !key.is_empty()).collect();
+            let keys: Vec<(&str, &str)> =
+                part.iter().filter(|(key, _)| !key.is_empty()).map(|(key, _)| ("lane:", *key)).collect();
             let add = |call: &mut Call, _: &Shape| {
                 for (key, tokens) in part {
                     call.number(tokens);
                     call.number(u8::from(!key.is_empty()));
                 }
             };
-            let (shape, values) = self.call_chain(throttle, "settle", "bucket", &keys, "lane:", add).await?;
+            let (shape, values) = self.call_chain(throttle, "settle", "bucket", &keys, add).await?;
             let mut parts = Parts::new(values);
             if parts.text() == "unknown" {
                 let level = parts.whole().ok().and_then(|at| shape.chain.get(usize::try_from(at).ok()?.checked_sub(1)?));
                 return Err(Error::Unknown(level.map_or(throttle, |level| &level.0).clone()));
             }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn tell_ended(&self, throttle: &Name, ended: &[Ended<'_>]) -> Result<(), Error> {
+        for part in ended.chunks(MAX_LANES_PER_ASK) {
+            let keys: Vec<(&str, &str)> =
+                [("pauses", "")].into_iter().chain(part.iter().map(|one| ("learned:", one.key))).collect();
+            let add = |call: &mut Call, _: &Shape| {
+                for one in part {
+                    call.number(one.succeeded);
+                    call.number(one.tokens);
+                    call.number(one.failed);
+                    match one.quota {
+                        Some(quota) => {
+                            call.number(quota.remaining.max(0.0));
+                            call.number(quota.reset_us());
+                        }
+                        None => ["", ""].iter().for_each(|nothing| call.text(nothing)),
+                    }
+                    call.number(u8::from(!one.key.is_empty()));
+                }
+            };
+            self.call_chain(throttle, "ended", "bucket", &keys, add).await?;
         }
         Ok(())
     }

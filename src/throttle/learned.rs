@@ -1,0 +1,257 @@
+//! What is learned of a quota that somebody else sets, from refusals (429) and from what is said to be left of it.
+//!
+//! A key that was refused is paused, then one job goes first as a probe, then twice as many at a time for as long as they
+//! succeed, and its rate follows a curve that is known from CUBIC (RFC 9438, section 4.2), with the rate at which jobs really
+//! succeeded, pauses included, in the place of the congestion window:
+//!
+//! ```text
+//!   settle  w    = succeeded / (end of this pause - end of the last one)      tokens/s
+//!   period  K    = max(10 s, 20 tokens' time at w)
+//!   rate    r(t) = w * (1 + 0.3 ((t - K) / K)^3)                              t seconds after the pause
+//!   and never more than twice what succeeds, or succeeded when it was last refused
+//! ```
+//!
+//! It begins at 0.7 w, is at w after K, and only then feels its way beyond. Somebody else's use of the same quota thus costs
+//! one pause in some ten seconds. The same law stands in `throttle.lua`, operation by operation.
+
+use super::bucket::slower;
+
+/// The share of the rate that a refusal takes away.
+const CUT: f64 = 0.3;
+
+/// The shortest time in which the rate comes back to where it was refused, in seconds,
+const PERIOD_S: f64 = 10.0;
+
+/// and the fewest tokens' time.
+const PERIOD_TOKENS: f64 = 20.0;
+
+/// So many jobs that may be under way at once are no sign of care any more: from here on the rate alone decides.
+const OPEN_CREDIT: f64 = 16.0;
+
+/// When nothing was heard of a probe for so long, in microseconds, its worker is taken to be dead and another job goes.
+const PATIENCE_US: f64 = 30e6;
+
+/// The pause after a refusal that does not say how long, in microseconds; it doubles with each further one in a row,
+const FIRST_PAUSE_US: f64 = 1e6;
+
+/// as often as this.
+const MAX_DOUBLINGS: f64 = 8.0;
+
+/// How much jitter may add to a pause: coming back early earns the next refusal, so it only goes upwards.
+const JITTER: f64 = 0.1;
+
+/// How long what was learned is kept after the last refusal, at least, in microseconds, and in periods.
+const KEEP_US: f64 = 600e6;
+const KEEP_PERIODS: f64 = 6.0;
+
+/// How many jobs may go while it is not known whether they are welcome.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Probe {
+    /// Jobs that may be begun before one is answered; below 0 there is no such limit.
+    pub credit: f64,
+    /// When it last changed, unix microseconds.
+    pub at: f64,
+}
+
+impl Probe {
+    /// No limit.
+    pub const OPEN: Self = Self { credit: -1.0, at: 0.0 };
+
+    /// One job may go, from `at` on.
+    pub fn begin(at: f64) -> Self {
+        Self { credit: 1.0, at }
+    }
+
+    /// Jobs that may go now; `None` for no limit.
+    pub fn left(&self, now: f64) -> Option<f64> {
+        match self.credit {
+            none if none < 0.0 => None,
+            spent if spent < 1.0 && (now - self.at).abs() >= PATIENCE_US => Some(1.0),
+            credit => Some(credit),
+        }
+    }
+
+    /// So many go.
+    pub fn take(&mut self, units: f64, now: f64) {
+        if let Some(left) = self.left(now) {
+            *self = Self { credit: left - units, at: now };
+        }
+    }
+
+    /// So many were answered: each makes room for one more, and one that succeeded for two.
+    pub fn answered(&mut self, succeeded: f64, failed: f64, may_open: bool, now: f64) {
+        if self.credit >= 0.0 {
+            *self = Self { credit: self.credit + 2.0 * succeeded + failed, at: now };
+            if self.credit >= OPEN_CREDIT && may_open {
+                *self = Self::OPEN;
+            }
+        }
+    }
+}
+
+/// How long a refusal pauses, in microseconds: as it said, or by back-off, with `jitter` from 0 to 1.
+pub fn pause_us(said_us: Option<f64>, strikes: f64, jitter: f64) -> f64 {
+    let plain = said_us.unwrap_or_else(|| FIRST_PAUSE_US * 2.0_f64.powi(strikes.min(MAX_DOUBLINGS) as i32));
+    (plain * (1.0 + JITTER * jitter)).floor()
+}
+
+/// What is known of a key that was refused, or whose quota was told.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Learned {
+    /// The rate at which jobs succeeded until they were refused, in tokens per second; 0 while it is unknown.
+    pub settle: f64,
+    /// The end of the last pause, unix microseconds.
+    pub grows_from: f64,
+    /// Since when successes are counted, unix microseconds.
+    pub since: f64,
+    /// Tokens of jobs that succeeded since then.
+    pub done: f64,
+    /// How many may go at once.
+    pub probe: Probe,
+    /// Pauses in a row without a success between.
+    pub strikes: f64,
+    /// Refusals in all.
+    pub refused: f64,
+    /// The rate at which what is left of the quota lasts, in tokens per second,
+    pub share: f64,
+    /// until then, unix microseconds.
+    pub share_to: f64,
+}
+
+impl Learned {
+    /// Nothing is known at `now`.
+    pub fn new(now: f64) -> Self {
+        Self {
+            settle: 0.0,
+            grows_from: 0.0,
+            since: now,
+            done: 0.0,
+            probe: Probe::OPEN,
+            strikes: 0.0,
+            refused: 0.0,
+            share: 0.0,
+            share_to: 0.0,
+        }
+    }
+
+    /// The key was refused at `now` and is paused until `until`. `configured` is its own rate, not above 0 for none; only
+    /// one that `learns` gets another.
+    pub fn refuse(&mut self, now: f64, until: f64, configured: f64, learns: bool) {
+        self.refused += 1.0;
+        // Whoever was under way when the others were refused says nothing new.
+        if self.grows_from <= now {
+            if learns {
+                self.settle = match () {
+                    () if self.done > 0.0 && until > self.since => self.done * 1e6 / (until - self.since),
+                    () if self.settle > 0.0 => self.settle * (1.0 - CUT),
+                    () => configured.max(0.0),
+                };
+                if self.settle > 0.0 {
+                    self.settle = self.settle.max(1e-6);
+                }
+            }
+            self.strikes += 1.0;
+            self.done = 0.0;
+        }
+        self.grows_from = self.grows_from.max(until);
+        self.since = self.grows_from;
+        self.probe = Probe::begin(self.grows_from);
+    }
+
+    /// Jobs were answered at `now`: so many succeeded, with so many tokens, and so many failed in another way.
+    pub fn answered(&mut self, succeeded: f64, tokens: f64, failed: f64, learns: bool, now: f64) {
+        if now < self.grows_from {
+            return;
+        }
+        if succeeded > 0.0 {
+            self.strikes = 0.0;
+            self.done += tokens;
+            let span = now - self.since;
+            if span > 2e6 * self.period_s() {
+                self.done /= 2.0;
+                self.since = now - span / 2.0;
+            }
+        }
+        self.probe.answered(succeeded, failed, self.settle > 0.0 || !learns, now);
+    }
+
+    /// The other side said that `remaining` tokens are left for the next `reset_us` microseconds.
+    pub fn told(&mut self, remaining: f64, reset_us: f64, now: f64) {
+        self.share = remaining * 1e6 / reset_us;
+        self.share_to = now + reset_us;
+    }
+
+    /// The rate that holds now, in tokens per second; below 0 for none.
+    pub fn rate(&self, now: f64) -> f64 {
+        let mut rate = -1.0;
+        if self.settle > 0.0 {
+            let period = self.period_s();
+            let x = (((now - self.grows_from) / 1e6).max(0.0) - period) / period;
+            let grown = self.settle * (1.0 + CUT * x * x * x);
+            let succeeds = if now - self.since >= 1e6 { self.done * 1e6 / (now - self.since) } else { 0.0 };
+            rate = grown.min(2.0 * self.settle.max(succeeds));
+        }
+        if self.share_to > now { slower(rate, self.share) } else { rate }
+    }
+
+    /// True once nothing of it matters any more, beside the rate of the key itself.
+    pub fn is_over(&self, configured: f64, now: f64) -> bool {
+        let free = self.settle <= 0.0 || (configured > 0.0 && self.rate(now) >= configured);
+        self.probe.credit < 0.0 && self.share_to <= now && free
+    }
+
+    /// How long it is kept from `now` on, in milliseconds.
+    pub fn keep_ms(&self, now: f64) -> f64 {
+        let told = (self.share_to - now).max(0.0);
+        let refused = (self.grows_from - now).max(0.0) + KEEP_US.max(KEEP_PERIODS * 1e6 * self.period_s());
+        let kept = if self.settle > 0.0 || self.probe.credit >= 0.0 { told.max(refused) } else { told };
+        (kept / 1000.0).ceil().clamp(1.0, 1e12)
+    }
+
+    fn period_s(&self) -> f64 {
+        if self.settle > 0.0 { PERIOD_S.max(PERIOD_TOKENS / self.settle) } else { PERIOD_S }
+    }
+}
+
+/// A refusal that concerned a whole throttle.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Refusal {
+    /// The end of its pause, unix microseconds.
+    pub until: f64,
+    /// How many may go at once after it.
+    pub probe: Probe,
+    /// Refusals in a row without a success between.
+    pub strikes: f64,
+    /// What was answered.
+    pub why: String,
+}
+
+impl Refusal {
+    /// Refused at `now` until `until`, after `before`.
+    pub fn again(before: Option<&Self>, now: f64, until: f64, why: &str) -> Self {
+        let begun = |until: f64, strikes: f64| Self { until, probe: Probe::begin(until), strikes, why: why.to_owned() };
+        match before {
+            // Whoever was under way when the others were refused says nothing new.
+            Some(known) if known.until > now && known.until >= until => known.clone(),
+            Some(known) if known.until > now => begun(until, known.strikes),
+            Some(known) => begun(until, known.strikes + 1.0),
+            None => begun(until, 1.0),
+        }
+    }
+
+    /// Jobs were answered at `now`; true if nothing of it matters any more.
+    pub fn answered(&mut self, succeeded: f64, failed: f64, now: f64) -> bool {
+        if now < self.until {
+            return false;
+        }
+        if succeeded > 0.0 {
+            self.strikes = 0.0;
+        }
+        self.probe.answered(succeeded, failed, true, now);
+        self.probe.credit < 0.0
+    }
+}
+
+#[cfg(test)]
+#[path = "learned_tests.rs"]
+mod tests;

@@ -1,0 +1,147 @@
+use super::*;
+
+const S: f64 = 1e6;
+
+/// A key that was refused first at 10 s and succeeded at `rate` until it was refused again at 20 s for a second.
+fn refused_at(rate: f64) -> Learned {
+    let mut learned = Learned::new(0.0);
+    learned.refuse(10.0 * S, 10.0 * S, 1000.0, true);
+    learned.answered(rate * 11.0, rate * 11.0, 0.0, true, 19.0 * S);
+    learned.refuse(20.0 * S, 21.0 * S, 1000.0, true);
+    learned
+}
+
+#[test]
+fn the_rate_begins_at_seven_tenths_settles_where_it_was_and_then_feels_its_way_beyond() {
+    let learned = refused_at(500.0);
+    let at = |s: f64| learned.rate((21.0 + s) * S).round();
+
+    assert_eq!([at(0.0), at(5.0), at(10.0), at(15.0)], [350.0, 481.0, 500.0, 519.0]);
+    assert_eq!(at(1000.0), 1000.0, "never past twice what succeeded");
+}
+
+#[test]
+fn a_slow_key_gets_time_for_twenty_tokens() {
+    let learned = refused_at(0.1);
+
+    assert!((learned.rate((21.0 + 200.0) * S) - 0.1).abs() < 1e-9);
+}
+
+#[test]
+fn more_is_allowed_as_more_succeeds() {
+    let mut learned = refused_at(10.0);
+    let later = (21.0 + 60.0) * S;
+    assert!((learned.rate(later) - 20.0).abs() < 1e-9);
+
+    learned.answered(900.0, 900.0, 0.0, true, later);
+
+    assert!(learned.rate(later) > 29.0, "{}", learned.rate(later));
+}
+
+#[test]
+fn stragglers_of_one_refusal_cut_once() {
+    let (mut learned, before) = (refused_at(500.0), refused_at(500.0));
+
+    for ms in 0..30 {
+        learned.refuse(20.0 * S + f64::from(ms) * 1000.0, 21.0 * S, 1000.0, true);
+    }
+
+    assert_eq!(learned.rate(22.0 * S), before.rate(22.0 * S));
+    assert_eq!((learned.refused, learned.strikes), (before.refused + 30.0, before.strikes));
+}
+
+#[test]
+fn without_a_success_each_refusal_cuts_again_and_doubles_the_pause() {
+    let mut learned = refused_at(500.0);
+
+    learned.refuse(30.0 * S, 31.0 * S, 1000.0, true);
+
+    assert_eq!(learned.settle, 350.0);
+    assert_eq!(pause_us(None, learned.strikes, 0.0), 4.0 * S);
+    assert_eq!(pause_us(None, 1e9, 0.0), 256.0 * S);
+    assert_eq!(pause_us(Some(7.0 * S), 3.0, 1.0), 7.7 * S, "what is said counts, and jitter goes upwards");
+}
+
+#[test]
+fn the_first_refusal_of_a_key_takes_its_own_rate_for_what_succeeded() {
+    let (mut learned, mut unknown) = (Learned::new(0.0), Learned::new(0.0));
+    learned.refuse(S, 2.0 * S, 40.0, true);
+    unknown.refuse(S, 2.0 * S, -1.0, true);
+
+    assert_eq!(learned.rate(2.0 * S), 28.0);
+    assert!(unknown.rate(2.0 * S) < 0.0);
+}
+
+#[test]
+fn one_probe_goes_first_and_success_doubles_what_may_be_under_way() {
+    let mut probe = Probe::begin(0.0);
+    assert_eq!(probe.left(1.0), Some(1.0));
+    probe.take(1.0, 1.0);
+    assert_eq!(probe.left(2.0), Some(0.0));
+    probe.answered(1.0, 0.0, true, 3.0);
+    assert_eq!(probe.left(3.0), Some(2.0));
+    probe.take(2.0, 4.0);
+    probe.answered(1.0, 1.0, true, 5.0);
+    assert_eq!(probe.left(5.0), Some(3.0), "a failure makes room for one, a success for two");
+    probe.answered(7.0, 0.0, true, 6.0);
+    assert_eq!(probe.left(6.0), None);
+}
+
+#[test]
+fn a_probe_that_nobody_answers_for_is_given_up() {
+    let mut probe = Probe::begin(0.0);
+    probe.take(1.0, 0.0);
+
+    assert_eq!(probe.left(PATIENCE_US - 1.0), Some(0.0));
+    assert_eq!(probe.left(PATIENCE_US), Some(1.0));
+    assert_eq!(probe.left(-PATIENCE_US), Some(1.0), "nor for ever after a clock that stepped back");
+}
+
+#[test]
+fn while_the_rate_is_unknown_the_credit_stays() {
+    let mut unknown = Learned::new(0.0);
+    unknown.refuse(S, 2.0 * S, -1.0, true);
+    unknown.answered(40.0, 40.0, 0.0, true, 3.0 * S);
+    assert_eq!(unknown.probe.left(3.0 * S), Some(81.0));
+
+    unknown.refuse(4.0 * S, 5.0 * S, -1.0, true);
+    unknown.answered(40.0, 40.0, 0.0, true, 6.0 * S);
+
+    assert!((unknown.settle - 40.0 / 3.0).abs() < 1e-9);
+    assert_eq!(unknown.probe, Probe::OPEN);
+}
+
+#[test]
+fn what_is_left_of_a_quota_is_spread_over_its_rest() {
+    let mut learned = Learned::new(0.0);
+    learned.told(30.0, 2.0 * S, S);
+
+    assert_eq!(learned.rate(2.0 * S), 15.0);
+    assert!(learned.rate(3.0 * S) < 0.0);
+    assert!(!learned.is_over(-1.0, 2.0 * S) && learned.is_over(-1.0, 3.0 * S));
+    assert_eq!(learned.keep_ms(S), 2000.0);
+
+    learned.told(0.0, S, S);
+    assert_eq!(learned.rate(1.5 * S), 0.0);
+}
+
+#[test]
+fn what_was_learned_is_forgotten_when_the_keys_own_rate_is_reached() {
+    let mut learned = refused_at(500.0);
+    learned.answered(20.0, 20.0, 0.0, true, 22.0 * S);
+
+    assert!(!learned.is_over(500.0, 30.0 * S));
+    assert!(learned.is_over(500.0, 31.0 * S));
+    assert!(!learned.is_over(-1.0, 31.0 * S));
+    assert_eq!(learned.keep_ms(21.0 * S), 600_000.0);
+}
+
+#[test]
+fn a_throttles_refusal_ends_with_its_probes() {
+    let mut refusal = Refusal::again(None, 0.0, S, "busy");
+    assert!(!refusal.answered(1.0, 0.0, 0.5 * S), "a straggler's success is no probe's");
+    assert_eq!(Refusal::again(Some(&refusal), 0.5 * S, 0.7 * S, "again"), refusal);
+    refusal.probe.take(1.0, S);
+    assert!(!refusal.answered(1.0, 0.0, S));
+    assert!(refusal.answered(8.0, 0.0, S));
+}
