@@ -81,6 +81,8 @@ struct Ring {
     /// The lanes of which jobs are held.
     holding: BTreeSet<i64>,
     counts: bool,
+    /// It waits for the answers of jobs that went first after a refusal.
+    probes: bool,
     /// Lanes that hold less than was last told.
     released: BTreeSet<i64>,
     told: Option<Instant>,
@@ -97,6 +99,8 @@ pub struct Board {
     begin: f64,
     owned: u64,
     pass: u32,
+    /// Lanes that wait for the answers of jobs that went first after a refusal.
+    probing: BTreeSet<i64>,
     holder: (String, Duration),
 }
 
@@ -110,6 +114,7 @@ impl Board {
             begin: 0.0,
             owned: u64::MAX,
             pass: 0,
+            probing: BTreeSet::new(),
             holder: (holder, ttl),
         }
     }
@@ -249,6 +254,11 @@ impl Board {
             let Some(limit) = &grant.limit else { continue };
             let until = now + wait(grant, limit);
             match limit {
+                Limit::Probing { key: true, .. } => _ = self.probing.insert(*id),
+                Limit::Probing { key: false, .. } => self.rings[asked.ring].probes = true,
+                _ => {}
+            }
+            match limit {
                 Limit::Key
                 | Limit::Learned
                 | Limit::Probing { key: true, .. }
@@ -326,6 +336,23 @@ impl Board {
     /// Takes note that a job of the lane has ended.
     pub fn ended(&mut self, lane_id: i64) {
         self.hold(lane_id, -1);
+    }
+
+    /// Takes note that the throttles have heard answers of the lane: it need not wait for them any more.
+    pub fn heard(&mut self, lane_id: i64) {
+        let Some(lane) = self.lanes.get(&lane_id) else { return };
+        let ring = &mut self.rings[lane.ring];
+        if std::mem::take(&mut ring.probes) {
+            ring.not_before = None;
+        }
+        if self.probing.remove(&lane_id) && matches!(lane.standing, Standing::Waiting(_)) {
+            self.stand(lane_id, Standing::Due);
+        }
+    }
+
+    /// Some lane waits for answers.
+    pub fn probes(&self) -> bool {
+        !self.probing.is_empty() || self.rings.iter().any(|ring| ring.probes)
     }
 
     /// Learns what a job of the lane costs.
@@ -419,6 +446,7 @@ impl Board {
             held: 0,
             holding: BTreeSet::new(),
             counts: false,
+            probes: false,
             released: BTreeSet::new(),
             told: None,
             unheard_until: None,
@@ -548,7 +576,7 @@ impl Choice<'_> {
 
 fn wait(grant: &Grant, limit: &Limit) -> Duration {
     let longest = match limit {
-        Limit::Paused { .. } => MAX_PAUSE_WAIT,
+        Limit::Paused { .. } | Limit::Learned => MAX_PAUSE_WAIT,
         _ => MAX_KNOB_WAIT,
     };
     let shortest = match limit {

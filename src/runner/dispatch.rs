@@ -226,7 +226,7 @@ async fn serve(shared: &Arc<Shared>, desk: &mut Desk, permits: usize) -> bool {
     for (one, answer) in asked.iter().zip(&answers) {
         desk.board.answered(one, answer, now);
     }
-    let granted = granted(desk, asked, answers, now);
+    let granted = granted(shared, desk, asked, answers, now);
     if !granted.is_empty() {
         desk.granted += jobs(&granted);
         desk.claims.spawn(claim(shared.clone(), granted));
@@ -239,7 +239,7 @@ fn lets_serve(answer: &Answer) -> bool {
     answer.at_us > 0 || answer.lanes.iter().any(|lane| lane.granted > 0)
 }
 
-fn granted(desk: &mut Desk, asked: Vec<Asked>, answers: Vec<Answer>, now: Instant) -> Vec<Granted> {
+fn granted(shared: &Shared, desk: &mut Desk, asked: Vec<Asked>, answers: Vec<Answer>, now: Instant) -> Vec<Granted> {
     let all_heads = Duration::from_secs_f64(desk.head_cost_s * desk.board.due() as f64 * HEAD_DUTY);
     let head_every = all_heads.clamp(MIN_HEAD_EVERY, MAX_HEAD_EVERY);
     let mut granted = Vec::new();
@@ -247,6 +247,7 @@ fn granted(desk: &mut Desk, asked: Vec<Asked>, answers: Vec<Answer>, now: Instan
         let throttle = one.ask.throttle;
         for ((lane, wanted), grant) in one.lanes.into_iter().zip(one.ask.lanes).zip(answer.lanes) {
             if grant.granted > 0 {
+                shared.answers.watch(lane, grant.watched);
                 let claim = desk.board.claim(lane, grant.granted, now, head_every);
                 granted.push(Granted { throttle: throttle.clone(), key: wanted.key, grant, cost: wanted.cost, claim });
             }
@@ -355,6 +356,9 @@ async fn settle(shared: &Shared, desk: &mut Desk, done: Result<Claim, JoinError>
 async fn refund(shared: &Shared, unused: Vec<(&Granted, u32)>) {
     let mut by_throttle: HashMap<&Name, Vec<Refund<'_>>> = HashMap::new();
     for (one, units) in unused {
+        if one.grant.watched {
+            shared.answers.unused(one.claim.lane_id, &one.throttle, &one.key, units);
+        }
         let refund = Refund { key: &one.key, grant: &one.grant, units, cost: one.cost };
         by_throttle.entry(&one.throttle).or_default().push(refund);
     }
@@ -391,7 +395,7 @@ async fn rest(shared: &Shared, desk: &mut Desk, cancel: &CancellationToken) -> R
         () = tokio::time::sleep_until(until.into()) => {}
         () = shared.bell.rung() => {}
         Some(done) = desk.claims.join_next() => settle(shared, desk, done).await?,
-        () = shared.running.ended.notified(), if desk.board.counts() => {}
+        () = shared.running.ended.notified(), if desk.board.counts() || desk.board.probes() => {}
     }
     Ok(())
 }

@@ -7,15 +7,16 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt;
 use tokio_util::sync::CancellationToken;
 
+use super::answers::Answer;
 use super::metrics::{Ended, OfKind};
 use super::running::Stop;
 use super::shared::{End, Shared, bounded};
 use crate::jobs::postgres::{Claimed, Ending, Finish};
 use crate::jobs::retry::Policy;
-use crate::jobs::{About, Context, Handler, Issue, Job, Outcome};
-use crate::throttle::{MAX_PAUSE, Name};
+use crate::jobs::{About, Context, Handler, Issue, Job, Outcome, Scope};
+use crate::throttle::{MAX_PAUSE, Name, Refused};
 
-/// Pause after a 429 that does not say how long.
+/// How long a refused job waits that was not told how long, while the throttles cannot be told of it.
 const DEFAULT_PAUSE: Duration = Duration::from_secs(5);
 
 /// How long a handler that was told to stop may go on before it is dropped. Where the lease was lost, the next worker may
@@ -40,10 +41,16 @@ pub(super) async fn execute(shared: Arc<Shared>, claimed: Claimed, cancelled: Ca
         (None, None) => Outcome::Snooze { delay: shared.strangers.wait(job.id, begun) },
     };
     let stop = shared.running.end((about.id, about.fence));
-    let judged = AssertUnwindSafe(judge(&shared, &about, outcome, stop, handler)).catch_unwind().await;
+    let judged = AssertUnwindSafe(judge(&shared, &about, lane_id, outcome, stop, handler)).catch_unwind().await;
     let ending = judged.unwrap_or_else(|_| {
         failed(Policy::default(), &about, None, "the handler panicked when it was asked for its retry policy".to_owned())
     });
+    match ending {
+        // A refusal was told by itself.
+        Ending::Throttled { .. } => {}
+        Ending::Completed => shared.answers.note(lane_id, &about, Answer::Succeeded),
+        _ => shared.answers.note(lane_id, &about, Answer::Failed),
+    }
     let took = begun.elapsed().as_secs_f64();
     match &of_run {
         Some(of_run) => {
@@ -114,7 +121,14 @@ async fn lost_its_last(shared: &Shared, handler: &dyn Handler, job: &Job) -> Opt
     }
 }
 
-async fn judge(shared: &Shared, job: &About, outcome: Outcome, stop: Option<Stop>, handler: Option<&dyn Handler>) -> Ending {
+async fn judge(
+    shared: &Shared,
+    job: &About,
+    lane_id: i64,
+    outcome: Outcome,
+    stop: Option<Stop>,
+    handler: Option<&dyn Handler>,
+) -> Ending {
     match (outcome, stop) {
         (Outcome::Done, _) => Ending::Completed,
         (Outcome::Dead { error }, _) => Ending::Dead { error },
@@ -124,9 +138,11 @@ async fn judge(shared: &Shared, job: &About, outcome: Outcome, stop: Option<Stop
         // must not stay leased to a worker that no longer runs it.
         (Outcome::HandedBack, _) | (_, Some(Stop::Draining | Stop::Fenced)) => Ending::HandedBack,
         (Outcome::Snooze { delay }, _) => Ending::Snoozed { delay, why: stranger(job, handler.is_some()) },
-        (Outcome::Throttled { delay, error, .. }, _) => {
-            pause(shared, job, delay.unwrap_or(DEFAULT_PAUSE), &error).await;
-            Ending::Throttled { error }
+        (Outcome::Throttled { scope, delay, error }, _) => {
+            // From now on it counts how the others of the lane end.
+            shared.answers.watch(lane_id, true);
+            let alone = refused(shared, job, scope, delay, &error).await;
+            Ending::Throttled { alone, error }
         }
         (Outcome::Retry { after, error }, _) => failed(handler.map(Handler::retry).unwrap_or_default(), job, after, error),
     }
@@ -146,19 +162,22 @@ fn stranger(job: &About, is_known: bool) -> String {
     format!("this worker does not run the kind {}; waiting for one that does", job.kind)
 }
 
-/// Pauses the job's key for everybody. A store that is away only means that the next job will hear the same answer.
-async fn pause(shared: &Shared, job: &About, delay: Duration, why: &str) {
-    let Ok(throttle) = Name::new(job.throttle.clone()) else { return };
-    // Jitter goes upwards only: coming back early earns the next refusal.
-    let delay = delay.min(MAX_PAUSE).mul_f64(1.0 + rand::random::<f64>() * 0.1);
+/// Pauses whom the refusal concerns, for everybody; or answers how long this job alone is to wait, where its throttle wants it so.
+/// A store that is away only means that the next job will hear the same answer.
+async fn refused(shared: &Shared, job: &About, scope: Scope, delay: Option<Duration>, why: &str) -> Option<Duration> {
+    let throttle = Name::new(job.throttle.clone()).ok()?;
+    let delay = delay.map(|delay| delay.min(MAX_PAUSE));
+    let refused = Refused { key: &job.key, scope, delay, jitter: rand::random(), why };
     for pause in [Duration::from_millis(20), Duration::from_millis(200), Duration::ZERO] {
-        match shared.throttles.pause_key(&throttle, &job.key, delay, why).await {
-            Ok(_) => return,
+        match shared.throttles.refused(&throttle, &refused).await {
+            Ok(paused) => return paused.alone,
             // A store that is slow for a moment must not cost another refusal.
             Err(_) if pause > Duration::ZERO => tokio::time::sleep(pause).await,
-            Err(error) => tracing::warn!(throttle.name = %throttle, %error, "the key could not be paused"),
+            Err(error) => tracing::warn!(throttle.name = %throttle, %error, "who was refused could not be paused"),
         }
     }
+    // Nobody else knows of it, so at least this job does not come back at once.
+    Some(delay.unwrap_or(DEFAULT_PAUSE))
 }
 
 fn listed(issues: &[Issue]) -> String {

@@ -107,5 +107,5 @@ async fn write(backlog: &Backlog, batch: &[Finish]) {
 
 /// True if the job is ready again at once.
 fn goes_back(ending: &Ending) -> bool {
-    matches!(ending, Ending::Throttled { .. } | Ending::HandedBack)
+    matches!(ending, Ending::Throttled { alone: None, .. } | Ending::HandedBack)
 }

@@ -2,6 +2,7 @@
 //!
 //! The runner knows lanes, throttles and handlers, but no kind by name: whoever composes the process registers handlers.
 
+mod answers;
 mod bell;
 mod board;
 mod depth;

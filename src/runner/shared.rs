@@ -8,6 +8,7 @@ use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 
 use super::Metrics;
+use super::answers::Answers;
 use super::bell::Bell;
 use super::doubts::Doubts;
 use super::running::Running;
@@ -87,6 +88,8 @@ pub(super) struct Shared {
     /// Jobs that were claimed and whose end is not written yet.
     pub(super) unwritten: Arc<AtomicUsize>,
     pub(super) bell: Arc<Bell>,
+    /// What other people's servers answered and the throttles do not know yet.
+    pub(super) answers: Answers,
     pub(super) ends: mpsc::Sender<End>,
     pub(super) tasks: TaskTracker,
 }

@@ -20,6 +20,9 @@ pub(super) async fn tell(shared: &Shared, board: &mut Board) {
     for lane in shared.running.take_ended() {
         board.ended(lane);
     }
+    for lane in shared.answers.take_heard() {
+        board.heard(lane);
+    }
     let words = board.tell(Instant::now());
     for word in say(shared, words).await {
         board.unheard(&word, Instant::now());

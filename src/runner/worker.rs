@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::bell::Bell;
+use super::answers::{self, Answers};
 use super::dispatch::Stopping;
 use super::doubts::Doubts;
 use super::running::{Running, Stop};
@@ -68,6 +69,7 @@ impl Worker {
             able_at: Mutex::new(Instant::now()),
             unwritten: Arc::default(),
             bell: Arc::default(),
+            answers: Answers::default(),
             ends,
             tasks: TaskTracker::new(),
         });
@@ -92,6 +94,7 @@ impl Worker {
             vital.spawn("rescue_orphans", asked(), upkeep::rescue_orphans(shared.clone(), asked())),
             vital.spawn("hold_shards", asked(), upkeep::hold_shards(shared.clone(), asked())),
             vital.spawn("maintain", asked(), upkeep::maintain(shared.clone(), asked())),
+            vital.spawn("answers", asked(), answers::tell_answers(shared.clone(), asked())),
             vital.spawn("depth", asked(), depth::keep_depth(shared.queue.clone(), asked())),
             vital.spawn("heartbeat", living.clone(), heartbeat::beat(shared.clone(), living.clone())),
         ];

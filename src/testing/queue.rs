@@ -170,7 +170,7 @@ fn judge(handler: &dyn Handler, job: &Job, outcome: Outcome) -> Ending {
         Outcome::Cancelled => Ending::Cancelled,
         Outcome::HandedBack => Ending::HandedBack,
         Outcome::Snooze { delay } => Ending::Snoozed { delay, why: String::new() },
-        Outcome::Throttled { error, .. } => Ending::Throttled { error },
+        Outcome::Throttled { error, .. } => Ending::Throttled { alone: None, error },
         Outcome::Retry { error, .. } if policy.is_last(job.attempt, job.max_attempts) => Ending::Dead { error },
         // The longest wait, not a random one: tests want the same each time.
         Outcome::Retry { after, error } => Ending::Failed { delay: after.unwrap_or_else(|| policy.longest(job.attempt)), error },

@@ -6,13 +6,13 @@
 //!
 //! ```text
 //!   settle  w    = succeeded / (end of this pause - end of the last one)      tokens/s
-//!   period  K    = max(10 s, 20 tokens' time at w)
+//!   period  K    = max(20 s, 20 tokens' time at w)
 //!   rate    r(t) = w * (1 + 0.3 ((t - K) / K)^3)                              t seconds after the pause
 //!   and never more than twice what succeeds, or succeeded when it was last refused
 //! ```
 //!
 //! It begins at 0.7 w, is at w after K, and only then feels its way beyond. Somebody else's use of the same quota thus costs
-//! one pause in some ten seconds. The same law stands in `throttle.lua`, operation by operation.
+//! one pause in some twenty seconds. The same law stands in `throttle.lua`, operation by operation.
 
 use super::bucket::slower;
 
@@ -20,7 +20,7 @@ use super::bucket::slower;
 const CUT: f64 = 0.3;
 
 /// The shortest time in which the rate comes back to where it was refused, in seconds,
-const PERIOD_S: f64 = 10.0;
+const PERIOD_S: f64 = 20.0;
 
 /// and the fewest tokens' time.
 const PERIOD_TOKENS: f64 = 20.0;

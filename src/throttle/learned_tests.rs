@@ -16,7 +16,7 @@ fn the_rate_begins_at_seven_tenths_settles_where_it_was_and_then_feels_its_way_b
     let learned = refused_at(500.0);
     let at = |s: f64| learned.rate((21.0 + s) * S).round();
 
-    assert_eq!([at(0.0), at(5.0), at(10.0), at(15.0)], [350.0, 481.0, 500.0, 519.0]);
+    assert_eq!([at(0.0), at(10.0), at(20.0), at(30.0)], [350.0, 481.0, 500.0, 519.0]);
     assert_eq!(at(1000.0), 1000.0, "never past twice what succeeded");
 }
 
@@ -130,9 +130,9 @@ fn what_was_learned_is_forgotten_when_the_keys_own_rate_is_reached() {
     let mut learned = refused_at(500.0);
     learned.answered(20.0, 20.0, 0.0, true, 22.0 * S);
 
-    assert!(!learned.is_over(500.0, 30.0 * S));
-    assert!(learned.is_over(500.0, 31.0 * S));
-    assert!(!learned.is_over(-1.0, 31.0 * S));
+    assert!(!learned.is_over(500.0, 40.0 * S));
+    assert!(learned.is_over(500.0, 41.0 * S));
+    assert!(!learned.is_over(-1.0, 41.0 * S));
     assert_eq!(learned.keep_ms(21.0 * S), 600_000.0);
 }
 

@@ -21,7 +21,7 @@ local STOPPED_WAIT, CROWDED_WAIT = 500000, 50000
 local MAX_WAIT = 1e15
 local SLACK = 0.5
 local WEEK, HOUR = 604800, 3600
-local CUT, PERIOD_S, PERIOD_TOKENS, OPEN_CREDIT = 0.3, 10, 20, 16
+local CUT, PERIOD_S, PERIOD_TOKENS, OPEN_CREDIT = 0.3, 20, 20, 16
 local PATIENCE, KEEP, KEEP_PERIODS = 30e6, 600e6, 6
 local FIRST_PAUSE, MAX_DOUBLINGS, JITTER = 1e6, 8, 0.1
 -- With a clock of the tests no key may expire by the real one.

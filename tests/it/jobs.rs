@@ -279,7 +279,7 @@ async fn each_ending_puts_the_job_where_it_belongs() {
     let endings = [
         Ending::Completed,
         Ending::Failed { delay: hour, error: "boom".into() },
-        Ending::Throttled { error: "429".into() },
+        Ending::Throttled { alone: None, error: "429".into() },
         Ending::Snoozed { delay: hour, why: String::new() },
         Ending::Dead { error: "never".into() },
         Ending::Cancelled,

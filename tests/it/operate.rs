@@ -933,7 +933,7 @@ async fn the_attempts_of_a_job_are_listed_newest_first_page_by_page() {
     let worker = worker(&queue).await;
     let id = enqueue(&queue, job("t", "")).await;
     for i in 0..5 {
-        end_all(&queue, worker, Ending::Throttled { error: format!("429 number {i}") }).await;
+        end_all(&queue, worker, Ending::Throttled { alone: None, error: format!("429 number {i}") }).await;
     }
 
     let first = queue.attempts(id, None, 3).await.unwrap();

@@ -20,6 +20,8 @@ pub enum Ending {
     },
     /// Asked to slow down: ready again, no attempt used.
     Throttled {
+        /// How long this job by itself is to wait; `None` where its lane waits.
+        alone: Option<Duration>,
         /// What the other side answered.
         error: String,
     },
@@ -119,14 +121,14 @@ trouble as (
 ),
 again as (
     insert into flyball.ready (lane_id, priority, job_id, attempt, cost, holds_unique)
-    select lane_id, priority, job_id, attempt - 1, cost, holds_unique from ended where outcome in ('throttled', 'handed_back')
+    select lane_id, priority, job_id, attempt - 1, cost, holds_unique from ended where outcome = 'handed_back' or (outcome = 'throttled' and delay_s is null)
     on conflict do nothing
 ),
 later as (
     insert into flyball.scheduled (job_id, run_at, lane_id, priority, attempt, cost, retry, holds_unique)
     select job_id, now() + make_interval(secs => delay_s), lane_id, priority,
-        case outcome when 'snoozed' then attempt - 1 else attempt end, cost, outcome = 'failed', holds_unique
-    from ended where outcome in ('failed', 'snoozed')
+        case outcome when 'failed' then attempt else attempt - 1 end, cost, outcome = 'failed', holds_unique
+    from ended where outcome in ('failed', 'snoozed') or (outcome = 'throttled' and delay_s is not null)
     on conflict do nothing
 ),
 buried as (
@@ -175,7 +177,7 @@ fn columns(ending: &Ending) -> (&'static str, Option<f64>, Option<String>) {
     match ending {
         Ending::Completed => ("completed", None, None),
         Ending::Failed { delay, error } => ("failed", Some(seconds(*delay)), Some(tidy(error))),
-        Ending::Throttled { error } => ("throttled", None, Some(tidy(error))),
+        Ending::Throttled { alone, error } => ("throttled", alone.map(seconds), Some(tidy(error))),
         Ending::Snoozed { delay, why } => ("snoozed", Some(seconds(*delay)), (!why.is_empty()).then(|| tidy(why))),
         Ending::Dead { error } => ("dead", None, Some(tidy(error))),
         Ending::Cancelled => ("cancelled", None, None),

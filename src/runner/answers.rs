@@ -1,0 +1,154 @@
+//! What other people's servers answered: kept until the throttles are told, so that a refused key finds its rate.
+//!
+//! Only lanes of which something was learned, and answers that tell a quota, are noted: there is nothing to do for all others.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use super::shared::Shared;
+use crate::jobs::About;
+use crate::throttle::{Ended, Name, Quota};
+
+/// Lanes that are watched, at most; with more, all are taken to be.
+const MAX_WATCHED: usize = 100_000;
+
+/// How long to wait before a store that is away is told again; what is not heard by then is forgotten.
+const SAY_AGAIN_AFTER: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(200)];
+
+/// How a job ended, for the throttles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// It succeeded.
+    Succeeded,
+    /// It failed, or was given back; it was not refused.
+    Failed,
+}
+
+/// What was noted.
+#[derive(Default)]
+pub(super) struct Answers {
+    noted: Mutex<Noted>,
+    /// Some lane is watched.
+    watching: AtomicBool,
+    wake: Notify,
+}
+
+#[derive(Default)]
+struct Noted {
+    watched: HashSet<i64>,
+    tallies: BTreeMap<Name, BTreeMap<String, Tally>>,
+    /// Lanes whose answers the throttles have heard since the dispatcher last asked.
+    heard: Vec<i64>,
+}
+
+/// The answers of one key.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    lane_id: i64,
+    succeeded: u32,
+    tokens: f64,
+    failed: u32,
+    quota: Option<Quota>,
+}
+
+impl Answers {
+    /// Says whether the ends of a lane's jobs are to be noted.
+    pub(super) fn watch(&self, lane_id: i64, is_watched: bool) {
+        if !is_watched && !self.watching.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut noted = self.lock();
+        if !is_watched {
+            noted.watched.remove(&lane_id);
+        } else if noted.watched.len() < MAX_WATCHED {
+            noted.watched.insert(lane_id);
+        }
+        self.watching.store(!noted.watched.is_empty(), Ordering::Relaxed);
+    }
+
+    /// Takes note of how a job ended.
+    pub(super) fn note(&self, lane_id: i64, job: &About, answer: Answer) {
+        let quota = job.said().quota;
+        if quota.is_none() && !self.watching.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut noted = self.lock();
+        let is_watched = noted.watched.len() >= MAX_WATCHED || noted.watched.contains(&lane_id);
+        if !is_watched && quota.is_none() {
+            return;
+        }
+        let Ok(throttle) = Name::new(job.throttle.clone()) else { return };
+        let tally = noted.tallies.entry(throttle).or_default().entry(job.key.clone()).or_default();
+        tally.lane_id = lane_id;
+        match answer {
+            Answer::Succeeded => {
+                tally.succeeded += 1;
+                tally.tokens += job.cost;
+            }
+            Answer::Failed => tally.failed += 1,
+        }
+        tally.quota = quota.or(tally.quota);
+        drop(noted);
+        self.wake.notify_one();
+    }
+
+    /// Takes note that jobs of a lane that were granted did not begin.
+    pub(super) fn unused(&self, lane_id: i64, throttle: &Name, key: &str, jobs: u32) {
+        let mut noted = self.lock();
+        let tally = noted.tallies.entry(throttle.clone()).or_default().entry(key.to_owned()).or_default();
+        tally.lane_id = lane_id;
+        tally.failed += jobs;
+        drop(noted);
+        self.wake.notify_one();
+    }
+
+    /// Lanes whose answers the throttles have heard since this was last asked: they may be welcome now.
+    pub(super) fn take_heard(&self) -> Vec<i64> {
+        std::mem::take(&mut self.lock().heard)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Noted> {
+        self.noted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Tells the throttles what was noted, as fast as they listen, until cancelled.
+pub(super) async fn tell_answers(shared: Arc<Shared>, cancel: CancellationToken) {
+    while !cancel.is_cancelled() {
+        tokio::select! {
+            () = cancel.cancelled() => {}
+            () = shared.answers.wake.notified() => {}
+        }
+        let tallies = std::mem::take(&mut shared.answers.lock().tallies);
+        for (throttle, tallies) in &tallies {
+            tell(&shared, throttle, tallies).await;
+        }
+    }
+}
+
+async fn tell(shared: &Shared, throttle: &Name, tallies: &BTreeMap<String, Tally>) {
+    let ended: Vec<Ended<'_>> = tallies.iter().map(|(key, tally)| tally.ended(key)).collect();
+    for pause in SAY_AGAIN_AFTER.into_iter().map(Some).chain([None]) {
+        match (shared.throttles.ended(throttle, &ended).await, pause) {
+            (Ok(()), _) => break,
+            (Err(_), Some(pause)) => tokio::time::sleep(pause).await,
+            (Err(error), None) => {
+                tracing::debug!(throttle.name = %throttle, %error, "how jobs ended could not be told to the throttles");
+            }
+        }
+    }
+    shared.answers.lock().heard.extend(tallies.values().map(|tally| tally.lane_id));
+    shared.running.ended.notify_one();
+}
+
+impl Tally {
+    fn ended<'a>(&self, key: &'a str) -> Ended<'a> {
+        let Self { succeeded, tokens, failed, quota, .. } = *self;
+        Ended { key, succeeded, tokens, failed, quota }
+    }
+}
