@@ -143,7 +143,9 @@ pub async fn pauses(app: &App, name: &Name, lanes: &[LaneDepth]) -> Vec<Option<L
         let answer = app.deps.throttles.peek(&Ask { throttle: name.clone(), lanes: asked.collect(), holder: None }).await;
         let mut limits = answer.lanes.into_iter().map(|grant| grant.limit);
         pauses.extend(some.iter().map(|_| match limits.next().flatten() {
-            Some(Limit::Paused { until_ms, why, .. }) => Some(LanePause { until: Timestamp::from_millisecond(until_ms).ok(), why }),
+            Some(Limit::Paused { until_ms, why, .. }) => {
+                Some(LanePause { until: Timestamp::from_millisecond(until_ms).ok(), why })
+            }
             _ => None,
         }));
     }

@@ -84,7 +84,9 @@ pub fn sentence(throttle: &str, key: &str, effective_rps: f64, limit: &Limit) ->
             format!("throttle {name} was refused by a server; a few jobs go first to see whether more are welcome")
         }
         Limit::Probing { key: true, .. } => {
-            format!("key {key:?} of throttle {throttle} was refused by its server; a few jobs go first to see whether more are welcome")
+            format!(
+                "key {key:?} of throttle {throttle} was refused by its server; a few jobs go first to see whether more are welcome"
+            )
         }
         Limit::Paused { why, name: Some(name), .. } => {
             format!("throttle {name} is paused because a server refused it: {}", first_line(why))

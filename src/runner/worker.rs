@@ -9,8 +9,8 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::bell::Bell;
 use super::answers::{self, Answers};
+use super::bell::Bell;
 use super::dispatch::Stopping;
 use super::doubts::Doubts;
 use super::running::{Running, Stop};

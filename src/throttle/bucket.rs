@@ -29,6 +29,9 @@ pub const MAX_WAIT_US: f64 = 1e15;
 /// How early a unit may fit, in microseconds: clocks tick in whole ones, and doubles at this time of the world in quarters.
 const SLACK_US: f64 = 0.5;
 
+/// What a key without a burst may save up, in microseconds: workers come round every few milliseconds.
+const SPACED_US: f64 = 20_000.0;
+
 /// A rate and how much of it may be saved up.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rate {
@@ -47,9 +50,13 @@ impl Rate {
         if self.rps > 0.0 { 1e6 / self.rps } else { 0.0 }
     }
 
-    /// Microseconds of refill that the bucket holds when full.
-    pub fn tau_us(&self) -> f64 {
-        self.depth_us.max(2.0 * self.interval_us())
+    /// Microseconds of refill that the bucket holds when full. A key that saves nothing up is spaced: it has one token, or as
+    /// much as workers need to come round where that is more.
+    pub fn tau_us(&self, start: Start) -> f64 {
+        match start {
+            Start::Full if self.depth_us == 0.0 => self.interval_us().max(SPACED_US),
+            _ => self.depth_us.max(2.0 * self.interval_us()),
+        }
     }
 }
 
@@ -98,7 +105,7 @@ impl Bucket {
     /// clock that stepped back an hour thus costs some seconds and not an hour.
     pub fn open(&self, rate: Rate, start: Start, now: f64, cost: f64) -> Open {
         let interval = 1e6 / rate.rps;
-        let tau = rate.tau_us();
+        let tau = rate.tau_us(start);
         let begin = if start == Start::Full { now - tau } else { now - interval };
         let highest = now + tau + (10.0 * cost + self.debt) * interval;
         let spent_to = if self.stopped { self.spent_to.unwrap_or(now).max(now) } else { self.spent_to.unwrap_or(begin) };

@@ -19,7 +19,7 @@ local now_ms = math.floor(now / 1000)
 
 local STOPPED_WAIT, CROWDED_WAIT = 500000, 50000
 local MAX_WAIT = 1e15
-local SLACK = 0.5
+local SLACK, SPACED = 0.5, 20000
 local WEEK, HOUR = 604800, 3600
 local CUT, PERIOD_S, PERIOD_TOKENS, OPEN_CREDIT = 0.3, 20, 20, 16
 local PATIENCE, KEEP, KEEP_PERIODS = 30e6, 600e6, 6
@@ -101,7 +101,7 @@ end
 -- A bucket opened under a rate above 0, clamped to what can be true.
 local function open(spent_to, debt, rps, depth, full, cost)
   local b = { interval = 1e6 / rps, debt = debt or 0 }
-  b.tau = math.max(depth, 2 * b.interval)
+  if full and depth == 0 then b.tau = math.max(b.interval, SPACED) else b.tau = math.max(depth, 2 * b.interval) end
   local begin = full and now - b.tau or now - b.interval
   local highest = now + b.tau + (10 * cost + b.debt) * b.interval
   b.spent_to = math.max(math.min(spent_to or begin, highest), now - b.tau)

@@ -3,6 +3,7 @@
 mod support;
 
 mod api;
+mod burst;
 mod chaos;
 mod cli;
 mod conservation;

@@ -57,21 +57,42 @@ impl Held {
     }
 }
 
+/// A key, jobs that succeeded, their tokens, jobs that failed, and what was told of a quota, with its milliseconds.
+type End = (usize, u32, f64, u32, Option<(f64, u64)>);
+
 #[derive(Clone, Debug)]
 enum Op {
     Pass(i64),
     Write(usize, usize, String),
     Remove(usize, usize),
-    Ask { throttle: usize, lanes: Vec<Lane>, holder: Option<Held>, peek: bool },
-    Hold { throttle: usize, holder: Held, lanes: Vec<(usize, u32)> },
-    Refund { units: Vec<u32> },
+    Ask {
+        throttle: usize,
+        lanes: Vec<Lane>,
+        holder: Option<Held>,
+        peek: bool,
+    },
+    Hold {
+        throttle: usize,
+        holder: Held,
+        lanes: Vec<(usize, u32)>,
+    },
+    Refund {
+        units: Vec<u32>,
+    },
     Settle(usize, Vec<(usize, f64)>),
     Pause(usize, usize, u64),
     Resume(usize, usize),
     /// A throttle, a key, whom it concerns, milliseconds, and the jitter.
     Refused(usize, usize, Scope, Option<u64>, f64),
-    Ended(usize, Vec<(usize, u32, f64, u32, Option<(f64, u64)>)>),
-    Set { throttle: usize, field: usize, text: String, if_seq: Option<u64>, term: Option<u64>, absent_only: bool },
+    Ended(usize, Vec<End>),
+    Set {
+        throttle: usize,
+        field: usize,
+        text: String,
+        if_seq: Option<u64>,
+        term: Option<u64>,
+        absent_only: bool,
+    },
 }
 
 fn text() -> impl Strategy<Value = String> {
@@ -209,7 +230,7 @@ async fn seen(world: &World, op: &Op, last: &mut Option<(usize, Vec<(Lane, Grant
         }
         Op::Ended(t, ended) => {
             let quota = |(remaining, ms): (f64, u64)| Quota { remaining, reset: std::time::Duration::from_millis(ms) };
-            let one = |(key, succeeded, tokens, failed, told): &(usize, u32, f64, u32, Option<(f64, u64)>)| Ended {
+            let one = |(key, succeeded, tokens, failed, told): &End| Ended {
                 key: KEYS[*key],
                 succeeded: *succeeded,
                 tokens: *tokens,

@@ -20,9 +20,7 @@ use crate::throttle::memory::Clock;
 use crate::throttle::rules::min_above_max;
 use crate::throttle::store::{MAX_PAUSE_MS, no_hash};
 use crate::throttle::tree::MAX_LEVELS;
-use crate::throttle::{
-    Answer, Ask, Change, Ended, Error, Holder, Name, Paused, Problem, Refund, Refused, Scope, Status, Store,
-};
+use crate::throttle::{Answer, Ask, Change, Ended, Error, Holder, Name, Paused, Problem, Refund, Refused, Scope, Status, Store};
 
 /// Longest that an ask waits for Redis: work goes on or stops, it never hangs.
 const ASK_BOUND: Duration = Duration::from_millis(50);

@@ -184,8 +184,7 @@ impl RedisStore {
         let refunds: Vec<Refund<'_>> = refunds.iter().copied().filter(|one| !one.grant.charge_us.is_empty()).collect();
         for part in refunds.chunks(MAX_LANES_PER_ASK) {
             let key_charge = |one: &Refund<'_>| one.grant.charge_us.last().copied().unwrap_or(0.0);
-            let keys: Vec<(&str, &str)> =
-                part.iter().filter(|one| key_charge(one) > 0.0).map(|one| ("lane:", one.key)).collect();
+            let keys: Vec<(&str, &str)> = part.iter().filter(|one| key_charge(one) > 0.0).map(|one| ("lane:", one.key)).collect();
             let alike =
                 |a: &Refund<'_>, b: &Refund<'_>| a.units == b.units && a.cost == b.cost && a.grant.charge_us == b.grant.charge_us;
             let add = |call: &mut Call, shape: &Shape| {
