@@ -132,7 +132,7 @@ proptest! {
     ) {
         let rate = Rate { rps, depth_us: depth_s * 1e6 };
         let mut open = Bucket::default().open(rate, Start::Full, NOW, cost);
-        open.settle(taken * rps * rate.tau_us() / 1e6, NOW);
+        open.settle(taken * rps * rate.tau_us(Start::OneToken) / 1e6, NOW);
         let bucket = open.close();
         let wait = bucket.open(rate, Start::Full, NOW, cost).wait_us(cost, NOW).ceil();
         prop_assume!(wait > 2.0);

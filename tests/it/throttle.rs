@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use flyball::throttle::{
-    Answer, Ask, Change, Error, Grant, Holder, KnobsFile, LaneAsk, Limit, MemoryStore, Name, RedisStore, Refund, Status, Store,
-    seed,
+    Answer, Ask, Change, Ended, Error, Grant, Holder, KnobsFile, LaneAsk, Limit, MemoryStore, Name, Quota, RedisStore, Refund,
+    Refused, Scope, Status, Store, seed,
 };
 
 use crate::throttle_redis::Server;
@@ -164,6 +164,17 @@ laws! {
     a_dear_job_runs_from_a_full_bucket_and_leaves_a_debt,
     refunds_give_back_exactly_what_was_charged,
     settling_charges_the_difference,
+    who_borrows_takes_what_the_parent_has_to_spare_and_no_more,
+    who_does_not_borrow_keeps_to_its_own_rate,
+    siblings_that_keep_to_their_rate_never_wait_for_a_borrower,
+    four_levels_are_charged_in_one_call,
+    a_refusal_pauses_the_key_and_one_job_goes_first,
+    a_refusal_of_the_account_pauses_everything_below_it,
+    a_naive_throttle_lets_the_refused_job_wait_by_itself,
+    a_passive_throttle_does_not_hold_keys_to_their_rate,
+    whoever_takes_the_pause_off_takes_off_the_refusal_too,
+    a_quota_that_is_told_slows_its_key_and_is_forgotten_with_its_window,
+    only_keys_that_were_refused_are_remembered,
     peeking_charges_nothing,
     peeking_at_many_lanes_promises_no_token_twice,
     counters_tell_tokens_used_and_time_limited,
@@ -479,6 +490,198 @@ async fn peeking_at_many_lanes_promises_no_token_twice(world: World) {
 
     assert_eq!(total(&world.store.peek(&request).await), 10);
     assert_eq!(total(&world.store.acquire(&request).await), 10);
+}
+
+/// What `throttle` takes in a minute of asking every 10 ms for whatever there is.
+async fn minute_of(world: &World, throttle: &str) -> f64 {
+    world.drink(throttle, Duration::from_secs(2)).await;
+    world.drink(throttle, Duration::from_secs(60)).await / 60.0
+}
+
+async fn who_borrows_takes_what_the_parent_has_to_spare_and_no_more(world: World) {
+    world.knobs("parent", &[("rps", "100")]);
+    world.knobs("child", &[("rps", "10"), ("parent", "parent"), ("borrow", "true")]);
+
+    let alone = minute_of(&world, "child").await;
+
+    assert!((99.0..=101.0).contains(&alone), "{alone}");
+    world.write("parent", "rps", "-1");
+    assert_eq!(world.granted("child", 5000).await, 5000, "a parent without a limit has any number to spare");
+    world.write("parent", "rps", "0");
+    assert_eq!(world.granted("child", 5).await, 0, "and one that is stopped has none");
+}
+
+async fn who_does_not_borrow_keeps_to_its_own_rate(world: World) {
+    world.knobs("parent", &[("rps", "100")]);
+    world.knobs("child", &[("rps", "10"), ("parent", "parent"), ("borrow", "false")]);
+    world.knobs("plain", &[("rps", "20"), ("parent", "parent")]);
+
+    let (child, plain) = (minute_of(&world, "child").await, minute_of(&world, "plain").await);
+
+    assert!((9.9..=10.1).contains(&child) && (19.9..=20.1).contains(&plain), "{child} and {plain}");
+}
+
+async fn siblings_that_keep_to_their_rate_never_wait_for_a_borrower(world: World) {
+    world.knobs("parent", &[("rps", "100")]);
+    world.knobs("greedy", &[("rps", "10"), ("parent", "parent"), ("borrow", "1")]);
+    world.knobs("steady", &[("rps", "60"), ("parent", "parent")]);
+    let (mut greedy, mut steady) = (0, 0);
+
+    for _ in 0..6_000 {
+        world.pass(Duration::from_millis(10));
+        greedy += world.granted("greedy", 1000).await;
+        steady += world.granted("steady", 1000).await;
+    }
+
+    assert!((3_560..=3_660).contains(&steady), "60 a second for a minute: {steady}");
+    assert!((2_350..=2_500).contains(&greedy), "and what is left of 100: {greedy}");
+}
+
+async fn four_levels_are_charged_in_one_call(world: World) {
+    for (name, parent) in [("a", ""), ("b", "a"), ("c", "b"), ("d", "c")] {
+        world.knobs(name, &[("rps", "40"), ("parent", parent)]);
+    }
+    world.knobs("d", &[("rps", "100"), ("key_rps", "50")]);
+    world.store.acquire(&ask("d", &[("k", 1, 1.0)])).await;
+    world.pass(Duration::from_secs(1));
+
+    let answer = world.store.acquire(&ask("d", &[("k", 100, 1.0)])).await;
+
+    assert_eq!(answer.lanes[0].granted, 40);
+    assert_eq!(answer.lanes[0].limit, Some(Limit::Tier { name: name("a") }));
+    for level in ["a", "b", "c", "d"] {
+        assert_eq!(world.status(level).await.used, 41.0, "{level}");
+    }
+}
+
+fn refusal(key: &str, scope: Scope, delay_s: u64) -> Refused<'_> {
+    Refused { key, scope, delay: Some(Duration::from_secs(delay_s)), jitter: 0.0, why: "answered 429" }
+}
+
+fn success(key: &str, jobs: u32) -> Ended<'_> {
+    Ended { key, succeeded: jobs, tokens: f64::from(jobs), ..Ended::default() }
+}
+
+async fn a_refusal_pauses_the_key_and_one_job_goes_first(world: World) {
+    world.knobs("a", &[("rps", "-1"), ("key_rps", "1000"), ("key_burst", "0")]);
+    let granted = async |key: &str| world.store.acquire(&ask("a", &[(key, 10, 1.0)])).await.lanes.remove(0);
+    granted("k").await;
+
+    let paused = world.store.refused(&name("a"), &refusal("k", Scope::Key, 5)).await.unwrap();
+
+    assert_eq!((paused.until_ms, paused.alone), (START / 1000 + 5000, None));
+    assert!(matches!(granted("k").await.limit, Some(Limit::Paused { name: None, .. })));
+    assert!(granted("other").await.granted > 0, "another key flows");
+    world.pass(Duration::from_secs(5));
+    let probe = granted("k").await;
+    assert_eq!((probe.granted, probe.watched, probe.limit), (1, true, Some(Limit::Probing { name: name("a"), key: true })));
+    world.pass(Duration::from_secs(1));
+    assert_eq!(granted("k").await.granted, 0, "one at a time, until it is known to be welcome");
+    world.store.ended(&name("a"), &[success("k", 1)]).await.unwrap();
+    assert_eq!(granted("k").await.granted, 2);
+    world.store.ended(&name("a"), &[success("k", 2), success("k", 20)]).await.unwrap();
+    let mut open = 0;
+    for _ in 0..1000 {
+        world.pass(Duration::from_millis(1));
+        let grant = granted("k").await;
+        open += grant.granted;
+        world.store.ended(&name("a"), &[success("k", grant.granted)]).await.unwrap();
+    }
+    assert!((700..=760).contains(&open), "seven tenths of the key's own rate, and growing: {open}");
+}
+
+async fn a_refusal_of_the_account_pauses_everything_below_it(world: World) {
+    world.knobs("account", &[("rps", "100")]);
+    world.knobs("one", &[("rps", "-1"), ("parent", "account")]);
+    world.knobs("two", &[("rps", "-1"), ("parent", "account")]);
+    world.take("one", 1).await;
+    world.take("two", 1).await;
+
+    world.store.refused(&name("one"), &refusal("k", Scope::Account, 3)).await.unwrap();
+
+    let limit = world.take("two", 1).await.lanes.remove(0).limit;
+    let until_ms = START / 1000 + 3000;
+    assert_eq!(limit, Some(Limit::Paused { until_ms, why: "answered 429".into(), name: Some(name("account")) }));
+    world.pass(Duration::from_secs(3));
+    assert_eq!(world.granted("two", 9).await, 0, "a pause is no time in which tokens are saved up");
+    world.pass(Duration::from_secs(1));
+    assert_eq!(world.granted("two", 9).await, 1);
+    assert_eq!(world.granted("one", 9).await, 0, "one job of the account goes first, whoever it is");
+    world.store.ended(&name("two"), &[success("", 1)]).await.unwrap();
+    assert_eq!(world.granted("one", 9).await, 2);
+    world.store.ended(&name("one"), &[success("", 8)]).await.unwrap();
+    assert_eq!(world.granted("one", 9).await, 9);
+}
+
+async fn a_naive_throttle_lets_the_refused_job_wait_by_itself(world: World) {
+    world.knobs("a", &[("rps", "-1"), ("on_429", "active-naive")]);
+
+    for scope in [Scope::Key, Scope::Throttle] {
+        let paused = world.store.refused(&name("a"), &refusal("k", scope, 5)).await.unwrap();
+        assert_eq!(paused.alone, Some(Duration::from_secs(5)));
+    }
+    assert_eq!(world.store.acquire(&ask("a", &[("k", 5, 1.0)])).await.lanes[0].granted, 5);
+}
+
+async fn a_passive_throttle_does_not_hold_keys_to_their_rate(world: World) {
+    world.knobs("a", &[("rps", "-1"), ("key_rps", "1"), ("on_429", "passive-informed")]);
+    assert_eq!(world.store.acquire(&ask("a", &[("k", 50, 1.0)])).await.lanes[0].granted, 50);
+
+    world.store.refused(&name("a"), &refusal("k", Scope::Key, 5)).await.unwrap();
+    world.pass(Duration::from_secs(5));
+
+    assert_eq!(world.store.acquire(&ask("a", &[("k", 50, 1.0)])).await.lanes[0].granted, 1);
+    world.store.ended(&name("a"), &[success("k", 8)]).await.unwrap();
+    assert_eq!(world.store.acquire(&ask("a", &[("k", 50, 1.0)])).await.lanes[0].granted, 50, "and learns no rate");
+}
+
+async fn whoever_takes_the_pause_off_takes_off_the_refusal_too(world: World) {
+    world.knobs("a", &[("rps", "-1")]);
+    world.store.refused(&name("a"), &refusal("k", Scope::Throttle, 60)).await.unwrap();
+    world.store.refused(&name("a"), &refusal("k", Scope::Key, 60)).await.unwrap();
+    assert_eq!(world.granted("a", 5).await, 0);
+
+    world.store.set(&name("a"), &change(&[("paused", "0")])).await.unwrap();
+    assert_eq!(world.granted("a", 5).await, 5);
+    assert!(world.store.resume_key(&name("a"), "k").await.unwrap());
+    assert_eq!(world.store.acquire(&ask("a", &[("k", 50, 1.0)])).await.lanes[0].granted, 50);
+}
+
+async fn a_quota_that_is_told_slows_its_key_and_is_forgotten_with_its_window(world: World) {
+    world.knobs("a", &[("rps", "-1")]);
+    let granted = async || world.store.acquire(&ask("a", &[("k", 1000, 1.0)])).await.lanes.remove(0);
+    let quota = Some(Quota { remaining: 20.0, reset: Duration::from_secs(10) });
+    world.store.ended(&name("a"), &[Ended { quota, ..success("k", 1) }]).await.unwrap();
+
+    let mut taken = granted().await.granted;
+    for _ in 0..99 {
+        world.pass(Duration::from_millis(100));
+        taken += granted().await.granted;
+    }
+    assert!((20..=21).contains(&taken), "{taken}");
+    world.pass(Duration::from_millis(100));
+    assert_eq!(granted().await.granted, 1000);
+
+    let spent = Some(Quota { remaining: 0.0, reset: Duration::from_secs(10) });
+    world.store.ended(&name("a"), &[Ended { quota: spent, ..success("k", 1) }]).await.unwrap();
+    let grant = granted().await;
+    assert_eq!((grant.granted, grant.limit, grant.wait), (0, Some(Limit::Learned), Duration::from_secs(10)));
+}
+
+async fn only_keys_that_were_refused_are_remembered(world: World) {
+    world.knobs("a", &[("rps", "-1"), ("key_rps", "100")]);
+    world.store.acquire(&ask("a", &[("k", 1, 1.0)])).await;
+    world.store.ended(&name("a"), &[success("k", 1)]).await.unwrap();
+    assert!(!world.store.acquire(&ask("a", &[("k", 1, 1.0)])).await.lanes[0].watched);
+
+    world.store.refused(&name("a"), &refusal("k", Scope::Key, 1)).await.unwrap();
+    world.pass(Duration::from_secs(2));
+    assert!(world.store.acquire(&ask("a", &[("k", 1, 1.0)])).await.lanes[0].watched);
+    // After a minute without another refusal the key's own rate is reached, and there is nothing more to know.
+    world.pass(Duration::from_secs(60));
+    world.store.ended(&name("a"), &[success("k", 20)]).await.unwrap();
+
+    assert!(!world.store.acquire(&ask("a", &[("k", 1, 1.0)])).await.lanes[0].watched);
 }
 
 async fn peeking_charges_nothing(world: World) {
