@@ -8,7 +8,7 @@ SHELL := /bin/sh
 export PATH := $(PATH):$(HOME)/.cargo/bin
 ARGS ?=
 
-.PHONY: help demo test soak build check lint fmt docs bench bench-queue browser-test fresh clean
+.PHONY: help demo test soak build check lint fmt docs bench bench-queue bench-burst browser-test fresh clean
 
 help: ## list what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -40,6 +40,9 @@ docs: ## build the library's documentation: target/doc/flyball/index.html
 
 bench-queue: ## measure the queue on private servers; the long form with ARGS="--full", one case with ARGS="--only drain"
 	@scripts/setup.sh && exec cargo bench --bench queue -- $(ARGS)
+
+bench-burst: ## measure a burst of one key against a server that refuses, in the four modes of on_429
+	@scripts/setup.sh && exec cargo bench --bench burst -- $(ARGS)
 
 bench: bench-queue ## the same as bench-queue
 
