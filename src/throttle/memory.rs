@@ -88,6 +88,8 @@ impl MemoryStore {
             answer.lanes = ask.lanes.iter().map(|lane| nothing(lane, &limit)).collect();
             return answer;
         };
+        let is_paused = |throttle: &Throttle| throttle.pauses.values().any(|(until_ms, _)| until_ms * 1000 > now);
+        answer.levels_decide = knobs.key_rps < 0.0 && !throttles.get(&ask.throttle).is_some_and(is_paused);
         let mut levels: Vec<Level> = chain.iter().map(|name| throttles[name].level(now)).collect();
         let is_stopped = levels.iter().any(|level| level.rate.rps == 0.0);
         // Who holds what is not looked at while nothing flows, so that what has lapsed is dropped at the same asks as in Redis.

@@ -32,6 +32,7 @@ mod services;
 mod signals;
 mod throttle;
 mod throttle_concurrency;
+mod throttle_lease;
 mod throttle_redis;
 mod throttle_same_law;
 mod tidy;

@@ -158,6 +158,7 @@ laws! {
     a_circle_of_parents_still_answers,
     lanes_of_one_ask_share_in_order,
     keys_have_a_rate_of_their_own,
+    an_answer_tells_whether_the_levels_alone_decide,
     jobs_without_a_key_have_no_key_rate,
     a_paused_key_waits_and_the_later_end_wins,
     the_told_wait_is_exact,
@@ -367,6 +368,23 @@ async fn keys_have_a_rate_of_their_own(world: World) {
     let granted: Vec<u32> = answer.lanes.iter().map(|lane| lane.granted).collect();
     assert_eq!(granted, [2, 2, 0], "one key named twice is still one key");
     assert_eq!(answer.lanes[0].wait, Duration::from_millis(500));
+}
+
+async fn an_answer_tells_whether_the_levels_alone_decide(world: World) {
+    world.knobs("a", &[("rps", "50"), ("parent", "b")]);
+    world.knobs("b", &[("rps", "100")]);
+    let decide = async || world.take("a", 1).await.levels_decide;
+
+    assert!(decide().await);
+    assert!(!world.take("ghost", 1).await.levels_decide, "nobody decides");
+    world.store.pause_key(&name("a"), "k", Duration::from_secs(5), "a test").await.unwrap();
+    assert!(!decide().await, "a key of it is paused");
+    world.store.resume_key(&name("a"), "k").await.unwrap();
+    assert!(decide().await);
+    for key_rps in ["5", "0"] {
+        world.write("a", "key_rps", key_rps);
+        assert!(!decide().await, "keys have a rate of {key_rps}");
+    }
 }
 
 async fn jobs_without_a_key_have_no_key_rate(world: World) {

@@ -88,7 +88,8 @@ pub(super) fn acquired(values: Vec<Value>, levels: &[(Name, String)], lanes: &[L
     let seq = number("seq", &parts.text()).unwrap_or_default() as u64;
     let on_store_loss = OnStoreLoss::of(&parts.text()).unwrap_or_default();
     let weight = number("weight", &parts.text()).unwrap_or(1.0);
-    let extra = Extra::read(&parts.text());
+    let needed = parts.text();
+    let extra = Extra::read(&needed);
     let window_s = knob("window", &parts.text())?;
     let key_rps = knob("key_rps", &parts.text())?;
     let key_rate = Rate { rps: key_rps, depth_us: knob("key_burst", &parts.text())? * window_s * 1e6 };
@@ -129,6 +130,8 @@ pub(super) fn acquired(values: Vec<Value>, levels: &[(Name, String)], lanes: &[L
         seq,
         weight,
         limits_concurrency: !limits.is_empty(),
+        // Holds concern only who runs jobs, and that is told above.
+        levels_decide: !unknown && key_rps < 0.0 && needed.chars().all(|letter| letter == 'k'),
     };
     Ok(Acquired::Answer(answer, (!unknown).then_some(seen), extra))
 }
