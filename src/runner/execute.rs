@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::metrics::{Ended, OfKind};
 use super::running::Stop;
+use super::settle::Difference;
 use super::shared::{End, Shared, bounded};
 use crate::jobs::postgres::{Claimed, Ending, Finish};
 use crate::jobs::retry::Policy;
@@ -45,9 +46,11 @@ pub(super) async fn execute(shared: Arc<Shared>, claimed: Claimed, cancelled: Ca
         failed(Policy::default(), &about, None, "the handler panicked when it was asked for its retry policy".to_owned())
     });
     let took = begun.elapsed().as_secs_f64();
+    settle(&shared, &about);
     match &of_run {
         Some(of_run) => {
             of_run.duration.observe(took);
+            of_run.cost(about.said().cost.unwrap_or(about.cost));
             if ending == Ending::Completed {
                 of_run.completed.inc();
             }
@@ -158,6 +161,19 @@ async fn pause(shared: &Shared, job: &About, delay: Duration, why: &str) {
             Err(_) if pause > Duration::ZERO => tokio::time::sleep(pause).await,
             Err(error) => tracing::warn!(throttle.name = %throttle, %error, "the key could not be paused"),
         }
+    }
+}
+
+/// Sees that what the job was charged too little or too much is settled, if its handler has said what it cost.
+fn settle(shared: &Shared, job: &About) {
+    let tokens = job.said().cost.map_or(0.0, |cost| cost - job.cost);
+    let Ok(throttle) = Name::new(job.throttle.clone()) else { return };
+    if tokens == 0.0 {
+        return;
+    }
+    let difference = Difference { throttle, key: job.key.clone(), tokens };
+    if let Err(error) = shared.differences.try_send(difference) {
+        tracing::debug!(job.id, %error, "what the job really cost is not settled");
     }
 }
 

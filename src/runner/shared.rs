@@ -12,6 +12,7 @@ use super::bell::Bell;
 use super::doubts::Doubts;
 use super::running::Running;
 use super::runs::Runs;
+use super::settle::Difference;
 use super::strangers::Strangers;
 use crate::jobs::postgres::{Finish, NewWorker, Retention};
 use crate::jobs::{Checkpoints, Error, Queue};
@@ -88,6 +89,7 @@ pub(super) struct Shared {
     pub(super) unwritten: Arc<AtomicUsize>,
     pub(super) bell: Arc<Bell>,
     pub(super) ends: mpsc::Sender<End>,
+    pub(super) differences: mpsc::Sender<Difference>,
     pub(super) tasks: TaskTracker,
 }
 

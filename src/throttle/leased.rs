@@ -192,7 +192,7 @@ impl Drop for UnderWay<'_> {
 
 impl Store for LeasedStore {
     fn acquire<'a>(&'a self, ask: &'a Ask) -> BoxFuture<'a, Answer> {
-        if ask.holder.is_some() || self.desk.horizon.is_zero() {
+        if ask.holder.is_some() {
             return self.desk.store.acquire(ask);
         }
         if let Some(answer) = self.desk.spend(ask) {
@@ -200,6 +200,9 @@ impl Store for LeasedStore {
             return ready(answer).boxed();
         }
         self.from_store.inc();
+        if self.desk.horizon.is_zero() {
+            return self.desk.store.acquire(ask);
+        }
         async move { self.desk.ask(ask).await }.boxed()
     }
 

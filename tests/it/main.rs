@@ -6,6 +6,7 @@ mod api;
 mod chaos;
 mod cli;
 mod conservation;
+mod costs;
 mod cron;
 mod demo;
 mod depth;
