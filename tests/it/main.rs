@@ -33,6 +33,7 @@ mod services;
 mod signals;
 mod throttle;
 mod throttle_concurrency;
+mod throttle_exact;
 mod throttle_lease;
 mod throttle_redis;
 mod throttle_same_law;

@@ -24,7 +24,7 @@ pub struct World {
 
 enum Raw {
     Memory(Arc<MemoryStore>),
-    Redis { client: Box<redis::Client>, prefix: String, _server: Option<Server> },
+    Redis { client: Box<redis::Client>, url: String, prefix: String, _server: Option<Server> },
 }
 
 impl World {
@@ -46,11 +46,18 @@ impl World {
 
     pub fn redis_at(url: &str, prefix: &str) -> Self {
         let now = Arc::new(AtomicI64::new(START));
-        let clock = now.clone();
-        let store = RedisStore::connect(url, prefix).expect("a URL").with_bound(Duration::from_secs(20));
-        let store = store.with_clock(Arc::new(move || clock.load(Ordering::SeqCst)));
+        let store = client(url, prefix, &now);
         let client = Box::new(redis::Client::open(url).expect("a URL"));
-        Self { store: Arc::new(store), now, raw: Raw::Redis { client, prefix: prefix.to_owned(), _server: None } }
+        let raw = Raw::Redis { client, url: url.to_owned(), prefix: prefix.to_owned(), _server: None };
+        Self { store, now, raw }
+    }
+
+    /// Another client of the same store, as another process would be.
+    pub fn another(&self) -> Arc<dyn Store> {
+        match &self.raw {
+            Raw::Memory(store) => store.clone(),
+            Raw::Redis { url, prefix, .. } => client(url, prefix, &self.now),
+        }
     }
 
     pub fn write(&self, throttle: &str, field: &str, text: &str) {
@@ -113,6 +120,12 @@ impl World {
         let mut command = redis::cmd(words[0]);
         command.arg(&words[1..]).exec(&mut client.get_connection().expect("a connection")).expect("a command");
     }
+}
+
+fn client(url: &str, prefix: &str, now: &Arc<AtomicI64>) -> Arc<dyn Store> {
+    let clock = now.clone();
+    let store = RedisStore::connect(url, prefix).expect("a URL").with_bound(Duration::from_secs(20));
+    Arc::new(store.with_clock(Arc::new(move || clock.load(Ordering::SeqCst))))
 }
 
 pub fn name(text: &str) -> Name {
