@@ -42,6 +42,8 @@ pub struct ChildArgs {
 pub enum What {
     /// A script that counts
     Bare,
+    /// One token for one key, one ask after the other
+    Single,
     /// One token for one key
     One,
     /// A token for each of many keys
@@ -57,6 +59,7 @@ impl What {
     pub fn word(self) -> &'static str {
         match self {
             Self::Bare => "bare",
+            Self::Single => "single",
             Self::One => "one",
             Self::Lanes => "lanes",
             Self::Leased => "leased",
@@ -82,8 +85,9 @@ pub async fn run(args: ChildArgs) -> anyhow::Result<()> {
     let time = Duration::from_secs_f64(args.seconds);
     let decisions = match args.what {
         What::Bare => bare(&args.redis_url, begun, time).await?,
-        What::One => asked(&redis, &lanes(1, 1), begun, time).await?,
-        What::Lanes => asked(&redis, &lanes(LANES, 1), begun, time).await?,
+        What::Single => asked(&redis, &lanes(1, 1), 1, begun, time).await?,
+        What::One => asked(&redis, &lanes(1, 1), IN_FLIGHT, begun, time).await?,
+        What::Lanes => asked(&redis, &lanes(LANES, 1), IN_FLIGHT, begun, time).await?,
         What::Leased => leased(redis, &lanes(1, 1), begun, time).await?,
         What::Pace => return pace(&*redis, &lanes(1, 1_000_000), begun, time).await,
     };
@@ -106,7 +110,7 @@ async fn bare(url: &str, begun: Instant, time: Duration) -> anyhow::Result<u64> 
     Ok(try_join_all((0..IN_FLIGHT).map(|_| one())).await?.iter().sum())
 }
 
-async fn asked(store: &Arc<dyn Store>, ask: &Ask, begun: Instant, time: Duration) -> anyhow::Result<u64> {
+async fn asked(store: &Arc<dyn Store>, ask: &Ask, in_flight: usize, begun: Instant, time: Duration) -> anyhow::Result<u64> {
     let one = async || {
         let mut decisions = 0;
         while begun.elapsed() < time {
@@ -116,7 +120,7 @@ async fn asked(store: &Arc<dyn Store>, ask: &Ask, begun: Instant, time: Duration
         }
         anyhow::Ok(decisions)
     };
-    Ok(try_join_all((0..IN_FLIGHT).map(|_| one())).await?.iter().sum())
+    Ok(try_join_all((0..in_flight).map(|_| one())).await?.iter().sum())
 }
 
 /// As fast as one loop can ask.

@@ -23,7 +23,8 @@ const MIN_TOKENS: f64 = 2.0;
 /// Most tokens of one lease.
 const MAX_TOKENS: f64 = 1e6;
 
-/// After the store has granted less than was wanted, nothing is leased for so many horizons.
+/// After the store has granted less than was wanted, and after a lease of which most was given back, nothing is leased for so
+/// many horizons.
 const HOLD_OFF: u32 = 4;
 
 /// What is smaller is an error of rounding.
@@ -107,7 +108,7 @@ impl Holding {
     /// Serves lanes from the lease, all or none.
     pub fn spend(&mut self, lanes: &[LaneAsk], now: Instant) -> Option<Answer> {
         let lease = self.lease.as_mut()?;
-        let tokens = lanes.iter().map(|lane| f64::from(lane.want) * sane_cost(lane.cost)).sum();
+        let tokens = sum(lanes);
         if tokens <= 0.0 || !lease.take(tokens, now) {
             return None;
         }
@@ -121,8 +122,9 @@ impl Holding {
     /// Begins an ask of the store, for tokens to be held as well where they are due. Whoever is told a number above 0 has to say
     /// how it went, with [`Self::answered`] or [`Self::given_up`].
     ///
-    /// The number is what was really spent in the last horizon, and at most this process's part of the slowest rate.
-    pub fn ask(&mut self, workers: u32, now: Instant) -> Asking {
+    /// The number is what was really spent in the last horizon, and at most this process's part of the slowest rate. For an ask
+    /// that is too large to be answered from such a lease it is 0.
+    pub fn ask(&mut self, lanes: &[LaneAsk], workers: u32, now: Instant) -> Asking {
         let mut asking = Asking { leased: 0, at: now, era: self.era };
         let is_held = self.lease.as_ref().is_some_and(|lease| !lease.is_over(now) && lease.left >= 1.0);
         let Some(slowest_rps) = self.slowest_rps.filter(|_| self.levels_decide) else { return asking };
@@ -132,7 +134,7 @@ impl Holding {
         let part = slowest_rps * self.horizon.as_secs_f64() / f64::from(workers.max(1));
         let most = if slowest_rps < 0.0 { MAX_TOKENS } else { part.min(MAX_TOKENS) };
         let tokens = self.lately.per_horizon(now, self.horizon).min(most).floor();
-        if tokens >= MIN_TOKENS {
+        if tokens >= MIN_TOKENS && sum(lanes) <= depth(tokens) {
             self.is_asking = true;
             asking.leased = tokens as u32;
         }
@@ -164,7 +166,7 @@ impl Holding {
         let is_outdated = self.lease.as_ref().is_some_and(|lease| !lease.is_of(answer)) || !answer.levels_decide;
         let leased = more.and_then(|more| Lease::new(more, answer, asking.at, self.horizon));
         if is_of_now && (is_outdated || leased.is_some()) {
-            rests.extend(self.lease.take().and_then(Lease::rest));
+            rests.extend(self.end(now));
         }
         if is_of_now && answer.levels_decide {
             self.lease = leased.or(self.lease.take());
@@ -188,13 +190,26 @@ impl Holding {
 
     /// What is left of a lease whose time is over.
     pub fn over(&mut self, now: Instant) -> Option<Rest> {
-        self.lease.take_if(|lease| lease.is_over(now)).and_then(Lease::rest)
+        self.lease.as_ref().is_some_and(|lease| lease.is_over(now)).then(|| self.end(now)).flatten()
+    }
+
+    fn end(&mut self, now: Instant) -> Option<Rest> {
+        let lease = self.lease.take()?;
+        if lease.is_over(now) && lease.left > lease.tokens / 2.0 {
+            self.not_before = now + self.horizon * HOLD_OFF;
+        }
+        lease.rest()
     }
 
     /// True if nothing would be lost by forgetting this.
     pub fn is_idle(&self, now: Instant) -> bool {
         self.lease.is_none() && !self.is_asking && now.saturating_duration_since(self.lately.begin) > 2 * self.horizon
     }
+}
+
+/// The tokens that lanes want.
+fn sum(lanes: &[LaneAsk]) -> f64 {
+    lanes.iter().map(|lane| f64::from(lane.want) * sane_cost(lane.cost)).sum()
 }
 
 /// The slowest rate of the levels that a grant was charged at, below 0 for unlimited.

@@ -23,7 +23,7 @@ fn one(holding: &mut Holding, want: u32, rps: f64, seq: u64, now: Instant) -> (b
     if holding.spend(&lanes, now).is_some() {
         return (true, Vec::new());
     }
-    let asking = holding.ask(1, now);
+    let asking = holding.ask(&lanes, 1, now);
     let rests = holding.answered(&asking, &lanes, &mut yes(&lanes, asking.leased, rps, seq), now);
     (false, rests)
 }
@@ -54,7 +54,7 @@ fn a_lease_is_what_was_spent_lately_and_at_most_this_process_s_part_of_the_slowe
     let leased = |rps, workers| {
         let (mut holding, now) = busy(rps);
         holding.lease = None;
-        holding.ask(workers, now).leased
+        holding.ask(&lanes(1, 1.0), workers, now).leased
     };
 
     assert!((249..=251).contains(&leased(1e6, 1)), "{}", leased(1e6, 1));
@@ -66,7 +66,7 @@ fn a_lease_is_what_was_spent_lately_and_at_most_this_process_s_part_of_the_slowe
 fn nothing_is_leased_while_others_wait() {
     let (mut holding, now) = busy(1e6);
     holding.lease = None;
-    let asking = holding.ask(1, now);
+    let asking = holding.ask(&lanes(1, 1.0), 1, now);
     let wanted = lanes(1, 1.0);
     let mut short = yes(&wanted, asking.leased, 1e6, 1);
     short.lanes[1].granted -= 1;
@@ -74,7 +74,7 @@ fn nothing_is_leased_while_others_wait() {
     holding.lease = None;
 
     assert_eq!(short.lanes.len(), 1, "whoever asked sees its own lanes alone");
-    assert_eq!(holding.ask(1, now + HORIZON).leased, 0);
+    assert_eq!(holding.ask(&lanes(1, 1.0), 1, now + HORIZON).leased, 0);
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn another_seq_or_another_rate_ends_the_lease_and_its_rest_goes_back() {
         let (mut holding, now) = busy(1e6);
         let lease = holding.lease.as_ref().unwrap();
         let (left, interval) = (lease.left, lease.charge_us[0]);
-        let asking = Asking { leased: 0, ..holding.ask(1, now) };
+        let asking = Asking { leased: 0, ..holding.ask(&lanes(1, 1.0), 1, now) };
 
         let rests = holding.answered(&asking, &[], &mut yes(&[], 0, rps, seq), now);
 
@@ -97,7 +97,7 @@ fn another_seq_or_another_rate_ends_the_lease_and_its_rest_goes_back() {
 fn what_is_let_go_while_an_ask_is_under_way_is_not_held_by_its_answer() {
     let (mut holding, now) = busy(1e6);
     holding.lease = None;
-    let asking = holding.ask(1, now);
+    let asking = holding.ask(&lanes(1, 1.0), 1, now);
     assert!(asking.leased > 0);
     holding.let_go();
 
@@ -105,13 +105,13 @@ fn what_is_let_go_while_an_ask_is_under_way_is_not_held_by_its_answer() {
 
     assert_eq!(rests.iter().map(|rest| rest.tokens).sum::<f64>(), f64::from(asking.leased));
     assert!(holding.spend(&lanes(1, 1.0), now).is_none());
-    assert_eq!(holding.ask(1, now).leased, 0, "the next answer must say first that the levels decide");
+    assert_eq!(holding.ask(&lanes(1, 1.0), 1, now).leased, 0, "the next answer must say first that the levels decide");
 }
 
 #[test]
 fn a_lost_store_neither_ends_nor_renews_a_lease() {
     let (mut holding, now) = busy(1e6);
-    let asking = holding.ask(1, now);
+    let asking = holding.ask(&lanes(1, 1.0), 1, now);
     let mut lost = Answer { effective_rps: -1.0, ..Answer::default() };
     holding.answered(&asking, &[], &mut lost, now);
 
@@ -123,14 +123,36 @@ fn a_lost_store_neither_ends_nor_renews_a_lease() {
 #[test]
 fn a_key_with_something_of_its_own_is_never_served_from_a_lease() {
     let (mut holding, now) = busy(1e6);
-    let asking = holding.ask(1, now);
+    let asking = holding.ask(&lanes(1, 1.0), 1, now);
     let mut paused = Answer { levels_decide: false, ..yes(&[], 0, 1e6, 1) };
 
     let rests = holding.answered(&asking, &[], &mut paused, now);
 
     assert_eq!(rests.len(), 1);
     assert!(holding.spend(&lanes(1, 1.0), now).is_none());
-    assert_eq!(holding.ask(1, now).leased, 0);
+    assert_eq!(holding.ask(&lanes(1, 1.0), 1, now).leased, 0);
+}
+
+#[test]
+fn nothing_is_held_for_asks_that_are_too_large_for_a_lease_nor_again_after_one_that_was_not_spent() {
+    let (mut holding, now) = busy(1e6);
+    holding.lease = None;
+    assert_eq!(holding.ask(&lanes(30, 1.0), 1, now).leased, 0);
+    assert!(holding.ask(&lanes(20, 1.0), 1, now).leased > 0);
+
+    let (mut holding, now) = busy(1e6);
+    assert!(holding.over(now + HORIZON).is_some());
+    let mut then = now + HORIZON;
+    for _ in 0..900 {
+        one(&mut holding, 1, 1e6, 1, then);
+        then += Duration::from_millis(1);
+        assert!(holding.lease.is_none());
+    }
+    for _ in 0..200 {
+        one(&mut holding, 1, 1e6, 1, then);
+        then += Duration::from_millis(1);
+    }
+    assert!(holding.lease.is_some());
 }
 
 /// What befalls a holding.
@@ -187,7 +209,7 @@ proptest! {
                             prop_assert!(sum <= part + depth(lease.tokens) + 1e-6, "{} in a stretch", sum);
                         }
                     } else {
-                        let asking = holding.ask(1, now);
+                        let asking = holding.ask(&lanes, 1, now);
                         prop_assert!(f64::from(asking.leased) <= (rps * HORIZON.as_secs_f64()).max(slowest_seen(&holding)));
                         let more = f64::from(asking.leased);
                         leased += more;

@@ -96,7 +96,7 @@ impl Desk {
     /// Asks the store, and for a lease besides where one is due.
     async fn ask(self: &Arc<Self>, ask: &Ask) -> Answer {
         let begun = self.now();
-        let Some(asking) = self.begin(&ask.throttle, begun) else { return self.store.acquire(ask).await };
+        let Some(asking) = self.begin(ask, begun) else { return self.store.acquire(ask).await };
         let mut under_way = UnderWay { desk: self, throttle: &ask.throttle, asking, is_over: false };
         let mut answer = if asking.leased > 0 {
             let more = LaneAsk { want: asking.leased, ..LaneAsk::default() };
@@ -116,11 +116,11 @@ impl Desk {
     }
 
     /// Begins an ask; `None` where nothing more can be remembered.
-    fn begin(&self, throttle: &Name, now: Instant) -> Option<Asking> {
+    fn begin(&self, ask: &Ask, now: Instant) -> Option<Asking> {
         let mut holdings = self.locked();
         let workers = self.workers.load(Ordering::Relaxed);
-        if let Some(holding) = holdings.get_mut(throttle) {
-            return Some(holding.ask(workers, now));
+        if let Some(holding) = holdings.get_mut(&ask.throttle) {
+            return Some(holding.ask(&ask.lanes, workers, now));
         }
         if holdings.len() >= MAX_THROTTLES {
             holdings.retain(|_, holding| !holding.is_idle(now));
@@ -128,7 +128,8 @@ impl Desk {
         if holdings.len() >= MAX_THROTTLES {
             return None;
         }
-        Some(holdings.entry(throttle.clone()).or_insert_with(|| Holding::new(self.horizon, now)).ask(workers, now))
+        let holding = holdings.entry(ask.throttle.clone()).or_insert_with(|| Holding::new(self.horizon, now));
+        Some(holding.ask(&ask.lanes, workers, now))
     }
 
     /// Gives back what is left of a lease when its time is over.

@@ -180,7 +180,11 @@ async fn what_a_bucket_owes_is_kept_until_it_is_paid() {
     let server = Server::start();
     let store = RedisStore::connect(&server.url(), "").unwrap().with_bound(Duration::from_secs(20));
     let mut redis = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
-    redis::cmd("HSET").arg("throttle:a:knobs").arg(&["rps", "0.0001", "key_rps", "0.01", "key_burst", "3"]).exec(&mut redis).unwrap();
+    redis::cmd("HSET")
+        .arg("throttle:a:knobs")
+        .arg(&["rps", "0.0001", "key_rps", "0.01", "key_burst", "3"])
+        .exec(&mut redis)
+        .unwrap();
     // A throttle that owes for 115 days, which is longer than an idle one is kept, and a key that owes for a day.
     store.settle_many(&name("a"), &[("", 136.4), ("k", 863.6)]).await.unwrap();
 
