@@ -69,7 +69,7 @@ async fn a_cut_is_overshot_by_rate_times_horizon_at_most(world: World) {
             let mut granted = 0.0;
             // Each takes 200 tokens a second: together they leave a fifth of the rate.
             for (n, process) in processes.iter().enumerate() {
-                if (ms + n) % 5 == 0 {
+                if (ms + n).is_multiple_of(5) {
                     granted += f64::from(one(process, leaf, "k").await.lanes[0].granted);
                     tokio::task::yield_now().await;
                 }
