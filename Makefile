@@ -8,7 +8,7 @@ SHELL := /bin/sh
 export PATH := $(PATH):$(HOME)/.cargo/bin
 ARGS ?=
 
-.PHONY: help demo test soak build check lint fmt docs bench bench-queue bench-burst browser-test fresh clean
+.PHONY: help demo test soak build check lint fmt docs bench bench-queue bench-burst bench-throttle browser-test fresh clean
 
 help: ## list what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -44,7 +44,10 @@ bench-queue: ## measure the queue on private servers; the long form with ARGS="-
 bench-burst: ## measure a burst of one key against a server that refuses, in the four modes of on_429
 	@scripts/setup.sh && exec cargo bench --bench burst -- $(ARGS)
 
-bench: bench-queue ## the same as bench-queue
+bench-throttle: ## measure throttles on a private Redis; one case with ARGS="--only accuracy"
+	@scripts/setup.sh && exec cargo bench --bench throttle -- $(ARGS)
+
+bench: bench-queue bench-throttle bench-burst ## all three
 
 browser-test: ## drive the dashboard in headless Chromium
 	@scripts/setup.sh --browser && exec node scripts/browser-test/run.mjs $(ARGS)

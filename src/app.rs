@@ -29,7 +29,7 @@ use crate::reindex::{self, Database, ReindexHandler};
 use crate::runner::{self, Worker};
 use crate::service::Vital;
 use crate::throttle::postgres::Record;
-use crate::throttle::{Knobs, KnobsFile, Name, RedisStore, Store, seed};
+use crate::throttle::{Knobs, KnobsFile, LeasedStore, Name, RedisStore, Store, seed};
 
 pub use decisions::Journalled;
 pub use library::{Builder, Runner};
@@ -63,6 +63,7 @@ pub struct App {
     pub queue: Queue,
     /// The throttles.
     pub throttles: Arc<dyn Store>,
+    leased: Arc<LeasedStore>,
     /// Where the API listens, if this process has that role.
     pub address: Option<SocketAddr>,
     worker: Option<Worker>,
@@ -88,7 +89,9 @@ impl App {
             .context("cannot reach Postgres; set DATABASE_URL or database_url")?;
         queue.refuse_hidden_pooler().await?;
         queue.migrate().await.context("the schema could not be brought up to date")?;
-        let throttles: Arc<dyn Store> = Arc::new(RedisStore::connect(&settings.redis_url, &settings.redis_prefix)?);
+        let redis = Arc::new(RedisStore::connect(&settings.redis_url, &settings.redis_prefix)?);
+        let leased = Arc::new(LeasedStore::new(redis, Duration::from_millis(settings.token_lease_ms.into())));
+        let throttles: Arc<dyn Store> = leased.clone();
         seed_knobs(&*throttles, &Record::new(queue.pool.clone()), &files).await?;
 
         let mut kinds = built_in_kinds(settings, Some(&queue))?;
@@ -100,6 +103,7 @@ impl App {
         }
         let mut registry = Registry::default();
         let metrics = runner::Metrics::register(&mut registry);
+        leased.register(&mut registry);
         let cancel = CancellationToken::new();
         let vital = Vital::default();
         let keep = keep_knobs::run(throttles.clone(), Record::new(queue.pool.clone()), cancel.child_token());
@@ -144,7 +148,7 @@ impl App {
                 }
             }));
         }
-        Ok(Self { queue, throttles, address, worker, cancel, vital, tasks })
+        Ok(Self { queue, throttles, leased, address, worker, cancel, vital, tasks })
     }
 
     /// Waits until a loop that this process cannot do without has died of a defect, and names it.
@@ -171,6 +175,7 @@ impl App {
             // A task that hangs must not keep the process; the runtime drops it.
             let _ = tokio::time::timeout(Duration::from_secs(5), task).await;
         }
+        let _ = tokio::time::timeout(Duration::from_secs(1), self.leased.give_back_all()).await;
         // Closing waits for every connection that is in use, and somebody may hang on to one.
         let _ = tokio::time::timeout(Duration::from_secs(2), self.queue.pool.close()).await;
     }

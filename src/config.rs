@@ -21,6 +21,7 @@ pub const KEYS: &[(&str, &str)] = &[
     ("database_direct_url", "DATABASE_DIRECT_URL"),
     ("redis_url", "REDIS_URL"),
     ("redis_prefix", "FLYBALL_REDIS_PREFIX"),
+    ("token_lease_ms", "FLYBALL_TOKEN_LEASE_MS"),
     ("prometheus_url", "PROMETHEUS_URL"),
     ("listen", "FLYBALL_LISTEN"),
     ("api_token", "FLYBALL_API_TOKEN"),
@@ -46,6 +47,7 @@ pub struct Settings {
     pub database_direct_url: String,
     pub redis_url: String,
     pub redis_prefix: String,
+    pub token_lease_ms: u32,
     pub prometheus_url: String,
     pub listen: String,
     pub api_token: String,
@@ -239,6 +241,9 @@ impl Settings {
         }
         if !(1..=10_000).contains(&self.concurrency) {
             return refuse("concurrency", self.concurrency.to_string(), "1 to 10000");
+        }
+        if self.token_lease_ms > 250 {
+            return refuse("token_lease_ms", self.token_lease_ms.to_string(), "0 to 250 milliseconds");
         }
         if !(3.0..=3600.0).contains(&self.worker_ttl_s) {
             return refuse("worker_ttl_s", self.worker_ttl_s.to_string(), "3 to 3600 seconds");
@@ -472,6 +477,7 @@ mod tests {
         for (text, said) in [
             ("\nconcurrency = -1\n", "own.toml:2: concurrency is -1; allowed is a whole number of 0 or more"),
             ("\nconcurrency = 0\n", "own.toml:2: concurrency is 0; allowed is 1 to 10000"),
+            ("token_lease_ms = 251\n", "own.toml:1: token_lease_ms is 251; allowed is 0 to 250 milliseconds"),
             ("log_format = \"xml\"\n", "own.toml:1: log_format is \"xml\"; allowed is text or json"),
             ("database_pooler = \"session\"\n", "own.toml:1: database_pooler is \"session\"; allowed is none or transaction"),
             ("database_direct_url = \"here\"\n", "own.toml:1: database_direct_url is not such a URL"),

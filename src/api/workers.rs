@@ -27,16 +27,31 @@ pub struct Worker {
     pub kinds: Vec<String>,
 }
 
+/// What attempts of a kind cost.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct KindCost {
+    /// The kind.
+    kind: String,
+    /// Attempts that have ended, in all workers there ever were.
+    attempts: i64,
+    /// Tokens that one of the last thousand or so cost in the mean, by the word of their handlers or else as enqueued.
+    mean_cost: f64,
+}
+
 /// The live workers.
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct Workers {
     /// In the order of their ids.
     workers: Vec<Worker>,
+    /// What attempts of each kind cost, as far as any have ended; a few seconds old.
+    costs: Vec<KindCost>,
 }
 
-/// Lists the live workers.
+/// Lists the live workers, and what attempts cost.
 #[utoipa::path(get, path = "/api/v1/workers", operation_id = "list_workers", tag = "workers", responses((status = 200, body = Workers)))]
 pub async fn list(State(app): State<App>) -> Result<Json<Workers>, Problem> {
     let workers = within(ONE, postgres::read_workers(&app.deps.queue.pool)).await?;
-    Ok(Json(Workers { workers }))
+    let costs = within(ONE, app.deps.queue.kind_costs()).await?;
+    let costs = costs.into_iter().map(|one| KindCost { kind: one.kind, attempts: one.attempts, mean_cost: one.mean });
+    Ok(Json(Workers { workers, costs: costs.collect() }))
 }

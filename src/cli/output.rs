@@ -57,10 +57,17 @@ pub(super) fn rate(rps: f64) -> String {
         "unlimited".to_owned()
     } else if rps == 0.0 {
         "stopped".to_owned()
-    } else if rps >= 100.0 {
-        format!("{rps:.0}")
     } else {
-        let text = format!("{rps:.3}");
+        number(rps)
+    }
+}
+
+/// A number with as many digits as it deserves.
+pub(super) fn number(value: f64) -> String {
+    if value >= 100.0 {
+        format!("{value:.0}")
+    } else {
+        let text = format!("{value:.3}");
         text.trim_end_matches('0').trim_end_matches('.').to_owned()
     }
 }

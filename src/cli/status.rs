@@ -9,6 +9,7 @@ use super::output::say;
 use super::{connect, output, pause};
 use crate::config::Settings;
 use crate::jobs::Depth;
+use crate::jobs::postgres::KindCost;
 use crate::throttle::Status;
 
 #[derive(clap::Args)]
@@ -23,6 +24,7 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
     let paused = queue.paused().await?;
     let workers = queue.live_workers().await?;
     let depths = queue.depths().await?;
+    let costs = queue.kind_costs().await?;
     // Jobs are in Postgres: without Redis their throttles have no rates to show, and the rest is true all the same.
     let mut rates: BTreeMap<String, Status> = BTreeMap::new();
     let mut store_lost = None;
@@ -58,6 +60,10 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
             "store_lost": store_lost,
             "counted_at": depths.at,
             "throttles": throttles,
+            "costs": costs
+                .iter()
+                .map(|one| json!({"kind": one.kind, "attempts": one.attempts, "mean_cost": one.mean}))
+                .collect::<Vec<_>>(),
         }))?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -84,5 +90,10 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
             vec![(*name).to_owned(), rate, count(|d| d.ready), count(|d| d.scheduled), count(|d| d.running), count(|d| d.dead)]
         }),
     )?;
+    if !costs.is_empty() {
+        let header = ["KIND", "ATTEMPTS", "MEAN COST"];
+        let row = |one: &KindCost| vec![one.kind.clone(), one.attempts.to_string(), output::number(one.mean)];
+        output::table(&header, costs.iter().map(row))?;
+    }
     Ok(ExitCode::SUCCESS)
 }

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::answers::Answer;
 use super::metrics::{Ended, OfKind};
 use super::running::Stop;
+use super::settle::Difference;
 use super::shared::{End, Shared, bounded};
 use crate::jobs::postgres::{Claimed, Ending, Finish};
 use crate::jobs::retry::Policy;
@@ -52,9 +53,11 @@ pub(super) async fn execute(shared: Arc<Shared>, claimed: Claimed, cancelled: Ca
         _ => shared.answers.note(lane_id, &about, Answer::Failed),
     }
     let took = begun.elapsed().as_secs_f64();
+    settle(&shared, &about);
     match &of_run {
         Some(of_run) => {
             of_run.duration.observe(took);
+            of_run.cost(about.said().cost.unwrap_or(about.cost));
             if ending == Ending::Completed {
                 of_run.completed.inc();
             }
@@ -178,6 +181,19 @@ async fn refused(shared: &Shared, job: &About, scope: Scope, delay: Option<Durat
     }
     // Nobody else knows of it, so at least this job does not come back at once.
     Some(delay.unwrap_or(DEFAULT_PAUSE))
+}
+
+/// Sees that what the job was charged too little or too much is settled, if its handler has said what it cost.
+fn settle(shared: &Shared, job: &About) {
+    let tokens = job.said().cost.map_or(0.0, |cost| cost - job.cost);
+    let Ok(throttle) = Name::new(job.throttle.clone()) else { return };
+    if tokens == 0.0 {
+        return;
+    }
+    let difference = Difference { throttle, key: job.key.clone(), tokens };
+    if let Err(error) = shared.differences.try_send(difference) {
+        tracing::debug!(job.id, %error, "what the job really cost is not settled");
+    }
 }
 
 fn listed(issues: &[Issue]) -> String {

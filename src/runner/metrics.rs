@@ -30,6 +30,8 @@ pub struct Metrics {
     pub finished: Family<Ended, Counter>,
     /// How long attempts took, by kind.
     pub duration: Family<OfKind, Histogram>,
+    /// What attempts cost, by kind.
+    pub cost: Family<OfKind, Histogram>,
     /// Jobs claimed.
     pub claimed: Counter,
     /// Answers that came after the lease was lost and were refused.
@@ -50,6 +52,7 @@ impl Metrics {
         let metrics = Self {
             finished: Family::default(),
             duration: Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.001, 4.0, 10))),
+            cost: Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.25, 4.0, 10))),
             claimed: Counter::default(),
             fenced: Counter::default(),
             rescued: Counter::default(),
@@ -64,6 +67,7 @@ impl Metrics {
             Unit::Seconds,
             metrics.duration.clone(),
         );
+        registry.register("flyball_job_cost_tokens", "What attempts cost, by kind", metrics.cost.clone());
         registry.register("flyball_jobs_claimed", "Jobs claimed by this process", metrics.claimed.clone());
         registry.register("flyball_jobs_fenced", "Late answers that were refused by the fence", metrics.fenced.clone());
         registry.register("flyball_jobs_rescued", "Jobs given back because their worker died", metrics.rescued.clone());

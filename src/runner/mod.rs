@@ -16,6 +16,7 @@ mod lane;
 mod metrics;
 mod running;
 mod runs;
+mod settle;
 mod shared;
 mod strangers;
 mod tell;

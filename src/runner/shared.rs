@@ -13,6 +13,7 @@ use super::bell::Bell;
 use super::doubts::Doubts;
 use super::running::Running;
 use super::runs::Runs;
+use super::settle::Difference;
 use super::strangers::Strangers;
 use crate::jobs::postgres::{Finish, NewWorker, Retention};
 use crate::jobs::{Checkpoints, Error, Queue};
@@ -91,6 +92,7 @@ pub(super) struct Shared {
     /// What other people's servers answered and the throttles do not know yet.
     pub(super) answers: Answers,
     pub(super) ends: mpsc::Sender<End>,
+    pub(super) differences: mpsc::Sender<Difference>,
     pub(super) tasks: TaskTracker,
 }
 

@@ -17,6 +17,7 @@ const ORPHANS_EVERY: Duration = Duration::from_secs(30);
 /// Claims of which nobody here knows that are given back in one round.
 const FORGOTTEN_AT_ONCE: usize = 100;
 
+const LEARN_COSTS_EVERY: Duration = Duration::from_secs(5);
 const MAINTAIN_EVERY: Duration = Duration::from_secs(60);
 
 pub(super) async fn promote(shared: Arc<Shared>, cancel: CancellationToken) {
@@ -122,6 +123,22 @@ pub(super) async fn maintain(shared: Arc<Shared>, cancel: CancellationToken) {
             let done = shared.queue.maintain(shared.config.retention).await?;
             if done.pruned_days > 0 {
                 tracing::info!(days = done.pruned_days, "emptied days past their retention");
+            }
+            Ok::<(), Error>(())
+        }
+    })
+    .await;
+}
+
+/// Writes down what attempts cost. What a worker has not written when it ends, or when Postgres fails, is missing in a mean only.
+pub(super) async fn learn_costs(shared: Arc<Shared>, cancel: CancellationToken) {
+    let pace = Pace { name: "learn_costs", every: LEARN_COSTS_EVERY, wake: None };
+    periodic(pace, cancel, || {
+        let shared = shared.clone();
+        async move {
+            let seen = shared.runs.take_costs();
+            if !seen.is_empty() {
+                shared.queue.learn_costs(&seen).await?;
             }
             Ok::<(), Error>(())
         }

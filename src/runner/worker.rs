@@ -17,7 +17,7 @@ use super::running::{Running, Stop};
 use super::runs::Runs;
 use super::shared::{Backlog, Config, Shared};
 use super::strangers::Strangers;
-use super::{Metrics, depth, dispatch, finisher, heartbeat, upkeep};
+use super::{Metrics, depth, dispatch, finisher, heartbeat, settle, upkeep};
 use crate::jobs::postgres::PgCheckpoints;
 use crate::jobs::{Error, Kinds, Queue};
 use crate::service::Vital;
@@ -38,6 +38,7 @@ pub struct Worker {
     dispatcher: JoinHandle<()>,
     loops: Vec<JoinHandle<()>>,
     finisher: JoinHandle<()>,
+    settler: JoinHandle<()>,
 }
 
 impl Worker {
@@ -50,12 +51,13 @@ impl Worker {
         metrics: Metrics,
     ) -> Result<Self, Error> {
         let (ends, receiver) = mpsc::channel(ENDS_IN_HAND);
+        let (differences, to_settle) = mpsc::channel(settle::IN_HAND);
         metrics.permits.set(config.concurrency as i64);
         let shared = Arc::new(Shared {
             checkpoints: Arc::new(PgCheckpoints::new(queue.pool.clone())),
             config,
             queue: queue.clone(),
-            throttles,
+            throttles: throttles.clone(),
             runs: Runs::new(kinds, &metrics),
             metrics: metrics.clone(),
             running: Running::default(),
@@ -71,6 +73,7 @@ impl Worker {
             bell: Arc::default(),
             answers: Answers::default(),
             ends,
+            differences,
             tasks: TaskTracker::new(),
         });
         shared.register().await?;
@@ -95,12 +98,14 @@ impl Worker {
             vital.spawn("hold_shards", asked(), upkeep::hold_shards(shared.clone(), asked())),
             vital.spawn("maintain", asked(), upkeep::maintain(shared.clone(), asked())),
             vital.spawn("answers", asked(), answers::tell_answers(shared.clone(), asked())),
+            vital.spawn("learn costs", asked(), upkeep::learn_costs(shared.clone(), asked())),
             vital.spawn("depth", asked(), depth::keep_depth(shared.queue.clone(), asked())),
             vital.spawn("heartbeat", living.clone(), heartbeat::beat(shared.clone(), living.clone())),
         ];
         let finisher = vital.spawn("finish", living.clone(), finisher::finish_all(backlog, receiver));
+        let settler = vital.spawn("settle", living.clone(), settle::settle_all(throttles, to_settle));
         tracing::info!(worker.id = shared.worker_id.load(Ordering::Relaxed), "worker started");
-        Ok(Self { shared, stopping, living, vital, dispatcher, loops, finisher })
+        Ok(Self { shared, stopping, living, vital, dispatcher, loops, finisher, settler })
     }
 
     /// The worker's number in `flyball.worker`.
@@ -140,9 +145,10 @@ impl Worker {
             let _ = one.await;
         }
         let queue = self.shared.queue.clone();
-        // The finisher ends when the last sender is gone; a handler that would not stop must not keep it waiting for ever.
+        // These end when the last sender is gone; a handler that would not stop must not keep them waiting for ever.
         drop(self.shared);
         let _ = tokio::time::timeout(Duration::from_secs(5), self.finisher).await;
+        let _ = tokio::time::timeout(FAREWELL, self.settler).await;
         let handed = match tokio::time::timeout(Duration::from_secs(5), queue.retire(id)).await {
             Ok(Ok(handed)) => handed,
             _ => {

@@ -90,12 +90,23 @@ pub struct Answer {
     /// The throttle, a level above it or its keys have a limit of concurrency, so that releases must be told with
     /// [`Store::hold`].
     pub limits_concurrency: bool,
+    /// The throttle and those above it decide alone: no key of it has a rate, a pause or anything else of its own. False where
+    /// that is not known.
+    pub levels_decide: bool,
 }
 
 impl Default for Answer {
     /// Nothing granted to nobody.
     fn default() -> Self {
-        Self { lanes: Vec::new(), effective_rps: 0.0, at_us: 0, seq: 0, weight: 1.0, limits_concurrency: false }
+        Self {
+            lanes: Vec::new(),
+            effective_rps: 0.0,
+            at_us: 0,
+            seq: 0,
+            weight: 1.0,
+            limits_concurrency: false,
+            levels_decide: false,
+        }
     }
 }
 

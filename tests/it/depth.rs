@@ -276,6 +276,7 @@ async fn no_page_and_no_list_touches_more_than_its_part_of_a_hundred_thousand_la
         ("count workers", "", "", 1, 10),
         ("read live kinds", "", "", 1, 10),
         ("read kinds", "", "", 10, 10),
+        ("mean costs", "", "", 10, 10),
         ("read audit", "(bigint)", "(50)", 50, 100),
     ];
     let mut faults = String::new();

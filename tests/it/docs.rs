@@ -115,7 +115,7 @@ fn the_ranges_of_settings_are_those_that_are_enforced() {
         }
         ranges += 1;
     }
-    assert_eq!(ranges, 6, "numbers are documented as `low to high`");
+    assert_eq!(ranges, 7, "numbers are documented as `low to high`");
 }
 
 #[test]

@@ -400,10 +400,8 @@ async fn an_edit_with_redis_cli_acts_within_a_second() {
 
     // A second to hear of it, then forty a second.
     house.target.called(before + 40, SOON).await;
-    let acts_at = turned + Duration::from_secs(1);
     let took = turned.elapsed();
-    let after = house.target.between(acts_at, turned + took) as f64 / (took - Duration::from_secs(1)).as_secs_f64();
-    println!("40 more calls {took:?} after the edit; {after:.1} a second from a second after it");
+    println!("40 more calls {took:?} after the edit");
     assert!(took < Duration::from_millis(2500), "forty calls took {took:?}");
 }
 

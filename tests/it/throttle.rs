@@ -24,7 +24,7 @@ pub struct World {
 
 enum Raw {
     Memory(Arc<MemoryStore>),
-    Redis { client: Box<redis::Client>, prefix: String, _server: Option<Server> },
+    Redis { client: Box<redis::Client>, url: String, prefix: String, _server: Option<Server> },
 }
 
 impl World {
@@ -46,11 +46,18 @@ impl World {
 
     pub fn redis_at(url: &str, prefix: &str) -> Self {
         let now = Arc::new(AtomicI64::new(START));
-        let clock = now.clone();
-        let store = RedisStore::connect(url, prefix).expect("a URL").with_bound(Duration::from_secs(20));
-        let store = store.with_clock(Arc::new(move || clock.load(Ordering::SeqCst)));
+        let store = client(url, prefix, &now);
         let client = Box::new(redis::Client::open(url).expect("a URL"));
-        Self { store: Arc::new(store), now, raw: Raw::Redis { client, prefix: prefix.to_owned(), _server: None } }
+        let raw = Raw::Redis { client, url: url.to_owned(), prefix: prefix.to_owned(), _server: None };
+        Self { store, now, raw }
+    }
+
+    /// Another client of the same store, as another process would be.
+    pub fn another(&self) -> Arc<dyn Store> {
+        match &self.raw {
+            Raw::Memory(store) => store.clone(),
+            Raw::Redis { url, prefix, .. } => client(url, prefix, &self.now),
+        }
     }
 
     pub fn write(&self, throttle: &str, field: &str, text: &str) {
@@ -115,6 +122,12 @@ impl World {
     }
 }
 
+fn client(url: &str, prefix: &str, now: &Arc<AtomicI64>) -> Arc<dyn Store> {
+    let clock = now.clone();
+    let store = RedisStore::connect(url, prefix).expect("a URL").with_bound(Duration::from_secs(20));
+    Arc::new(store.with_clock(Arc::new(move || clock.load(Ordering::SeqCst))))
+}
+
 pub fn name(text: &str) -> Name {
     Name::new(text).expect("a name")
 }
@@ -158,6 +171,7 @@ laws! {
     a_circle_of_parents_still_answers,
     lanes_of_one_ask_share_in_order,
     keys_have_a_rate_of_their_own,
+    an_answer_tells_whether_the_levels_alone_decide,
     jobs_without_a_key_have_no_key_rate,
     a_paused_key_waits_and_the_later_end_wins,
     the_told_wait_is_exact,
@@ -378,6 +392,23 @@ async fn keys_have_a_rate_of_their_own(world: World) {
     let granted: Vec<u32> = answer.lanes.iter().map(|lane| lane.granted).collect();
     assert_eq!(granted, [2, 2, 0], "one key named twice is still one key");
     assert_eq!(answer.lanes[0].wait, Duration::from_millis(500));
+}
+
+async fn an_answer_tells_whether_the_levels_alone_decide(world: World) {
+    world.knobs("a", &[("rps", "50"), ("parent", "b")]);
+    world.knobs("b", &[("rps", "100")]);
+    let decide = async || world.take("a", 1).await.levels_decide;
+
+    assert!(decide().await);
+    assert!(!world.take("ghost", 1).await.levels_decide, "nobody decides");
+    world.store.pause_key(&name("a"), "k", Duration::from_secs(5), "a test").await.unwrap();
+    assert!(!decide().await, "a key of it is paused");
+    world.store.resume_key(&name("a"), "k").await.unwrap();
+    assert!(decide().await);
+    for key_rps in ["5", "0"] {
+        world.write("a", "key_rps", key_rps);
+        assert!(!decide().await, "keys have a rate of {key_rps}");
+    }
 }
 
 async fn jobs_without_a_key_have_no_key_rate(world: World) {

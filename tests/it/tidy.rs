@@ -76,6 +76,7 @@ const NOUNS: &[&str] = &[
     "signals/reading.rs",
     "throttle/bucket.rs",
     "throttle/knobs.rs",
+    "throttle/lease.rs",
     "throttle/name.rs",
     "throttle/store.rs",
 ];

@@ -8,6 +8,7 @@ mod checkpoint;
 mod claim;
 mod client;
 mod connect;
+mod costs;
 mod deepest;
 mod depth;
 mod doorbell;
@@ -32,6 +33,7 @@ pub use checkpoint::PgCheckpoints;
 pub use claim::{Batch, Claimed, LaneClaim, Place};
 pub use client::Client;
 pub use connect::Queue;
+pub use costs::KindCost;
 pub use depth::{Depths, Sweeper};
 pub(crate) use enqueue::refuse_nul;
 pub use finish::{Ending, Finish};
@@ -104,6 +106,8 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("forget dead", maintain::FORGET_DEAD),
     ("forget lanes", maintain::FORGET_LANES),
     ("forget depths", maintain::FORGET_DEPTHS),
+    ("learn costs", costs::LEARN),
+    ("mean costs", costs::MEANS),
     ("applied migrations", migrate::APPLIED),
     ("apply migration", migrate::APPLY),
     ("promote", promote::PROMOTE),

@@ -135,6 +135,8 @@ pub(super) fn acquired(values: Vec<Value>, levels: &[(Name, String)], lanes: &[L
         seq,
         weight,
         limits_concurrency: !limits.is_empty(),
+        // Holds concern only who runs jobs, and that is told above.
+        levels_decide: !unknown && key_rps < 0.0 && letters.chars().all(|letter| letter == 'k'),
     };
     Ok(Acquired::Answer(answer, (!unknown).then_some(seen), extra))
 }

@@ -1,0 +1,152 @@
+//! The other side of a measured round: a process of its own that asks.
+//!
+//! It says `ready` on standard output, waits for a line on standard input, asks for as long as it was told, and then says what
+//! came of it, one line for each thing.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use clap::{Args, ValueEnum};
+use flyball::throttle::lease::MAX_HORIZON;
+use flyball::throttle::{Ask, LaneAsk, LeasedStore, Name, RedisStore, Store};
+use futures_util::future::try_join_all;
+
+/// The bare script that the law is held against.
+const BARE: &str = "return redis.call('INCR', KEYS[1])";
+
+/// Asks that are under way at once, where the time of an answer is not what is measured.
+const IN_FLIGHT: usize = 8;
+
+/// Lanes of one call.
+pub const LANES: usize = 100;
+
+/// What the child is told.
+#[derive(Args, Clone, Debug)]
+pub struct ChildArgs {
+    /// Where Redis is.
+    #[arg(long)]
+    redis_url: String,
+    /// What to ask.
+    #[arg(long, value_enum)]
+    what: What,
+    /// Whom to ask for it.
+    #[arg(long)]
+    throttle: String,
+    /// For how long.
+    #[arg(long)]
+    seconds: f64,
+}
+
+/// What a process asks.
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
+pub enum What {
+    /// A script that counts
+    Bare,
+    /// One token for one key, one ask after the other
+    Single,
+    /// One token for one key
+    One,
+    /// A token for each of many keys
+    Lanes,
+    /// One token for one key, from a lease where there is one
+    Leased,
+    /// All there is, whenever there is something
+    Pace,
+}
+
+impl What {
+    /// As it is given on the command line.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Bare => "bare",
+            Self::Single => "single",
+            Self::One => "one",
+            Self::Lanes => "lanes",
+            Self::Leased => "leased",
+            Self::Pace => "pace",
+        }
+    }
+}
+
+/// Asks, and says what came of it.
+pub async fn run(args: ChildArgs) -> anyhow::Result<()> {
+    let redis: Arc<dyn Store> = Arc::new(RedisStore::connect(&args.redis_url, "")?.with_bound(Duration::from_secs(10)));
+    let throttle = Name::new(args.throttle.as_str())?;
+    let lanes = |lanes: usize, want| Ask {
+        throttle: throttle.clone(),
+        lanes: (0..lanes).map(|n| LaneAsk { key: n.to_string(), want, ..LaneAsk::default() }).collect(),
+        holder: None,
+    };
+    // So that the first connection is not measured.
+    redis.peek(&lanes(1, 1)).await;
+    println!("ready");
+    std::io::stdin().read_line(&mut String::new())?;
+    let begun = Instant::now();
+    let time = Duration::from_secs_f64(args.seconds);
+    let decisions = match args.what {
+        What::Bare => bare(&args.redis_url, begun, time).await?,
+        What::Single => asked(&redis, &lanes(1, 1), 1, begun, time).await?,
+        What::One => asked(&redis, &lanes(1, 1), IN_FLIGHT, begun, time).await?,
+        What::Lanes => asked(&redis, &lanes(LANES, 1), IN_FLIGHT, begun, time).await?,
+        What::Leased => leased(redis, &lanes(1, 1), begun, time).await?,
+        What::Pace => return pace(&*redis, &lanes(1, 1_000_000), begun, time).await,
+    };
+    println!("{decisions} {}", begun.elapsed().as_secs_f64());
+    Ok(())
+}
+
+async fn bare(url: &str, begun: Instant, time: Duration) -> anyhow::Result<u64> {
+    let connection = redis::Client::open(url)?.get_multiplexed_async_connection().await?;
+    let script = redis::Script::new(BARE);
+    let key = format!("bare:{}", std::process::id());
+    let one = async || {
+        let (mut connection, mut calls) = (connection.clone(), 0);
+        while begun.elapsed() < time {
+            let _: i64 = script.key(&key).invoke_async(&mut connection).await?;
+            calls += 1;
+        }
+        anyhow::Ok(calls)
+    };
+    Ok(try_join_all((0..IN_FLIGHT).map(|_| one())).await?.iter().sum())
+}
+
+async fn asked(store: &Arc<dyn Store>, ask: &Ask, in_flight: usize, begun: Instant, time: Duration) -> anyhow::Result<u64> {
+    let one = async || {
+        let mut decisions = 0;
+        while begun.elapsed() < time {
+            let answer = store.acquire(ask).await;
+            anyhow::ensure!(answer.lanes.iter().all(|lane| lane.granted == 1), "there is enough for everybody");
+            decisions += answer.lanes.len() as u64;
+        }
+        anyhow::Ok(decisions)
+    };
+    Ok(try_join_all((0..in_flight).map(|_| one())).await?.iter().sum())
+}
+
+/// As fast as one loop can ask.
+async fn leased(redis: Arc<dyn Store>, ask: &Ask, begun: Instant, time: Duration) -> anyhow::Result<u64> {
+    let store = LeasedStore::new(redis, MAX_HORIZON);
+    let mut decisions = 0;
+    while begun.elapsed() < time {
+        let answer = store.acquire(ask).await;
+        anyhow::ensure!(answer.lanes[0].granted == 1, "there is enough for everybody");
+        decisions += 1;
+    }
+    store.give_back_all().await;
+    Ok(decisions)
+}
+
+/// Comes when it was told to; says when it was granted how much, by Redis' clock.
+async fn pace(store: &dyn Store, ask: &Ask, begun: Instant, time: Duration) -> anyhow::Result<()> {
+    let mut granted = Vec::new();
+    while begun.elapsed() < time {
+        let answer = store.acquire(ask).await;
+        let lane = &answer.lanes[0];
+        if lane.granted > 0 {
+            granted.push((answer.at_us, lane.granted));
+        }
+        tokio::time::sleep(lane.wait).await;
+    }
+    granted.iter().for_each(|(at_us, units)| println!("{at_us} {units}"));
+    Ok(())
+}

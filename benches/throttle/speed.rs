@@ -1,0 +1,126 @@
+//! Decisions per second, and what each costs Redis and whoever asks, beside a bare script in the same run.
+
+use crate::Cli;
+use crate::child::{LANES, What};
+use crate::report::{Report, against, count, median};
+use crate::world::World;
+
+/// What is asked, of which throttle, and with what knobs along its chain.
+struct Row {
+    name: &'static str,
+    what: What,
+    lanes: usize,
+    chain: &'static [(&'static str, &'static [(&'static str, &'static str)])],
+    /// Microseconds of Redis for one decision that are allowed.
+    goal_us: Option<f64>,
+}
+
+/// A rate that no machine reaches: the buckets are really counted down, and nobody waits.
+const FAR: &str = "100000000";
+
+const ROWS: [Row; 6] = [
+    Row { name: "a bare EVALSHA of an INCR", what: What::Bare, lanes: 1, chain: &[("bare", &[("rps", FAR)])], goal_us: None },
+    Row {
+        name: "one key, one ask after the other",
+        what: What::Single,
+        lanes: 1,
+        chain: &[("one", &[("rps", FAR)])],
+        goal_us: None,
+    },
+    Row { name: "one key of one throttle", what: What::One, lanes: 1, chain: &[("one", &[("rps", FAR)])], goal_us: None },
+    Row {
+        name: "tier, throttle, 100 keys a call",
+        what: What::Lanes,
+        lanes: LANES,
+        chain: &[("tier", &[("rps", FAR)]), ("plain", &[("rps", FAR), ("parent", "tier")])],
+        goal_us: Some(4.0),
+    },
+    Row {
+        name: "the same, each key with its own rate",
+        what: What::Lanes,
+        lanes: LANES,
+        chain: &[("tier", &[("rps", FAR)]), ("keyed", &[("rps", FAR), ("parent", "tier"), ("key_rps", FAR)])],
+        goal_us: Some(4.0),
+    },
+    Row {
+        name: "one key, one after the other, with leases",
+        what: What::Leased,
+        lanes: 1,
+        chain: &[("leased", &[("rps", FAR)])],
+        goal_us: None,
+    },
+];
+
+/// A decision from a lease is allowed so many microseconds of the process.
+const LEASED_GOAL_US: f64 = 1.0;
+
+/// What one round has shown.
+#[derive(Clone, Copy)]
+struct Round {
+    per_s: f64,
+    client_us: f64,
+    redis_us_per_call: f64,
+    redis_us: f64,
+}
+
+/// Measures all rows.
+pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result<()> {
+    for (throttle, knobs) in ROWS.iter().flat_map(|row| row.chain) {
+        world.knobs(throttle, knobs).await?;
+    }
+    let columns = ["who is asked, by how many processes", "decisions/s", "µs each, asker", "Redis µs a call", "Redis µs each"];
+    let table = report.table("decisions: eight asks under way in each process, unless one is told", &columns);
+    let mut seen: Vec<Vec<Round>> = vec![Vec::new(); ROWS.len() * cli.processes.len()];
+    for _ in 0..cli.rounds.max(1) {
+        let places = cli.processes.iter().flat_map(|processes| ROWS.iter().map(move |row| (row, *processes)));
+        for ((row, processes), rounds) in places.zip(&mut seen) {
+            rounds.push(once(world, row, processes, cli.seconds)?);
+        }
+    }
+    let places = cli.processes.iter().flat_map(|processes| ROWS.iter().map(move |row| (row, *processes)));
+    for ((row, processes), rounds) in places.zip(&seen) {
+        let over = |figure: fn(&Round) -> f64| median(rounds.iter().map(figure));
+        let (client_us, redis_us) = (over(|round| round.client_us), over(|round| round.redis_us));
+        table.row([
+            format!("{} x{processes}", row.name),
+            count(over(|round| round.per_s)),
+            if row.what == What::Leased { against(client_us, LEASED_GOAL_US, false) } else { format!("{client_us:.2}") },
+            format!("{:.2}", over(|round| round.redis_us_per_call)),
+            row.goal_us.map_or_else(|| format!("{redis_us:.3}"), |goal| against(redis_us, goal, false)),
+        ]);
+    }
+    Ok(())
+}
+
+fn once(world: &World, row: &Row, processes: usize, seconds: f64) -> anyhow::Result<Round> {
+    let throttle = row.chain[row.chain.len() - 1].0;
+    let mut redis = world.redis()?;
+    let askers = world.askers(row.what, throttle, seconds, processes)?;
+    let said = askers.go(|| Ok(redis::cmd("CONFIG").arg("RESETSTAT").exec(&mut redis)?))?;
+    let (mut decisions, mut per_s, mut busy_s) = (0.0, 0.0, 0.0);
+    for line in said.iter().flatten() {
+        let numbers: Vec<f64> = line.split(' ').map(str::parse).collect::<Result<_, _>>()?;
+        anyhow::ensure!(numbers.len() == 2, "a process that asks said {line:?}");
+        decisions += numbers[0];
+        per_s += numbers[0] / numbers[1];
+        busy_s += numbers[1];
+    }
+    let (calls, redis_us) = scripts(&mut redis)?;
+    Ok(Round {
+        per_s,
+        client_us: busy_s * 1e6 / decisions,
+        redis_us_per_call: redis_us / calls,
+        redis_us: if row.what == What::Leased { redis_us / decisions } else { redis_us / calls / row.lanes as f64 },
+    })
+}
+
+/// How many scripts Redis has run since its counters were reset, and the microseconds that they took.
+fn scripts(redis: &mut redis::Connection) -> anyhow::Result<(f64, f64)> {
+    let stats: String = redis::cmd("INFO").arg("commandstats").query(redis)?;
+    let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:")).unwrap_or_default();
+    let of = |name: &str| line.split(',').find_map(|part| part.strip_prefix(name)?.strip_prefix('=')?.parse::<f64>().ok());
+    match (of("calls"), of("usec")) {
+        (Some(calls), Some(us)) if calls > 0.0 => Ok((calls, us)),
+        _ => anyhow::bail!("Redis has counted no script: {line:?}"),
+    }
+}

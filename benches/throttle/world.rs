@@ -1,0 +1,91 @@
+//! The private Redis of a run, and the processes that ask it.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+
+use anyhow::Context;
+use flyball::throttle::{Change, Name, RedisStore, Store};
+
+use crate::child::What;
+use crate::throttle_redis::Server;
+
+/// What the whole program uses. Dropping it stops Redis.
+pub struct World {
+    /// The throttles.
+    pub store: Arc<dyn Store>,
+    server: Server,
+}
+
+/// Processes that are ready to ask.
+pub struct Askers(Vec<Child>);
+
+impl World {
+    /// Starts Redis. Must be called inside a Tokio runtime.
+    pub fn start() -> anyhow::Result<Self> {
+        let server = Server::start();
+        Ok(Self { store: Arc::new(RedisStore::connect(&server.url(), "")?), server })
+    }
+
+    /// Where Redis is.
+    pub fn url(&self) -> String {
+        self.server.url()
+    }
+
+    /// Turns knobs of a throttle, which is made if it does not exist.
+    pub async fn knobs(&self, throttle: &str, knobs: &[(&str, &str)]) -> anyhow::Result<()> {
+        let fields = knobs.iter().map(|(name, text)| ((*name).to_owned(), Some((*text).to_owned()))).collect();
+        let change = Change { fields, create: true, by: "bench".into(), ..Change::default() };
+        self.store.set(&Name::new(throttle)?, &change).await?;
+        Ok(())
+    }
+
+    /// A connection for what is no throttle's business.
+    pub fn redis(&self) -> anyhow::Result<redis::Connection> {
+        Ok(redis::Client::open(self.url())?.get_connection()?)
+    }
+
+    /// Starts processes and waits until they are ready.
+    pub fn askers(&self, what: What, throttle: &str, seconds: f64, processes: usize) -> anyhow::Result<Askers> {
+        let start = || {
+            Command::new(std::env::current_exe()?)
+                .args(["child", "--redis-url", &self.url(), "--what", what.word(), "--throttle", throttle])
+                .args(["--seconds", &seconds.to_string()])
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .context("starting a process that asks")
+        };
+        Ok(Askers((0..processes).map(|_| start()).collect::<anyhow::Result<_>>()?))
+    }
+}
+
+impl Askers {
+    /// Waits until all are ready, lets them go, and answers what each of them said.
+    pub fn go(mut self, begin: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<Vec<Vec<String>>> {
+        let take = |child: &mut Child| child.stdout.take().context("a pipe").map(|out| BufReader::new(out).lines());
+        let mut outs = self.0.iter_mut().map(take).collect::<anyhow::Result<Vec<_>>>()?;
+        for out in &mut outs {
+            let ready = out.next().context("a process that asks ended early")??;
+            anyhow::ensure!(ready == "ready", "a process that asks said {ready:?}");
+        }
+        begin()?;
+        for child in &mut self.0 {
+            child.stdin.as_mut().context("a pipe")?.write_all(b"go\n")?;
+        }
+        let said = outs.into_iter().map(|out| Ok(out.collect::<std::io::Result<Vec<_>>>()?)).collect();
+        for child in &mut self.0 {
+            anyhow::ensure!(child.wait()?.success(), "a process that asks failed");
+        }
+        said
+    }
+}
+
+impl Drop for Askers {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}

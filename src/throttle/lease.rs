@@ -1,0 +1,317 @@
+//! Tokens that a process holds for a moment, so that it need not ask for each: how many, how evenly they may be spent, and when
+//! the rest goes back.
+//!
+//! A lease only ever says yes. What it cannot give, the store is asked for, so that whoever has to wait is counted there and is
+//! told the truth. And it is taken only of what is plentiful: after the store has granted less than was wanted, nothing is
+//! leased for a while, so that nobody holds what others wait for.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::serve::sane_cost;
+use super::{Answer, Grant, LaneAsk, Refund};
+
+/// The longest that tokens may be held.
+pub const MAX_HORIZON: Duration = Duration::from_millis(250);
+
+/// The part of a lease that may be spent ahead of the line, because nobody comes as evenly as a clock.
+const LEAD: f64 = 0.1;
+
+/// Fewer tokens are not worth a lease.
+const MIN_TOKENS: f64 = 2.0;
+
+/// Most tokens of one lease.
+const MAX_TOKENS: f64 = 1e6;
+
+/// After the store has granted less than was wanted, and after a lease of which most was given back, nothing is leased for so
+/// many horizons.
+const HOLD_OFF: u32 = 4;
+
+/// What is smaller is an error of rounding.
+const NOTHING: f64 = 1e-9;
+
+/// Tokens that were charged at `since` and may be spent evenly over the horizon.
+#[derive(Debug)]
+struct Lease {
+    /// What the store said beside the grant.
+    said: Answer,
+    /// One token at each level.
+    charge_us: Arc<[f64]>,
+    /// The same for what an ask last cost.
+    priced: (f64, Arc<[f64]>),
+    since: Instant,
+    horizon: Duration,
+    tokens: f64,
+    left: f64,
+    /// Tokens that may be spent at `at`.
+    ready: f64,
+    at: Instant,
+}
+
+/// An ask of the store that is under way.
+#[derive(Clone, Copy, Debug)]
+pub struct Asking {
+    /// Tokens to be held that are asked for besides what is wanted now; 0 for none.
+    pub leased: u32,
+    at: Instant,
+    era: u64,
+}
+
+/// What is left of a lease and must go back.
+#[derive(Debug, PartialEq)]
+pub struct Rest {
+    /// The rest as one unit.
+    pub grant: Grant,
+    /// The tokens that it cost.
+    pub tokens: f64,
+}
+
+/// What a process holds of one throttle, and what it has spent of it lately.
+#[derive(Debug)]
+pub struct Holding {
+    horizon: Duration,
+    lease: Option<Lease>,
+    lately: Lately,
+    /// Somebody asks for the next lease.
+    is_asking: bool,
+    not_before: Instant,
+    /// What the store last said of the throttle.
+    levels_decide: bool,
+    slowest_rps: Option<f64>,
+    /// Goes up whenever everything is let go: what was asked before counts no more.
+    era: u64,
+}
+
+/// What was spent in this stretch of a horizon's length, and in the one before.
+#[derive(Debug)]
+struct Lately {
+    begin: Instant,
+    now: f64,
+    before: f64,
+}
+
+impl Holding {
+    /// Nothing yet; tokens will be held for `horizon` at most.
+    pub fn new(horizon: Duration, now: Instant) -> Self {
+        Self {
+            horizon: horizon.min(MAX_HORIZON),
+            lease: None,
+            lately: Lately { begin: now, now: 0.0, before: 0.0 },
+            is_asking: false,
+            not_before: now,
+            levels_decide: false,
+            slowest_rps: None,
+            era: 0,
+        }
+    }
+
+    /// Serves lanes from the lease, all or none.
+    pub fn spend(&mut self, lanes: &[LaneAsk], now: Instant) -> Option<Answer> {
+        let lease = self.lease.as_mut()?;
+        let tokens = sum(lanes);
+        if tokens <= 0.0 || !lease.take(tokens, now) {
+            return None;
+        }
+        self.lately.spent(tokens, now, self.horizon);
+        let grant = |lane: &LaneAsk| Grant { granted: lane.want, charge_us: lease.price(lane), ..Grant::default() };
+        let lanes = lanes.iter().map(grant).collect();
+        let at_us = lease.said.at_us + now.saturating_duration_since(lease.since).as_micros() as i64;
+        Some(Answer { lanes, at_us, ..lease.said })
+    }
+
+    /// Begins an ask of the store, for tokens to be held as well where they are due. Whoever is told a number above 0 has to say
+    /// how it went, with [`Self::answered`] or [`Self::given_up`].
+    ///
+    /// The number is what was really spent in the last horizon, and at most this process's part of the slowest rate. For an ask
+    /// that is too large to be answered from such a lease it is 0.
+    pub fn ask(&mut self, lanes: &[LaneAsk], workers: u32, now: Instant) -> Asking {
+        let mut asking = Asking { leased: 0, at: now, era: self.era };
+        let is_held = self.lease.as_ref().is_some_and(|lease| !lease.is_over(now) && lease.left >= 1.0);
+        let Some(slowest_rps) = self.slowest_rps.filter(|_| self.levels_decide) else { return asking };
+        if is_held || self.is_asking || now < self.not_before || self.horizon.is_zero() {
+            return asking;
+        }
+        let part = slowest_rps * self.horizon.as_secs_f64() / f64::from(workers.max(1));
+        let most = if slowest_rps < 0.0 { MAX_TOKENS } else { part.min(MAX_TOKENS) };
+        let tokens = self.lately.per_horizon(now, self.horizon).min(most).floor();
+        if tokens >= MIN_TOKENS && sum(lanes) <= depth(tokens) {
+            self.is_asking = true;
+            asking.leased = tokens as u32;
+        }
+        asking
+    }
+
+    /// Takes note of what the store answered. Where tokens to be held were asked for, that was with the last lane, and the lane is
+    /// taken off the answer. Answers what has to go back.
+    pub fn answered(&mut self, asking: &Asking, lanes: &[LaneAsk], answer: &mut Answer, now: Instant) -> Vec<Rest> {
+        let mut rests = Vec::new();
+        let more = (asking.leased > 0).then(|| answer.lanes.pop()).flatten();
+        self.is_asking &= asking.leased == 0;
+        // A store that is lost has charged nothing anywhere; what is held ends with its horizon.
+        if answer.at_us == 0 {
+            return rests;
+        }
+        for (lane, grant) in lanes.iter().zip(&answer.lanes) {
+            self.lately.spent(f64::from(grant.granted) * sane_cost(lane.cost), now, self.horizon);
+            self.slowest_rps = slowest(grant, sane_cost(lane.cost)).or(self.slowest_rps);
+        }
+        let is_short = more.as_ref().is_some_and(|more| more.granted < asking.leased);
+        if is_short || answer.lanes.iter().any(|lane| lane.limit.is_some()) {
+            self.not_before = now + self.horizon * HOLD_OFF;
+        }
+        let is_of_now = asking.era == self.era;
+        if is_of_now {
+            self.levels_decide = answer.levels_decide;
+        }
+        let is_outdated = self.lease.as_ref().is_some_and(|lease| !lease.is_of(answer)) || !answer.levels_decide;
+        let leased = more.and_then(|more| Lease::new(more, answer, asking.at, self.horizon));
+        if is_of_now && (is_outdated || leased.is_some()) {
+            rests.extend(self.end(now));
+        }
+        if is_of_now && answer.levels_decide {
+            self.lease = leased.or(self.lease.take());
+        } else {
+            rests.extend(leased.and_then(Lease::rest));
+        }
+        rests
+    }
+
+    /// Takes note that an ask was given up before it was answered.
+    pub fn given_up(&mut self, asking: &Asking) {
+        self.is_asking &= asking.leased == 0;
+    }
+
+    /// Ends the lease; answers what is left of it. Nothing is leased again until the store has answered.
+    pub fn let_go(&mut self) -> Option<Rest> {
+        self.levels_decide = false;
+        self.era += 1;
+        self.lease.take().and_then(Lease::rest)
+    }
+
+    /// What is left of a lease whose time is over.
+    pub fn over(&mut self, now: Instant) -> Option<Rest> {
+        self.lease.as_ref().is_some_and(|lease| lease.is_over(now)).then(|| self.end(now)).flatten()
+    }
+
+    fn end(&mut self, now: Instant) -> Option<Rest> {
+        let lease = self.lease.take()?;
+        if lease.is_over(now) && lease.left > lease.tokens / 2.0 {
+            self.not_before = now + self.horizon * HOLD_OFF;
+        }
+        lease.rest()
+    }
+
+    /// True if nothing would be lost by forgetting this.
+    pub fn is_idle(&self, now: Instant) -> bool {
+        self.lease.is_none() && !self.is_asking && now.saturating_duration_since(self.lately.begin) > 2 * self.horizon
+    }
+}
+
+/// The tokens that lanes want.
+fn sum(lanes: &[LaneAsk]) -> f64 {
+    lanes.iter().map(|lane| f64::from(lane.want) * sane_cost(lane.cost)).sum()
+}
+
+/// The slowest rate of the levels that a grant was charged at, below 0 for unlimited.
+fn slowest(grant: &Grant, cost: f64) -> Option<f64> {
+    let (_, levels) = grant.charge_us.split_last()?;
+    let longest = levels.iter().copied().fold(0.0, f64::max);
+    Some(if longest > 0.0 { cost * 1e6 / longest } else { -1.0 })
+}
+
+// === impl Lease ===
+
+impl Lease {
+    fn new(grant: Grant, answer: &Answer, since: Instant, horizon: Duration) -> Option<Self> {
+        let tokens = f64::from(grant.granted);
+        let said = Answer { lanes: Vec::new(), ..*answer };
+        let ready = depth(tokens);
+        let priced = (1.0, grant.charge_us.clone());
+        let lease = Self { said, charge_us: grant.charge_us, priced, since, horizon, tokens, left: tokens, ready, at: since };
+        (tokens > 0.0 && !lease.charge_us.is_empty()).then_some(lease)
+    }
+
+    fn is_over(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.since) >= self.horizon
+    }
+
+    /// True if the throttle's knobs still are those under which this was charged. Whoever turns them without counting `seq`
+    /// turns the rate.
+    fn is_of(&self, answer: &Answer) -> bool {
+        self.said.seq == answer.seq && self.said.effective_rps == answer.effective_rps
+    }
+
+    /// Takes tokens if so many may be spent now.
+    fn take(&mut self, tokens: f64, now: Instant) -> bool {
+        let passed = now.saturating_duration_since(self.at);
+        let refill = self.tokens * passed.as_secs_f64() / self.horizon.as_secs_f64();
+        self.ready = (self.ready + refill).min(depth(self.tokens));
+        self.at = self.at.max(now);
+        let fits = !self.is_over(now) && tokens <= self.ready.min(self.left) + NOTHING;
+        if fits {
+            self.ready -= tokens;
+            self.left -= tokens;
+        }
+        fits
+    }
+
+    /// What one unit of the lane was charged at each level.
+    fn price(&mut self, lane: &LaneAsk) -> Arc<[f64]> {
+        let cost = sane_cost(lane.cost);
+        if lane.want == 0 {
+            return Arc::default();
+        }
+        if self.priced.0 != cost {
+            self.priced = (cost, self.charge_us.iter().map(|charge_us| charge_us * cost).collect());
+        }
+        self.priced.1.clone()
+    }
+
+    fn rest(self) -> Option<Rest> {
+        let tokens = self.left;
+        let charge_us = self.charge_us.iter().map(|charge_us| charge_us * tokens).collect();
+        (tokens > NOTHING).then(|| Rest { grant: Grant { granted: 1, charge_us, ..Grant::default() }, tokens })
+    }
+}
+
+/// How many tokens of a lease may be spent at once.
+fn depth(tokens: f64) -> f64 {
+    (tokens * LEAD).max(1.0)
+}
+
+// === impl Rest ===
+
+impl Rest {
+    /// As the store takes it back.
+    pub fn refund(&self) -> Refund<'_> {
+        Refund { key: "", grant: &self.grant, units: 1, cost: self.tokens }
+    }
+}
+
+// === impl Lately ===
+
+impl Lately {
+    fn spent(&mut self, tokens: f64, now: Instant, horizon: Duration) {
+        self.roll(now, horizon);
+        self.now += tokens;
+    }
+
+    /// What was spent in the last whole stretch.
+    fn per_horizon(&mut self, now: Instant, horizon: Duration) -> f64 {
+        self.roll(now, horizon);
+        self.before
+    }
+
+    fn roll(&mut self, now: Instant, horizon: Duration) {
+        let passed = now.saturating_duration_since(self.begin);
+        if passed >= 2 * horizon {
+            (self.begin, self.before, self.now) = (now, 0.0, 0.0);
+        } else if passed >= horizon {
+            (self.begin, self.before, self.now) = (self.begin + horizon, self.now, 0.0);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "lease_tests.rs"]
+mod tests;

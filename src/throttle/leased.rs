@@ -1,0 +1,296 @@
+//! A store before the store: asks for tokens alone are answered from leases where that can be done, everything else passes.
+//!
+//! Asks of a holder, which runs jobs, always pass: a dispatcher asks for many lanes at once and would gain nothing. A pause, a stop
+//! or a cut by another process is thereby obeyed within the horizon at the latest; one that goes through here, at once.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures_util::future::{BoxFuture, FutureExt, ready};
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::registry::Registry;
+
+use super::lease::{Asking, Holding, MAX_HORIZON, Rest};
+use super::{Answer, Ask, Change, Ended, Error, Holder, LaneAsk, Name, Paused, Refund, Refused, Status, Store};
+
+/// Most throttles of which anything is remembered.
+const MAX_THROTTLES: usize = 10_000;
+
+/// Who answered asks for tokens alone.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct AnsweredBy {
+    answered_by: &'static str,
+}
+
+/// Answers asks from leases on another store.
+pub struct LeasedStore {
+    desk: Arc<Desk>,
+    asks: Family<AnsweredBy, Counter>,
+    from_lease: Counter,
+    from_store: Counter,
+}
+
+/// Answers the time of this process, which only goes forward.
+pub type Monotonic = Arc<dyn Fn() -> Instant + Send + Sync>;
+
+/// What outlives an ask: a lease is given back even if nobody asks any more.
+struct Desk {
+    store: Arc<dyn Store>,
+    horizon: Duration,
+    clock: Option<Monotonic>,
+    workers: AtomicU32,
+    holdings: Mutex<HashMap<Name, Holding>>,
+}
+
+impl LeasedStore {
+    /// Holds tokens of `store` for `horizon` at most, and for no longer than [`MAX_HORIZON`]; zero leases nothing.
+    pub fn new(store: Arc<dyn Store>, horizon: Duration) -> Self {
+        Self::at(store, horizon, None)
+    }
+
+    /// The same with the time from `clock`, for tests.
+    pub fn with_clock(store: Arc<dyn Store>, horizon: Duration, clock: Monotonic) -> Self {
+        Self::at(store, horizon, Some(clock))
+    }
+
+    fn at(store: Arc<dyn Store>, horizon: Duration, clock: Option<Monotonic>) -> Self {
+        let desk =
+            Desk { store, horizon: horizon.min(MAX_HORIZON), clock, workers: AtomicU32::new(1), holdings: Mutex::default() };
+        let asks = Family::<AnsweredBy, Counter>::default();
+        let by = |answered_by| asks.get_or_create_owned(&AnsweredBy { answered_by });
+        Self { desk: Arc::new(desk), from_lease: by("lease"), from_store: by("store"), asks }
+    }
+
+    /// Registers what is counted.
+    pub fn register(&self, registry: &mut Registry) {
+        let help = "Asks of this process for tokens without a job to run, by who answered them";
+        registry.register("flyball_token_asks", help, self.asks.clone());
+    }
+
+    /// Gives back whatever is held, for instance because the process ends.
+    pub async fn give_back_all(&self) {
+        for (throttle, rest) in self.desk.take_all() {
+            self.desk.return_all(&throttle, &[rest]).await;
+        }
+    }
+}
+
+impl Desk {
+    fn locked(&self) -> MutexGuard<'_, HashMap<Name, Holding>> {
+        self.holdings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Instant {
+        self.clock.as_ref().map_or_else(Instant::now, |clock| clock())
+    }
+
+    fn spend(&self, ask: &Ask) -> Option<Answer> {
+        let now = self.now();
+        self.locked().get_mut(&ask.throttle)?.spend(&ask.lanes, now)
+    }
+
+    /// Asks the store, and for a lease besides where one is due.
+    async fn ask(self: &Arc<Self>, ask: &Ask) -> Answer {
+        let begun = self.now();
+        let Some(asking) = self.begin(ask, begun) else { return self.store.acquire(ask).await };
+        let mut under_way = UnderWay { desk: self, throttle: &ask.throttle, asking, is_over: false };
+        let mut answer = if asking.leased > 0 {
+            let more = LaneAsk { want: asking.leased, ..LaneAsk::default() };
+            let lanes = ask.lanes.iter().cloned().chain([more]).collect();
+            self.store.acquire(&Ask { throttle: ask.throttle.clone(), lanes, holder: None }).await
+        } else {
+            self.store.acquire(ask).await
+        };
+        under_way.is_over = true;
+        let now = self.now();
+        let rests = self.locked().get_mut(&ask.throttle).map(|one| one.answered(&asking, &ask.lanes, &mut answer, now));
+        self.return_beside(&ask.throttle, rests.unwrap_or_default());
+        if asking.leased > 0 {
+            self.watch(ask.throttle.clone());
+        }
+        answer
+    }
+
+    /// Begins an ask; `None` where nothing more can be remembered.
+    fn begin(&self, ask: &Ask, now: Instant) -> Option<Asking> {
+        let mut holdings = self.locked();
+        let workers = self.workers.load(Ordering::Relaxed);
+        if let Some(holding) = holdings.get_mut(&ask.throttle) {
+            return Some(holding.ask(&ask.lanes, workers, now));
+        }
+        if holdings.len() >= MAX_THROTTLES {
+            holdings.retain(|_, holding| !holding.is_idle(now));
+        }
+        if holdings.len() >= MAX_THROTTLES {
+            return None;
+        }
+        let holding = holdings.entry(ask.throttle.clone()).or_insert_with(|| Holding::new(self.horizon, now));
+        Some(holding.ask(&ask.lanes, workers, now))
+    }
+
+    /// Gives back what is left of a lease when its time is over.
+    fn watch(self: &Arc<Self>, throttle: Name) {
+        let desk = self.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(desk.horizon).await;
+            let now = desk.now();
+            let rest = desk.locked().get_mut(&throttle).and_then(|holding| holding.over(now));
+            if let Some(rest) = rest {
+                desk.return_all(&throttle, &[rest]).await;
+            }
+        });
+    }
+
+    /// Gives back whatever is held, because something has changed that concerns this process before others.
+    fn let_all_go(self: &Arc<Self>) {
+        for (throttle, rest) in self.take_all() {
+            self.return_beside(&throttle, vec![rest]);
+        }
+    }
+
+    fn take_all(&self) -> Vec<(Name, Rest)> {
+        self.locked().iter_mut().filter_map(|(name, holding)| Some((name.clone(), holding.let_go()?))).collect()
+    }
+
+    /// Gives back without letting anybody wait for it.
+    fn return_beside(self: &Arc<Self>, throttle: &Name, rests: Vec<Rest>) {
+        if !rests.is_empty() {
+            let (desk, throttle) = (self.clone(), throttle.clone());
+            tokio::spawn(async move { desk.return_all(&throttle, &rests).await });
+        }
+    }
+
+    async fn return_all(&self, throttle: &Name, rests: &[Rest]) {
+        let refunds: Vec<Refund<'_>> = rests.iter().map(Rest::refund).collect();
+        // A rest that gets lost only makes the throttle slower for a moment.
+        if let Err(error) = self.store.refund_many(throttle, &refunds).await {
+            tracing::debug!(throttle.name = %throttle, %error, "the rest of a lease could not be given back");
+        }
+    }
+}
+
+/// An ask that is under way; one that is given up must not keep others from asking for a lease.
+struct UnderWay<'a> {
+    desk: &'a Desk,
+    throttle: &'a Name,
+    asking: Asking,
+    is_over: bool,
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        if !self.is_over
+            && let Some(holding) = self.desk.locked().get_mut(self.throttle)
+        {
+            holding.given_up(&self.asking);
+        }
+    }
+}
+
+impl Store for LeasedStore {
+    fn acquire<'a>(&'a self, ask: &'a Ask) -> BoxFuture<'a, Answer> {
+        if ask.holder.is_some() {
+            return self.desk.store.acquire(ask);
+        }
+        if let Some(answer) = self.desk.spend(ask) {
+            self.from_lease.inc();
+            return ready(answer).boxed();
+        }
+        self.from_store.inc();
+        if self.desk.horizon.is_zero() {
+            return self.desk.store.acquire(ask);
+        }
+        async move { self.desk.ask(ask).await }.boxed()
+    }
+
+    fn hold<'a>(
+        &'a self,
+        throttle: &'a Name,
+        holder: &'a Holder,
+        lanes: &'a [(String, u32)],
+    ) -> BoxFuture<'a, Result<(), Error>> {
+        self.desk.store.hold(throttle, holder, lanes)
+    }
+
+    fn refund_many<'a>(&'a self, throttle: &'a Name, refunds: &'a [Refund<'a>]) -> BoxFuture<'a, Result<(), Error>> {
+        self.desk.store.refund_many(throttle, refunds)
+    }
+
+    fn settle_many<'a>(&'a self, throttle: &'a Name, tokens: &'a [(&'a str, f64)]) -> BoxFuture<'a, Result<(), Error>> {
+        self.desk.store.settle_many(throttle, tokens)
+    }
+
+    fn pause_key<'a>(
+        &'a self,
+        throttle: &'a Name,
+        key: &'a str,
+        delay: Duration,
+        why: &'a str,
+    ) -> BoxFuture<'a, Result<i64, Error>> {
+        async move {
+            let paused = self.desk.store.pause_key(throttle, key, delay, why).await;
+            let rest = self.desk.locked().get_mut(throttle).and_then(Holding::let_go);
+            self.desk.return_beside(throttle, rest.into_iter().collect());
+            paused
+        }
+        .boxed()
+    }
+
+    fn resume_key<'a>(&'a self, throttle: &'a Name, key: &'a str) -> BoxFuture<'a, Result<bool, Error>> {
+        self.desk.store.resume_key(throttle, key)
+    }
+
+    fn refused<'a>(&'a self, throttle: &'a Name, refused: &'a Refused<'a>) -> BoxFuture<'a, Result<Paused, Error>> {
+        async move {
+            let paused = self.desk.store.refused(throttle, refused).await;
+            // Whom it concerns may be above this throttle, and others draw from that.
+            self.desk.let_all_go();
+            paused
+        }
+        .boxed()
+    }
+
+    fn ended<'a>(&'a self, throttle: &'a Name, ended: &'a [Ended<'a>]) -> BoxFuture<'a, Result<(), Error>> {
+        self.desk.store.ended(throttle, ended)
+    }
+
+    fn peek<'a>(&'a self, ask: &'a Ask) -> BoxFuture<'a, Answer> {
+        self.desk.store.peek(ask)
+    }
+
+    fn status<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<Option<Status>, Error>> {
+        self.desk.store.status(throttle)
+    }
+
+    fn names(&self) -> BoxFuture<'_, Result<Vec<Name>, Error>> {
+        self.desk.store.names()
+    }
+
+    fn set<'a>(&'a self, throttle: &'a Name, change: &'a Change) -> BoxFuture<'a, Result<(Option<Status>, Status), Error>> {
+        async move {
+            let set = self.desk.store.set(throttle, change).await;
+            // Others may draw from this throttle, and nobody here knows which.
+            self.desk.let_all_go();
+            set
+        }
+        .boxed()
+    }
+
+    fn delete<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<bool, Error>> {
+        async move {
+            let deleted = self.desk.store.delete(throttle).await;
+            self.desk.let_all_go();
+            deleted
+        }
+        .boxed()
+    }
+
+    fn set_workers(&self, workers: u32) {
+        self.desk.workers.store(workers, Ordering::Relaxed);
+        self.desk.store.set_workers(workers);
+    }
+}
