@@ -21,7 +21,7 @@ pub mod tree;
 
 pub use self::redis::RedisStore;
 pub use file::KnobsFile;
-pub use knobs::{Knobs, Mode, OnBacklog, OnStoreLoss};
+pub use knobs::{Knobs, Mode, OnBacklog, OnStoreLoss, OverLimit};
 pub use memory::MemoryStore;
 pub use name::Name;
 pub use seed::seed;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::future::{BoxFuture, FutureExt, ready};
 
 use super::bucket::Meter;
-use super::{Knobs, Name, tree};
+use super::{Knobs, Name, OverLimit, tree};
 
 /// Most lanes that one ask should carry, so that Redis is never blocked for more than half a millisecond. More are served by
 /// several calls, and so are fewer where each lane has something of its own to be asked.
@@ -90,12 +90,22 @@ pub struct Answer {
     /// The throttle, a level above it or its keys have a limit of concurrency, so that releases must be told with
     /// [`Store::hold`].
     pub limits_concurrency: bool,
+    /// The knob `over_limit`: what becomes of jobs that were not granted.
+    pub over_limit: OverLimit,
 }
 
 impl Default for Answer {
     /// Nothing granted to nobody.
     fn default() -> Self {
-        Self { lanes: Vec::new(), effective_rps: 0.0, at_us: 0, seq: 0, weight: 1.0, limits_concurrency: false }
+        Self {
+            lanes: Vec::new(),
+            effective_rps: 0.0,
+            at_us: 0,
+            seq: 0,
+            weight: 1.0,
+            limits_concurrency: false,
+            over_limit: OverLimit::Wait,
+        }
     }
 }
 

@@ -52,7 +52,7 @@ end
 -- the hash, or their defaults, in the order of the fields.
 local function knobs(key)
   local h = redis.pcall('HMGET', key, 'rps', 'burst', 'window', 'safe_rps', 'key_rps', 'key_burst', 'mode',
-    'valid_until', 'paused', 'parent', 'seq', 'on_store_loss', 'concurrency', 'key_concurrency', 'weight')
+    'valid_until', 'paused', 'parent', 'seq', 'on_store_loss', 'concurrency', 'key_concurrency', 'weight', 'over_limit')
   if h.err then return nil end
   local careful = false
   local function read(i, default, low, high, zero, unlimited)
@@ -84,6 +84,17 @@ local function knobs(key)
   end
   local p = h[9]
   if p == '1' or p == 'true' or p == 'yes' or p == 'on' then rps, h[1] = 0, '0' end
+  if h[16] == 'drop' then
+    -- A throttle that drops counts in whole tokens for each window.
+    local function in_whole(rate, i)
+      local tokens = rate * window
+      if tokens <= 1 or tokens >= 1e6 then return rate end
+      rate = math.ceil(tokens - 1e-9) / window
+      h[i] = text(rate)
+      return rate
+    end
+    rps, key_rps = in_whole(rps, 1), in_whole(key_rps, 5)
+  end
   return {
     rps = rps, depth = burst * window * 1e6, key_rps = key_rps, key_depth = key_burst * window * 1e6,
     parent = h[10] or '', concurrency = limit_of(h[13]), key_concurrency = limit_of(h[14]), texts = h,
@@ -263,7 +274,9 @@ local function acquire(write)
   if leaf then
     local t = leaf.texts
     local limits = ''
-    if lowest >= 0 or leaf.key_concurrency >= 0 then limits = string.format('%.0f %.0f', lowest, leaf.key_concurrency) end
+    local over = t[16] == 'drop' or t[16] == 'merge'
+    if over or lowest >= 0 or leaf.key_concurrency >= 0 then limits = string.format('%.0f %.0f', lowest, leaf.key_concurrency) end
+    if over then limits = limits .. ' ' .. t[16] end
     reply = {
       'ok', now, t[11] or '0', t[12] or '', t[15] or '', needed, t[3], t[5], t[6], levels == 1 and rates[1] or table.concat(rates, ' '),
       limits,

@@ -11,7 +11,7 @@ use crate::throttle_redis::Server;
 
 const THROTTLES: [&str; 3] = ["root", "mid", "leaf"];
 const KEYS: [&str; 3] = ["", "k", "l"];
-const FIELDS: [&str; 19] = [
+const FIELDS: [&str; 20] = [
     "rps",
     "rps",
     "rps",
@@ -31,6 +31,7 @@ const FIELDS: [&str; 19] = [
     "key_concurrency",
     "key_concurrency",
     "weight",
+    "over_limit",
 ];
 const HOLDERS: [&str; 3] = ["u", "v", "w"];
 
@@ -93,6 +94,9 @@ fn text() -> impl Strategy<Value = String> {
         "root",
         "mid",
         "leaf",
+        "drop",
+        "drop",
+        "merge",
         "two words",
         "1\n",
         "--1",

@@ -11,6 +11,7 @@ mod connect;
 mod deepest;
 mod depth;
 mod doorbell;
+mod drop;
 mod enqueue;
 mod error;
 mod finish;
@@ -78,6 +79,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("write lanes", depth::WRITE_LANES),
     ("write throttles", depth::WRITE_THROTTLES),
     ("write sweep", depth::WRITE_SWEEP),
+    ("drop ready", drop::DROP_READY),
     ("enqueue", enqueue::ENQUEUE),
     ("enqueue one", enqueue::ENQUEUE_ONE),
     ("complete", finish::COMPLETE),
