@@ -82,9 +82,12 @@ mod tests {
         quota(&headers, 784_111_787).map(|quota| (quota.remaining, quota.reset.as_secs_f64()))
     }
 
+    /// Headers, and what is left for how many seconds.
+    type Case<'a> = (&'a [(&'a str, &'a str)], (f64, f64));
+
     #[test]
     fn every_way_of_saying_it_is_understood() {
-        let cases: &[(&[(&str, &str)], (f64, f64))] = &[
+        let cases: &[Case<'_>] = &[
             (&[("ratelimit", "\"tenant\";r=43;t=18")], (43.0, 18.0)),
             (&[("ratelimit", "\"burst\";r=5;t=1, \"day\";r=900;t=40000")], (900.0, 40_000.0)),
             (&[("ratelimit", "\"a, b\";r=7;t=9, \"c\";r=800;t=9")], (7.0, 9.0)),

@@ -202,8 +202,8 @@ async fn what_would_be_answered_the_same_again_is_dead() {
 async fn a_request_that_is_not_answered_in_time_is_ambiguous() {
     let server = Server::start().await;
     let begin = Instant::now();
-    let args = json!({"url": format!("{}/slow", server.url), "timeout_ms": 500});
-    let unanswered = |policy| Outcome::Ambiguous { policy, error: "no answer within 500 ms".to_owned() };
+    let args = json!({"url": format!("{}/slow", server.url), "timeout_ms": 3000});
+    let unanswered = |policy| Outcome::Ambiguous { policy, error: "no answer within 3000 ms".to_owned() };
 
     assert_eq!(run(args.clone()).await, unanswered(OnAmbiguous::Retry));
     let mut dead = args;
@@ -211,17 +211,17 @@ async fn a_request_that_is_not_answered_in_time_is_ambiguous() {
     assert_eq!(run(dead).await, unanswered(OnAmbiguous::Dead));
 
     assert_eq!(server.received().len(), 2, "one request for each attempt");
-    assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < Duration::from_secs(25), "{:?}", begin.elapsed());
 }
 
 #[tokio::test]
 async fn the_jobs_own_time_ends_in_the_handler_that_knows_what_was_sent() {
     let server = Server::start().await;
-    let job = Job { timeout: Some(Duration::from_secs(1)), ..job(json!({"url": format!("{}/slow", server.url)})) };
+    let job = Job { timeout: Some(Duration::from_secs(4)), ..job(json!({"url": format!("{}/slow", server.url)})) };
 
     let (outcome, _) = run_job(&handler(true), job, CancellationToken::new()).await;
 
-    let error = "no answer within 950 ms".to_owned();
+    let error = "no answer within 3800 ms".to_owned();
     assert_eq!(outcome, Outcome::Ambiguous { policy: OnAmbiguous::Retry, error });
 }
 
@@ -257,8 +257,8 @@ async fn a_server_that_does_not_let_us_connect_in_time_makes_nothing_ambiguous()
     assert_eq!(whole, Outcome::Retry { after: None, error: "no connection within 300 ms".to_owned() });
 }
 
-/// A server of HTTP/1.1 that answers so many requests on each connection and cuts it in the middle of the next one; with 0 for
-/// the rest, it cuts without having read a byte of it. Answers its URL and the requests that it has read.
+/// A server of HTTP/1.1 that answers so many requests on each connection, reads the next one and cuts it. Its URL, and the requests
+/// that it has read.
 async fn cutting_server(answers: usize) -> (String, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
@@ -290,19 +290,25 @@ async fn cutting_server(answers: usize) -> (String, Arc<Mutex<Vec<String>>>) {
 
 #[tokio::test]
 async fn a_server_that_cuts_connections_gets_exactly_one_request_for_each_attempt() {
-    let handler = handler(true);
     for answers in [0, 1] {
+        let handler = handler(true);
         let (url, requests) = cutting_server(answers).await;
-        // The second attempt goes over the connection of the first where that was answered.
-        for attempt in 1..=6 {
-            let outcome = run_until(&handler, json!({"url": url, "method": "GET"}), CancellationToken::new()).await;
-            match outcome {
-                Outcome::Done => assert_eq!(attempt % 2, 1),
-                Outcome::Ambiguous { .. } => assert!(answers == 0 || attempt % 2 == 0),
+        let mut cut = 0;
+        for attempt in 1..=500 {
+            match run_until(&handler, json!({"url": url}), CancellationToken::new()).await {
+                Outcome::Done => assert_eq!(answers, 1),
+                // Where the first request of a connection is answered, this went over one that had been kept.
+                Outcome::Ambiguous { .. } => cut += 1,
                 other => panic!("{other:?}"),
             }
-            assert_eq!(requests.lock().unwrap().len(), attempt, "{answers} answered, attempt {attempt}");
+            assert_eq!(requests.lock().unwrap().len(), attempt, "{answers} answered, {cut} cut");
+            if cut == 3 {
+                break;
+            }
+            // A connection is kept a moment after its answer was read.
+            tokio::time::sleep(Duration::from_millis(10)).await;
         }
+        assert_eq!(cut, 3);
     }
 }
 
@@ -315,9 +321,9 @@ async fn a_kept_connection_that_the_server_has_closed_costs_no_attempt_and_no_se
         while requests < 20 {
             let (mut socket, _) = listener.accept().await.unwrap();
             let mut bytes = [0; 1024];
-            requests += usize::from(socket.read(&mut bytes).await.unwrap() > 0);
+            requests += usize::from(socket.read(&mut bytes).await.unwrap_or(0) > 0);
             // It says nothing of closing, and closes.
-            socket.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await.unwrap();
+            let _ = socket.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await;
         }
         requests
     });
@@ -360,11 +366,15 @@ async fn connections_are_used_again() {
     });
     let handler = handler(true);
 
-    for _ in 0..5 {
+    for sent in 1..=500 {
         assert_eq!(run_until(&handler, json!({"url": url}), CancellationToken::new()).await, Outcome::Done);
+        if *accepted.lock().unwrap() < sent {
+            return;
+        }
+        // A connection is kept a moment after its answer was read.
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
-
-    assert_eq!(*accepted.lock().unwrap(), 1);
+    panic!("each request had a connection of its own");
 }
 
 /// A server of HTTP/2 that answers as it is told and counts connections and requests.
