@@ -169,6 +169,48 @@ async fn a_throttle_that_is_stopped_drops_nothing_and_one_that_waits_keeps_every
 }
 
 #[tokio::test]
+async fn a_rate_of_the_whole_throttle_drops_over_all_its_lanes() {
+    let mut house = House::of_redis().await;
+    house.turn("calendar", &[("rps", "0.00025"), ("window", "10000"), ("over_limit", "drop")]).await;
+    let job = |key: i32| NewJob::new("notice", json!({})).throttle("calendar").key(key.to_string());
+    let jobs: Vec<NewJob> = (0..50).map(job).collect();
+    let ids: Vec<i64> = house.queue.enqueue(&jobs).await.unwrap().iter().map(|one| one.id).collect();
+    let worker = house.worker().await;
+
+    let (ran, dropped) = house.ended(&ids).await;
+
+    assert_eq!((ran.len(), dropped.len()), (1, 49), "a throttle that was never asked begins with one token");
+    assert_eq!(*house.ran.lock().unwrap(), ran);
+    worker.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_beyond_a_limit_of_concurrency_is_dropped() {
+    let mut house = House::of_redis().await;
+    house.turn("calendar", &[("rps", "-1"), ("key_concurrency", "1"), ("over_limit", "drop")]).await;
+    let go_on = Arc::new(tokio::sync::Semaphore::new(0));
+    let gate = go_on.clone();
+    let mut kinds = Kinds::default();
+    kinds.register_fn("notice", move |_: Job, _: Context| {
+        let gate = gate.clone();
+        async move { gate.acquire().await.map_or(Outcome::Cancelled, |_| Outcome::Done) }
+    });
+    let worker = house.worker_of(kinds).await;
+    let ids = house.burst("calendar", "ann", 5).await;
+
+    assert_eq!(house.ended(&ids[1..]).await, (Vec::new(), ids[1..].to_vec()), "while the first one runs");
+    go_on.add_permits(5);
+    assert_eq!(house.ended(&ids[..1]).await, (ids[..1].to_vec(), Vec::new()));
+    let next = eventually("the slot is free", SOON, || async {
+        let next = house.burst("calendar", "ann", 1).await;
+        (house.ended(&next).await.0 == next).then_some(next)
+    })
+    .await;
+    assert_eq!(next.len(), 1);
+    worker.stop().await;
+}
+
+#[tokio::test]
 async fn a_throttle_that_merges_lets_one_waiting_job_stand_for_all_with_its_unique_key() {
     let mut house = House::of_redis().await;
     house.turn("calendar", &[("rps", "0"), ("over_limit", "merge")]).await;
