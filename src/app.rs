@@ -24,7 +24,7 @@ use crate::cron::{self, Schedules};
 use crate::governor::Policy;
 use crate::jobs::postgres::Retention;
 use crate::jobs::{Kinds, Queue, Tuning};
-use crate::outbound::{self, HttpHandler};
+use crate::outbound::{self, Guard, HttpHandler, Secrets};
 use crate::reindex::{self, Database, ReindexHandler};
 use crate::runner::{self, Worker};
 use crate::service::Vital;
@@ -252,12 +252,30 @@ impl Signals {
 
 /// The kinds that come with Flyball. Without a queue they can check arguments, and run no reindex from the queue's own database.
 pub fn built_in_kinds(settings: &Settings, queue: Option<&Queue>) -> anyhow::Result<Kinds> {
-    let allow_private = settings.allow_private_urls;
+    let guard = guard(settings)?;
+    // Whoever only checks arguments needs no secrets, and may have no right to read them.
+    let secrets = match queue {
+        Some(_) => Secrets::from_variables(environment(), |path| std::fs::read_to_string(path))?,
+        None => Secrets::default(),
+    };
     let own = queue.map(|queue| Database::of(&queue.pool));
     let mut kinds = Kinds::default();
-    kinds.register("http", HttpHandler::new(outbound::Config { allow_private })?);
-    kinds.register("reindex", ReindexHandler::new(reindex::Config { allow_private }, own)?);
+    kinds.register("http", HttpHandler::new(outbound::Config { guard: guard.clone(), secrets, lookup: None })?);
+    kinds.register("reindex", ReindexHandler::new(reindex::Config { guard }, own)?);
     Ok(kinds)
+}
+
+/// Where jobs may go besides the public internet.
+fn guard(settings: &Settings) -> anyhow::Result<Guard> {
+    if settings.allow_private_urls {
+        return Ok(Guard::open());
+    }
+    Guard::allowing(&settings.allow_urls).context("setting allow_urls (FLYBALL_ALLOW_URLS)")
+}
+
+/// The environment, as far as it is text.
+fn environment() -> impl Iterator<Item = (String, String)> {
+    std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
 }
 
 fn worker_config(settings: &Settings) -> runner::Config {

@@ -32,6 +32,7 @@ pub const KEYS: &[(&str, &str)] = &[
     ("retention_days", "FLYBALL_RETENTION_DAYS"),
     ("dead_retention_days", "FLYBALL_DEAD_RETENTION_DAYS"),
     ("allow_private_urls", "FLYBALL_ALLOW_PRIVATE_URLS"),
+    ("allow_urls", "FLYBALL_ALLOW_URLS"),
     ("log", "FLYBALL_LOG"),
     ("log_format", "FLYBALL_LOG_FORMAT"),
 ];
@@ -58,6 +59,7 @@ pub struct Settings {
     pub retention_days: u32,
     pub dead_retention_days: u32,
     pub allow_private_urls: bool,
+    pub allow_urls: Vec<String>,
     pub log: String,
     pub log_format: LogFormat,
     #[serde(default)]
@@ -175,6 +177,7 @@ impl Settings {
                     allowed: match table[*key] {
                         toml::Value::Boolean(_) => "true or false",
                         toml::Value::Integer(_) if key.ends_with("_s") => "a number",
+                        toml::Value::Array(_) => "texts with commas between them",
                         toml::Value::String(_) => words_of(key).map_or("a text", |(_, allowed)| allowed),
                         _ => "a whole number of 0 or more",
                     },
@@ -317,6 +320,9 @@ fn own_table(file: &str, text: &str) -> Result<toml::Table, Error> {
             return Err(Error::File { file: file.to_owned(), line, message });
         }
         let problem = match value {
+            toml::Value::Array(entries) if !entries.iter().all(toml::Value::is_str) => {
+                Some("a list of more than texts".to_owned())
+            }
             toml::Value::Integer(n) if u32::try_from(*n).is_err() => Some(format!("{n}; allowed is a whole number of 0 or more")),
             toml::Value::String(text) => words_of(key)
                 .filter(|(words, _)| !words.contains(&text.as_str()))
@@ -392,6 +398,10 @@ fn typed(key: &str, text: &str, default: &toml::Value) -> Option<toml::Value> {
         },
         toml::Value::Integer(_) if key.ends_with("_s") => text.parse::<f64>().ok().filter(|n| n.is_finite()).map(Into::into),
         toml::Value::Integer(_) => text.parse::<u32>().ok().map(|n| i64::from(n).into()),
+        toml::Value::Array(_) => {
+            let entries = text.split(',').map(str::trim).filter(|entry| !entry.is_empty());
+            Some(entries.map(toml::Value::from).collect::<Vec<_>>().into())
+        }
         _ => words_of(key).is_none_or(|(words, _)| words.contains(&text)).then(|| text.into()),
     }
 }

@@ -72,6 +72,8 @@ pub struct KnobsView {
     pub key_concurrency: i64,
     /// Share of a worker's slots beside other throttles.
     pub weight: f64,
+    /// `wait`, `drop` or `merge`.
+    pub over_limit: &'static str,
     /// Jobs of one lane that may wait before `on_backlog` acts; `null` where there is no limit.
     pub max_backlog: Option<u64>,
     /// `signal` or `reject`.
@@ -177,6 +179,7 @@ impl KnobsView {
             concurrency: knobs.concurrency,
             key_concurrency: knobs.key_concurrency,
             weight: knobs.weight,
+            over_limit: knobs.over_limit.as_str(),
             max_backlog: knobs.max_backlog,
             on_backlog: knobs.on_backlog.as_str(),
             valid_until_ms: knobs.valid_until_ms,

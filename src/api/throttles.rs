@@ -25,7 +25,7 @@ use super::{body, clock};
 use crate::throttle::{Change, Name, Status};
 
 /// The knobs that a person may turn.
-const KNOBS: [&str; 17] = [
+const KNOBS: [&str; 18] = [
     "rps",
     "burst",
     "window",
@@ -41,11 +41,12 @@ const KNOBS: [&str; 17] = [
     "concurrency",
     "key_concurrency",
     "weight",
+    "over_limit",
     "max_backlog",
     "on_backlog",
 ];
 /// The fields of an edit.
-const EDIT: [&str; 19] = [
+const EDIT: [&str; 20] = [
     "rps",
     "burst",
     "window",
@@ -61,6 +62,7 @@ const EDIT: [&str; 19] = [
     "concurrency",
     "key_concurrency",
     "weight",
+    "over_limit",
     "max_backlog",
     "on_backlog",
     "by",
@@ -124,6 +126,8 @@ pub struct Edit {
     key_concurrency: Option<i64>,
     /// Share of a worker's slots beside other throttles.
     weight: Option<f64>,
+    /// `wait`, `drop` or `merge`.
+    over_limit: Option<String>,
     /// Jobs of one lane that may wait before `on_backlog` acts.
     max_backlog: Option<u64>,
     /// `signal` or `reject`.

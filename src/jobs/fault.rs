@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-use super::{CheckpointError, Outcome, Scope};
+use super::{CheckpointError, OnAmbiguous, Outcome, Scope};
 
 /// Why an attempt did not succeed. Any error becomes one by `?`, and means: try again later.
 ///
@@ -37,6 +37,11 @@ impl Fault {
     /// Try again after `after` instead of the usual back-off.
     pub fn retry_after(after: Duration, error: impl fmt::Display) -> Self {
         Self(Outcome::Retry { after: Some(after), error: error.to_string() })
+    }
+
+    /// The work was handed over and no answer came, so that nobody knows whether it was done.
+    pub fn ambiguous(policy: OnAmbiguous, error: impl fmt::Display) -> Self {
+        Self(Outcome::Ambiguous { policy, error: error.to_string() })
     }
 
     /// The other side asked to slow down: pause the job's key for `delay`, or as long as is usual. No attempt is used.

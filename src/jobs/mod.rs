@@ -20,7 +20,7 @@ pub use fault::{Fault, IntoOutcome};
 pub use handler::{Handler, Issue, Kinds, Tuning};
 pub use job::{Job, NewJob, State};
 pub use operate::*;
-pub use outcome::Outcome;
+pub use outcome::{OnAmbiguous, Outcome};
 pub use postgres::{Client, Queue};
 pub use record::*;
 pub use typed::TypedHandler;

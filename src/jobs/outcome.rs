@@ -4,6 +4,16 @@ use std::time::Duration;
 
 use crate::throttle::Scope;
 
+/// What becomes of a job whose attempt may have done its work or not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnAmbiguous {
+    /// It is tried again, and the other side must bear having it twice.
+    #[default]
+    Retry,
+    /// It is kept as a dead letter, for a person to find out.
+    Dead,
+}
+
 /// The end of one attempt.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
@@ -13,6 +23,13 @@ pub enum Outcome {
     Retry {
         /// Wait this long instead of the usual back-off.
         after: Option<Duration>,
+        /// What went wrong, without secrets; shown to operators.
+        error: String,
+    },
+    /// The work was handed over and no answer came: nobody knows whether it was done. The attempt is used.
+    Ambiguous {
+        /// What becomes of the job.
+        policy: OnAmbiguous,
         /// What went wrong, without secrets; shown to operators.
         error: String,
     },

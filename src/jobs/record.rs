@@ -92,7 +92,9 @@ pub struct Detail {
 pub struct Attempt {
     /// 1 for the first.
     pub attempt: i32,
-    /// `completed`, `failed`, `throttled`, `snoozed`, `dead`, `cancelled`, `lost` (its worker died) or `handed_back`.
+    /// `completed`, `failed`, `ambiguous` (nobody knows whether it was done), `throttled`, `snoozed`, `dead`, `cancelled`, `lost`
+    /// (its worker died), `handed_back`, `dropped` (over the limit of a throttle that drops) or `merged` (another job took the
+    /// place of this one while it waited, under its number).
     pub outcome: String,
     /// The worker that ran it; absent for a job that was cancelled before it ran.
     pub worker: Option<String>,

@@ -6,43 +6,103 @@ use futures_util::future::{BoxFuture, FutureExt};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::request::MAX_TIMEOUT_MS;
-use super::reqwest::{Failure, HttpClient, SetUpError};
-use super::{Config, Request};
-use crate::jobs::{Context, Handler, Issue, Job, Outcome};
+use super::guard::Guard;
+use super::hyper::{Failure, HttpClient};
+use super::quota::quota;
+use super::request::{MAX_TIMEOUT_MS, Request};
+use super::resolve::{Lookup, Resolver};
+use super::signature::{PREFIX, Secrets};
+use super::template;
+use crate::jobs::{Context, Handler, Issue, Job, OnAmbiguous, Outcome};
+
+/// Longest that a template may take. Its steps are bounded, so this is for a machine that does nothing else.
+const TEMPLATE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Settings of the kind, the same for all its jobs.
+#[derive(Clone, Default)]
+pub struct Config {
+    /// Where jobs may go besides the public internet.
+    pub guard: Guard,
+    /// What requests are signed by.
+    pub secrets: Secrets,
+    /// How names are looked up, where not by the system.
+    pub lookup: Option<Lookup>,
+}
+
+/// The client could not be set up.
+#[derive(Debug, thiserror::Error)]
+#[error("the HTTP client cannot be set up: {0}")]
+pub struct NoClient(#[from] std::io::Error);
 
 /// The handler of the kind `http`.
 pub struct HttpHandler {
     client: HttpClient,
+    secrets: Secrets,
 }
 
 impl HttpHandler {
     /// A handler with a client of its own.
-    pub fn new(config: Config) -> Result<Self, SetUpError> {
-        Ok(Self { client: HttpClient::new(config)? })
+    pub fn new(config: Config) -> Result<Self, NoClient> {
+        let resolver = Resolver::new(config.guard.clone(), config.lookup);
+        Ok(Self { client: HttpClient::new(config.guard, resolver)?, secrets: config.secrets })
     }
 
-    async fn deliver(&self, job: &Job, context: &Context) -> Outcome {
-        let request = match Request::parse(&job.args) {
-            Ok(request) => request,
-            Err(issues) => {
-                let listed: Vec<String> = issues.iter().map(|issue| format!("{} {}", issue.pointer, issue.message)).collect();
-                return Outcome::Dead { error: listed.join("; ") };
-            }
-        };
-        tokio::select! {
-            answer = self.client.send(&request) => match answer {
-                Ok(response) => response.outcome(&request, now_s()),
-                Err(Failure::Broken(error)) => Outcome::Retry { after: None, error },
-                Err(never) => Outcome::Dead { error: never.to_string() },
-            },
-            // The runner knows why: a job that a person cancelled ends, one of a stopping worker runs again elsewhere.
-            () = context.cancelled.cancelled() => Outcome::HandedBack,
+    async fn deliver(&self, job: &Job, context: &Context) -> Result<Outcome, Outcome> {
+        let mut request = Request::parse(&job.args).map_err(|issues| {
+            let listed: Vec<String> = issues.iter().map(|issue| format!("{} {}", issue.pointer, issue.message)).collect();
+            Outcome::Dead { error: listed.join("; ") }
+        })?;
+        // Whether the request was sent is known here and nowhere else, so the job's own time ends here first.
+        if let Some(limit) = job.timeout {
+            request.timeout = request.timeout.min(limit.mul_f64(0.95));
         }
+        let body = match request.template.take() {
+            Some((text, data)) => Some(fill(text, data).await.map_err(|error| Outcome::Dead { error })?),
+            None => request.body.take(),
+        };
+        let signature = self.sign(&request, job, body.as_deref()).map_err(|error| Outcome::Dead { error })?;
+        let sent = self.client.send(&request, &signature, body, &context.cancelled).await;
+        let policy = request.on_ambiguous;
+        Ok(match sent {
+            Ok(response) => {
+                if let Some(quota) = quota(&response.headers, now_s()) {
+                    context.report_quota(quota);
+                }
+                response.outcome(&request, now_s())
+            }
+            Err(Failure::Unsent(error)) => Outcome::Retry { after: None, error },
+            Err(Failure::Unanswered(error)) => Outcome::Ambiguous { policy, error },
+            // The runner knows why it is to stop: a job that a person cancelled ends, one of a stopping worker runs again
+            // elsewhere, unless it must not run twice.
+            Err(stopped @ Failure::Stopped { sent: true }) if policy == OnAmbiguous::Dead => {
+                Outcome::Ambiguous { policy, error: stopped.to_string() }
+            }
+            Err(Failure::Stopped { .. }) => Outcome::HandedBack,
+            Err(never @ (Failure::Refused(_) | Failure::Unsendable(_))) => Outcome::Dead { error: never.to_string() },
+        })
+    }
+
+    fn sign(&self, request: &Request, job: &Job, body: Option<&str>) -> Result<Vec<(&'static str, String)>, String> {
+        let Some(name) = &request.secret else { return Ok(Vec::new()) };
+        let id = format!("job_{}", job.id);
+        let signed = self.secrets.sign(name, &id, now_s(), body.unwrap_or_default().as_bytes());
+        let variable = format!("{PREFIX}{}", name.to_ascii_uppercase());
+        signed.map(Vec::from).ok_or_else(|| format!("/secret names {name:?}, but this worker has no {variable}"))
     }
 }
 
-/// The time for servers that send dates but no `Date` to compare them with, unix seconds.
+/// The body that a template makes, on a thread where it holds nobody up.
+async fn fill(text: String, data: Value) -> Result<String, String> {
+    let filling = tokio::task::spawn_blocking(move || template::render(&text, &data));
+    let filled = match tokio::time::timeout(TEMPLATE_TIMEOUT, filling).await {
+        Ok(Ok(filled)) => filled,
+        Ok(Err(_)) => Err("cannot be filled in".to_owned()),
+        Err(_) => Err(format!("takes more than {} s", TEMPLATE_TIMEOUT.as_secs())),
+    };
+    filled.map_err(|error| format!("/template {error}"))
+}
+
+/// The time for signatures, and for servers that send dates but no `Date` to compare them with, unix seconds.
 #[allow(clippy::disallowed_methods, reason = "the server's own clock counts wherever it tells it")]
 fn now_s() -> i64 {
     Timestamp::now().as_second()
@@ -60,7 +120,7 @@ impl Handler for HttpHandler {
     }
 
     fn run(&self, job: Job, context: Context) -> BoxFuture<'_, Outcome> {
-        async move { self.deliver(&job, &context).await }.boxed()
+        async move { self.deliver(&job, &context).await.unwrap_or_else(|outcome| outcome) }.boxed()
     }
 
     fn timeout(&self) -> Option<Duration> {

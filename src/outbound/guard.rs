@@ -4,29 +4,111 @@
 //! database next door with this process's network. Names are judged by the addresses that are really connected to, so a
 //! name that answers differently the second time gets no further.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Settings of the `http` kind.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Config {
-    /// Lets jobs reach private, loopback and link-local addresses. Off by default.
-    pub allow_private: bool,
+/// The environment variable that lets jobs reach any address inside.
+pub const ALLOW_PRIVATE: &str = "FLYBALL_ALLOW_PRIVATE_URLS";
+
+/// The environment variable that lets jobs reach some names and networks inside.
+pub const ALLOW: &str = "FLYBALL_ALLOW_URLS";
+
+/// Where jobs may go besides the public internet. By default nowhere.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Guard {
+    is_open: bool,
+    names: BTreeSet<String>,
+    networks: Vec<(IpAddr, u8)>,
 }
 
-/// The environment variable that says so.
-pub const ALLOW_PRIVATE: &str = "FLYBALL_ALLOW_PRIVATE_URLS";
+impl Guard {
+    /// Lets everything through.
+    pub fn open() -> Self {
+        Self { is_open: true, ..Self::default() }
+    }
+
+    /// Lets jobs reach these besides: names, whatever they resolve to, addresses, and networks such as `10.1.0.0/16`. Fails
+    /// with the first entry that is none of them.
+    pub fn allowing<S: AsRef<str>>(entries: impl IntoIterator<Item = S>) -> Result<Self, NotAllowable> {
+        let mut guard = Self::default();
+        for entry in entries {
+            let entry = entry.as_ref().trim();
+            match network(entry) {
+                Some(network) => guard.networks.push(network),
+                None if is_name(entry) => _ = guard.names.insert(plain(entry)),
+                None => return Err(NotAllowable(entry.chars().take(64).collect())),
+            }
+        }
+        Ok(guard)
+    }
+
+    /// True if every address of this host may be connected to.
+    pub fn allows_name(&self, host: &str) -> bool {
+        self.is_open || self.names.contains(&plain(host))
+    }
+
+    /// True if the address may be connected to, whoever has it.
+    pub fn allows_address(&self, address: IpAddr) -> bool {
+        self.is_open || is_public(address) || self.networks.iter().any(|(network, length)| within(address, *network, *length))
+    }
+}
+
+/// An entry of the list that is neither a name nor an address nor a network.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is neither a host's name nor an address nor a network such as 10.1.0.0/16")]
+pub struct NotAllowable(String);
 
 /// An address, or a name's every address, that is not on the public internet.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{host} is not an address of the public internet; set {ALLOW_PRIVATE}=true to allow it")]
+#[error("{host} is not an address of the public internet; set {ALLOW_PRIVATE}=true to allow it, or name it in {ALLOW}")]
 pub struct Refused {
     /// The host as the URL has it.
     pub host: String,
 }
 
+/// A network as address and prefix length, where its address is the first of it; an address is a network of one.
+fn network(entry: &str) -> Option<(IpAddr, u8)> {
+    let (address, length) = entry.split_once('/').unwrap_or((entry, ""));
+    let address: IpAddr = address.parse().ok()?;
+    let longest = if address.is_ipv4() { 32 } else { 128 };
+    let length = match length {
+        "" if entry.contains('/') => return None,
+        "" => longest,
+        digits => digits.parse().ok().filter(|length| *length <= longest)?,
+    };
+    Some((address, length))
+}
+
+fn within(address: IpAddr, network: IpAddr, length: u8) -> bool {
+    match (address, network) {
+        (IpAddr::V4(address), IpAddr::V4(network)) => {
+            let mask = u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0);
+            address.to_bits() & mask == network.to_bits() & mask
+        }
+        (IpAddr::V6(address), IpAddr::V6(network)) => {
+            let mask = u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0);
+            address.to_bits() & mask == network.to_bits() & mask
+        }
+        // An address of IPv4 that is written as one of IPv6 is the same machine.
+        (IpAddr::V6(address), IpAddr::V4(_)) => {
+            address.to_ipv4_mapped().is_some_and(|mapped| within(IpAddr::V4(mapped), network, length))
+        }
+        (IpAddr::V4(_), IpAddr::V6(_)) => false,
+    }
+}
+
+fn is_name(entry: &str) -> bool {
+    let is_label = |label: &str| !label.is_empty() && label.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
+    entry.strip_suffix('.').unwrap_or(entry).split('.').all(is_label)
+}
+
+fn plain(host: &str) -> String {
+    host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase()
+}
+
 /// Networks of IPv4 that are not the public internet, as address and prefix length.
 #[rustfmt::skip]
-const INSIDE: &[([u8; 4], u32)] = &[
+const INSIDE: &[([u8; 4], u8)] = &[
     ([0, 0, 0, 0], 8),          // this host
     ([10, 0, 0, 0], 8),         // private
     ([100, 64, 0, 0], 10),      // carrier-grade NAT, and Alibaba's metadata
@@ -47,7 +129,7 @@ const INSIDE: &[([u8; 4], u32)] = &[
 
 /// Networks inside 2000::/3 that are not the public internet.
 #[rustfmt::skip]
-const INSIDE_6: &[(Ipv6Addr, u32)] = &[
+const INSIDE_6: &[(Ipv6Addr, u8)] = &[
     (Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0), 23),      // protocol assignments, Teredo among them
     (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0), 32),  // documentation
     (Ipv6Addr::new(0x2002, 0, 0, 0, 0, 0, 0, 0), 16),      // 6to4: carries any IPv4 address
@@ -66,20 +148,13 @@ pub fn is_public(address: IpAddr) -> bool {
 }
 
 fn is_public_4(address: Ipv4Addr) -> bool {
-    let within = |(network, length): &([u8; 4], u32)| {
-        let mask = u32::MAX << (32 - length);
-        address.to_bits() & mask == Ipv4Addr::from(*network).to_bits() & mask
-    };
-    !INSIDE.iter().any(within)
+    !INSIDE.iter().any(|(network, length)| within(address.into(), Ipv4Addr::from(*network).into(), *length))
 }
 
 /// Everything outside 2000::/3 is special: loopback, unique local, link-local, multicast, NAT64.
 fn is_public_6(address: Ipv6Addr) -> bool {
-    let within = |network: Ipv6Addr, length: u32| {
-        let mask = u128::MAX << (128 - length);
-        address.to_bits() & mask == network.to_bits() & mask
-    };
-    within(Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0), 3) && !INSIDE_6.iter().any(|(network, length)| within(*network, *length))
+    let is_in = |network: Ipv6Addr, length: u8| within(address.into(), network.into(), length);
+    is_in(Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0), 3) && !INSIDE_6.iter().any(|(network, length)| is_in(*network, *length))
 }
 
 #[cfg(test)]
@@ -132,6 +207,38 @@ mod tests {
     fn addresses_outside_are_allowed() {
         for address in ["1.1.1.1", "8.8.8.8", "172.32.0.1", "100.128.0.1", "2606:4700::1111", "2a00:1450::1", "::ffff:8.8.8.8"] {
             assert!(is_public(address.parse().unwrap()), "{address}");
+        }
+    }
+
+    #[test]
+    fn names_addresses_and_networks_are_let_through_and_nothing_beside_them() {
+        let guard = Guard::allowing(["Intranet.example.", " 10.1.0.0/16", "fd00::/8", "192.168.7.7", "::1"]).unwrap();
+        let allows = |address: &str| guard.allows_address(address.parse().unwrap());
+
+        assert!(guard.allows_name("intranet.EXAMPLE") && !guard.allows_name("sub.intranet.example"));
+        for address in ["10.1.2.3", "10.1.255.255", "fd12::9", "192.168.7.7", "::1", "::ffff:10.1.0.1", "1.1.1.1"] {
+            assert!(allows(address), "{address}");
+        }
+        for address in ["10.2.0.1", "10.0.255.255", "fc00::1", "192.168.7.8", "127.0.0.1", "169.254.169.254", "::2"] {
+            assert!(!allows(address), "{address}");
+        }
+        assert!(!Guard::default().allows_address("10.1.2.3".parse().unwrap()));
+        assert!(Guard::open().allows_address("127.0.0.1".parse().unwrap()) && Guard::open().allows_name("any"));
+    }
+
+    #[test]
+    fn a_network_of_length_zero_is_everything_of_its_family() {
+        let guard = Guard::allowing(["0.0.0.0/0"]).unwrap();
+        assert!(guard.allows_address("127.0.0.1".parse().unwrap()) && !guard.allows_address("::1".parse().unwrap()));
+    }
+
+    #[test]
+    fn what_is_neither_name_nor_address_nor_network_is_refused() {
+        for entry in
+            ["", "http://intranet", "10.0.0.0/33", "10.0.0.0/", "10.0.0.0/x", "a..b", "*.example", "fd00::/129", "a/8", "[::1]"]
+        {
+            let error = Guard::allowing(["ok.example", entry]).unwrap_err().to_string();
+            assert!(error.contains("neither a host's name nor an address nor a network"), "{entry}: {error}");
         }
     }
 }

@@ -1,17 +1,29 @@
 //! The kind `http`: one request to somebody else's server, and what its answer means for the job.
 //!
-//! A job says what to send ([`request`]); the answer becomes an outcome ([`response`]): done, later, slower, or never. The
-//! guard ([`guard`]) keeps jobs away from addresses inside. What is left out: following redirects, cookies, retries of our
-//! own (the queue retries, through the same throttle), and proxies, past which the guard could not see.
+//! A job says what to send ([`request`]), as it stands or by a template ([`template`]), and by which secret it is signed
+//! ([`signature`]). The answer becomes an outcome ([`response`]): done, later, slower, or never; what it tells of a quota is
+//! handed on ([`quota`]). The guard ([`guard`], [`resolve`]) keeps jobs away from addresses inside. What is left out: cookies,
+//! retries of our own (the queue retries, through the same throttle), and proxies, past which the guard could not see.
 
 pub mod deliver;
 pub mod guard;
+pub mod hyper;
+pub mod quota;
 pub mod request;
 pub mod reqwest;
+pub mod resolve;
 pub mod response;
 pub mod retry_after;
+pub mod signature;
+pub mod template;
 
-pub use deliver::HttpHandler;
-pub use guard::Config;
+pub use deliver::{Config, HttpHandler};
+pub use guard::Guard;
+pub use hyper::headers;
 pub use request::Request;
-pub use reqwest::{SetUpError, check_url, guarded_client, headers};
+pub use reqwest::{SetUpError, guarded_client};
+pub use resolve::{Lookup, check_url};
+pub use signature::Secrets;
+
+/// What we call ourselves.
+const USER_AGENT: &str = concat!("flyball/", env!("CARGO_PKG_VERSION"));

@@ -5,10 +5,27 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use crate::jobs::Issue;
+use super::{signature, template};
+use crate::jobs::{Issue, OnAmbiguous, Scope};
 
 /// The fields of the arguments.
-const FIELDS: [&str; 6] = ["method", "url", "headers", "body", "timeout_ms", "success"];
+const FIELDS: [&str; 15] = [
+    "method",
+    "url",
+    "headers",
+    "body",
+    "template",
+    "data",
+    "secret",
+    "timeout_ms",
+    "connect_timeout_ms",
+    "redirects",
+    "http2_prior_knowledge",
+    "success",
+    "excerpt_bytes",
+    "throttled_scope",
+    "on_ambiguous",
+];
 
 /// Methods that may be used.
 const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
@@ -21,6 +38,19 @@ const RESERVED: [&str; 8] =
 pub const MAX_TIMEOUT_MS: u64 = 600_000;
 
 const DEFAULT_TIMEOUT_MS: u64 = 30_000;
+
+/// Longest that connecting may be given, in milliseconds.
+const MAX_CONNECT_TIMEOUT_MS: u64 = 60_000;
+
+const DEFAULT_CONNECT_TIMEOUT_MS: u64 = 10_000;
+
+/// Most redirects that may be followed.
+const MAX_REDIRECTS: u64 = 10;
+
+/// Most bytes of an answer's body that may be kept; the queue keeps errors of 4,000 characters.
+const MAX_EXCERPT_BYTES: u64 = 3_000;
+
+const DEFAULT_EXCERPT_BYTES: u64 = 1_024;
 
 /// A request that was checked.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,10 +65,26 @@ pub struct Request {
     pub body: Option<String>,
     /// True if the body was given as JSON, so that `content-type` defaults to it.
     pub body_is_json: bool,
-    /// From connecting to the end of the answer.
+    /// What makes the body instead, with the data that fill it in.
+    pub template: Option<(String, Value)>,
+    /// The name of the secret that signs it.
+    pub secret: Option<String>,
+    /// From connecting to the head of the answer, over all redirects.
     pub timeout: Duration,
+    /// For connecting alone, each time.
+    pub connect_timeout: Duration,
+    /// Redirects that are followed.
+    pub redirects: u32,
+    /// True if the server is known to speak HTTP/2 without being asked.
+    pub http2: bool,
     /// Statuses that mean done.
     pub success: Vec<RangeInclusive<u16>>,
+    /// Bytes of the answer's body that are kept with a dead job.
+    pub excerpt_bytes: usize,
+    /// Whom an answer slows down that does not say.
+    pub throttled_scope: Scope,
+    /// What becomes of the job when no answer comes.
+    pub on_ambiguous: OnAmbiguous,
 }
 
 impl Request {
@@ -63,8 +109,19 @@ impl Request {
             headers: headers(args, &mut issues),
             body,
             body_is_json,
-            timeout: timeout(args, &mut issues),
+            template: template(args, &mut issues),
+            secret: secret(args, &mut issues),
+            timeout: millis(args, "timeout_ms", MAX_TIMEOUT_MS, DEFAULT_TIMEOUT_MS, &mut issues),
+            connect_timeout: {
+                let (most, usual) = (MAX_CONNECT_TIMEOUT_MS, DEFAULT_CONNECT_TIMEOUT_MS);
+                millis(args, "connect_timeout_ms", most, usual, &mut issues)
+            },
+            redirects: whole(args, "redirects", 0..=MAX_REDIRECTS, 0, &mut issues) as u32,
+            http2: flag(args, "http2_prior_knowledge", &mut issues),
             success: success(args, &mut issues),
+            excerpt_bytes: whole(args, "excerpt_bytes", 0..=MAX_EXCERPT_BYTES, DEFAULT_EXCERPT_BYTES, &mut issues) as usize,
+            throttled_scope: word(args, "throttled_scope", &SCOPES, &mut issues),
+            on_ambiguous: word(args, "on_ambiguous", &POLICIES, &mut issues),
         };
         if issues.is_empty() { Ok(request) } else { Err(issues) }
     }
@@ -140,16 +197,101 @@ fn headers(args: &Map<String, Value>, issues: &mut Vec<Issue>) -> Vec<(String, S
     list
 }
 
-fn timeout(args: &Map<String, Value>, issues: &mut Vec<Issue>) -> Duration {
-    let ms = match args.get("timeout_ms") {
-        None => DEFAULT_TIMEOUT_MS,
-        Some(value) => value.as_u64().filter(|ms| (1..=MAX_TIMEOUT_MS).contains(ms)).unwrap_or_else(|| {
-            let message = format!("{} is not allowed: it must be a whole number from 1 to {MAX_TIMEOUT_MS}", short(value));
-            complain(issues, "/timeout_ms", message);
-            DEFAULT_TIMEOUT_MS
-        }),
+fn template(args: &Map<String, Value>, issues: &mut Vec<Issue>) -> Option<(String, Value)> {
+    let data = args.get("data");
+    if data.is_some_and(|data| !data.is_object()) {
+        complain(issues, "/data", format!("must be an object, not {}", short(data.unwrap_or(&Value::Null))));
+    }
+    match args.get("template") {
+        None | Some(Value::Null) => {
+            if data.is_some() {
+                complain(issues, "/data", "fills in a template, and there is none");
+            }
+            None
+        }
+        Some(Value::String(text)) => {
+            if args.get("body").is_some_and(|body| !body.is_null()) {
+                complain(issues, "/template", "cannot be used together with body: it makes the body");
+            }
+            if let Err(error) = template::check(text) {
+                complain(issues, "/template", error);
+            }
+            Some((text.clone(), data.cloned().unwrap_or_else(|| Map::new().into())))
+        }
+        Some(other) => {
+            complain(issues, "/template", format!("must be a text, not {}", short(other)));
+            None
+        }
+    }
+}
+
+fn secret(args: &Map<String, Value>, issues: &mut Vec<Issue>) -> Option<String> {
+    let name = match args.get("secret") {
+        None | Some(Value::Null) => return None,
+        // Somebody may have put the secret itself here, so it is not shown.
+        Some(Value::String(name)) if signature::is_name(name) && !name.starts_with("whsec_") => name,
+        Some(_) => {
+            let message = format!(
+                "must be the name of a secret, {}: the secret itself is in the variable {}<NAME> of the workers",
+                signature::NAMES,
+                signature::PREFIX
+            );
+            complain(issues, "/secret", message);
+            return None;
+        }
     };
-    Duration::from_millis(ms)
+    let headers = args.get("headers").and_then(Value::as_object);
+    for header in headers.into_iter().flat_map(Map::keys) {
+        if signature::HEADERS.contains(&header.to_ascii_lowercase().as_str()) {
+            complain(issues, &pointer(&["headers", header]), "is set by the signature and cannot be given beside a secret");
+        }
+    }
+    Some(name.clone())
+}
+
+/// The words for a scope.
+const SCOPES: [(&str, Scope); 3] = [("key", Scope::Key), ("account", Scope::Account), ("throttle", Scope::Throttle)];
+
+/// The words for what becomes of a job without an answer.
+const POLICIES: [(&str, OnAmbiguous); 2] = [("retry", OnAmbiguous::Retry), ("dead", OnAmbiguous::Dead)];
+
+/// One of a few words; absent for the default.
+fn word<T: Copy + Default>(args: &Map<String, Value>, field: &str, words: &[(&str, T)], issues: &mut Vec<Issue>) -> T {
+    let Some(value) = args.get(field) else { return T::default() };
+    let found = words.iter().find(|(word, _)| value == word);
+    found.map_or_else(
+        || {
+            let allowed: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+            complain(issues, &pointer(&[field]), format!("{} is not allowed: use {}", short(value), allowed.join(" or ")));
+            T::default()
+        },
+        |(_, meaning)| *meaning,
+    )
+}
+
+fn flag(args: &Map<String, Value>, field: &str, issues: &mut Vec<Issue>) -> bool {
+    match args.get(field) {
+        None => false,
+        Some(Value::Bool(flag)) => *flag,
+        Some(other) => {
+            complain(issues, &pointer(&[field]), format!("{} is not allowed: it must be true or false", short(other)));
+            false
+        }
+    }
+}
+
+fn millis(args: &Map<String, Value>, field: &str, most: u64, usual: u64, issues: &mut Vec<Issue>) -> Duration {
+    Duration::from_millis(whole(args, field, 1..=most, usual, issues))
+}
+
+fn whole(args: &Map<String, Value>, field: &str, allowed: RangeInclusive<u64>, usual: u64, issues: &mut Vec<Issue>) -> u64 {
+    let Some(value) = args.get(field) else { return usual };
+    value.as_u64().filter(|n| allowed.contains(n)).unwrap_or_else(|| {
+        let (least, most) = (allowed.start(), allowed.end());
+        let message = format!("{} is not allowed: it must be a whole number from {least} to {most}", short(value));
+        complain(issues, &pointer(&[field]), message);
+        usual
+    })
 }
 
 fn success(args: &Map<String, Value>, issues: &mut Vec<Issue>) -> Vec<RangeInclusive<u16>> {
@@ -230,14 +372,17 @@ mod tests {
         let request = Request::parse(&json!({"url": "https://example.com/a?b=c"})).unwrap();
 
         assert_eq!((request.method.as_str(), request.timeout.as_secs()), ("GET", 30));
-        assert_eq!((request.body, request.success), (None, vec![200..=299]));
+        assert_eq!((request.body, request.template, request.secret, request.success), (None, None, None, vec![200..=299]));
+        assert_eq!((request.connect_timeout.as_secs(), request.redirects, request.http2), (10, 0, false));
+        assert_eq!((request.throttled_scope, request.on_ambiguous), (Scope::Key, OnAmbiguous::Retry));
     }
 
     #[test]
     fn every_field_is_read() {
         let args = json!({
             "method": "post", "url": "HTTP://example.com", "headers": {"X-Token": "tä st"}, "body": {"a": [1]},
-            "timeout_ms": 600_000, "success": [200, "202-204", "404"],
+            "timeout_ms": 600_000, "success": [200, "202-204", "404"], "connect_timeout_ms": 60_000, "redirects": 10,
+            "http2_prior_knowledge": true, "excerpt_bytes": 0, "throttled_scope": "account", "on_ambiguous": "dead", "secret": "acme",
         });
 
         let request = Request::parse(&args).unwrap();
@@ -246,6 +391,11 @@ mod tests {
         assert_eq!(request.headers, [("X-Token".to_owned(), "tä st".to_owned())]);
         assert_eq!((request.body.as_deref(), request.body_is_json), (Some("{\"a\":[1]}"), true));
         assert_eq!(request.success, [200..=200, 202..=204, 404..=404]);
+        assert_eq!((request.connect_timeout.as_secs(), request.redirects, request.http2), (60, 10, true));
+        assert_eq!((request.excerpt_bytes, request.secret.as_deref()), (0, Some("acme")));
+        assert_eq!((request.throttled_scope, request.on_ambiguous), (Scope::Account, OnAmbiguous::Dead));
+        let made = Request::parse(&json!({"url": "http://a", "template": "{{ a }}", "data": {"a": 1}})).unwrap();
+        assert_eq!(made.template, Some(("{{ a }}".to_owned(), json!({"a": 1}))));
         let text = Request::parse(&json!({"url": "http://a", "body": "plain"})).unwrap();
         assert_eq!((text.body.as_deref(), text.body_is_json), (Some("plain"), false));
     }
@@ -295,10 +445,42 @@ mod tests {
             "/success/3",
         ];
         assert_eq!(pointers, expected);
-        assert!(found[0].1.contains("fields are method, url, headers, body, timeout_ms, success"), "{}", found[0].1);
-        assert_eq!(
-            issues(json!([])),
-            [(String::new(), "must be an object with the fields method, url, headers, body, timeout_ms, success".to_owned())]
-        );
+        assert!(found[0].1.contains("fields are method, url, headers, body, template, data"), "{}", found[0].1);
+        assert!(issues(json!([]))[0].1.starts_with("must be an object with the fields method, url,"));
+    }
+
+    #[test]
+    fn each_field_says_what_it_may_be() {
+        let secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+        let cases = [
+            (
+                json!({"connect_timeout_ms": 60_001}),
+                "/connect_timeout_ms",
+                "60001 is not allowed: it must be a whole number from 1 to 60000",
+            ),
+            (json!({"redirects": -1}), "/redirects", "-1 is not allowed: it must be a whole number from 0 to 10"),
+            (json!({"excerpt_bytes": 3001}), "/excerpt_bytes", "3001 is not allowed: it must be a whole number from 0 to 3000"),
+            (json!({"http2_prior_knowledge": "yes"}), "/http2_prior_knowledge", "it must be true or false"),
+            (
+                json!({"throttled_scope": "tenant"}),
+                "/throttled_scope",
+                "\"tenant\" is not allowed: use key or account or throttle",
+            ),
+            (json!({"on_ambiguous": 1}), "/on_ambiguous", "1 is not allowed: use retry or dead"),
+            (json!({"template": "{{ a", "data": {}}), "/template", "line 1: syntax error"),
+            (json!({"template": 7}), "/template", "must be a text, not 7"),
+            (json!({"template": "a", "body": "b"}), "/template", "cannot be used together with body"),
+            (json!({"data": {}}), "/data", "fills in a template, and there is none"),
+            (json!({"template": "a", "data": [1]}), "/data", "must be an object, not a list"),
+            (json!({"secret": secret}), "/secret", "must be the name of a secret"),
+            (json!({"secret": "a b"}), "/secret", "must be the name of a secret"),
+            (json!({"secret": "a", "headers": {"Webhook-Id": "x"}}), "/headers/Webhook-Id", "is set by the signature"),
+        ];
+        for (mut args, at, said) in cases {
+            args["url"] = json!("http://a");
+            let found = issues(args.clone());
+            assert_eq!((found.len(), found[0].0.as_str()), (1, at), "{args}: {found:?}");
+            assert!(found[0].1.contains(said) && !found[0].1.contains(secret), "{args}: {}", found[0].1);
+        }
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   listed as success (200 to 299)    done
-//!   429, or 503 with Retry-After      throttled: the key waits, no attempt is used
-//!   408, other 5xx, no answer         retry
+//!   429, or 503 with Retry-After      throttled: whom it names waits, no attempt is used
+//!   408, other 5xx                    retry
 //!   everything else                   dead: it would be answered the same again
 //! ```
 
@@ -13,8 +13,11 @@ use super::Request;
 use super::retry_after::{Headers, any_delay, retry_after};
 use crate::jobs::{Outcome, Scope};
 
-/// Most bytes of a body that are kept with a dead job; other errors keep a quarter.
-pub const EXCERPT_BYTES: usize = 1024;
+/// Headers of an answer that are kept with a failed job, because they say where to look.
+const KEPT: [&str; 6] = ["location", "retry-after", "www-authenticate", "x-request-id", "request-id", "cf-ray"];
+
+/// Most characters of each that are kept.
+const KEPT_CHARS: usize = 100;
 
 /// The shortest header value of ours that is looked for in an answer, so that no common word is crossed out.
 const SECRET_BYTES: usize = 8;
@@ -26,7 +29,7 @@ pub struct Response {
     pub status: u16,
     /// The headers.
     pub headers: Headers,
-    /// The beginning of the body, at most [`EXCERPT_BYTES`].
+    /// The beginning of the body, at most as long as the request wants to keep.
     pub excerpt: Vec<u8>,
 }
 
@@ -39,37 +42,73 @@ impl Response {
     /// The outcome of a request that was answered; `now_s` in unix seconds.
     pub fn outcome(&self, request: &Request, now_s: i64) -> Outcome {
         let asked = retry_after(&self.headers, now_s);
+        let scope = scope(&self.headers).unwrap_or(request.throttled_scope);
+        let (brief, whole) = (request.excerpt_bytes / 4, request.excerpt_bytes);
         let error = |bytes| self.error(request, bytes);
         match self.status {
             status if is_success(&request.success, status) => Outcome::Done,
-            429 => {
-                Outcome::Throttled { scope: Scope::Key, delay: any_delay(&self.headers, now_s), error: error(EXCERPT_BYTES / 4) }
+            429 => Outcome::Throttled { scope, delay: any_delay(&self.headers, now_s), error: error(brief) },
+            503 if asked.is_some() => Outcome::Throttled { scope, delay: asked, error: error(brief) },
+            408 | 500..=599 => Outcome::Retry { after: None, error: error(brief) },
+            300..=399 => {
+                let why = match request.redirects {
+                    0 => "redirects are not followed".to_owned(),
+                    most => format!("at most {most} redirects are followed, and only those that name a place"),
+                };
+                Outcome::Dead { error: format!("{}; {why}", error(brief)) }
             }
-            503 if asked.is_some() => Outcome::Throttled { scope: Scope::Key, delay: asked, error: error(EXCERPT_BYTES / 4) },
-            408 | 500..=599 => Outcome::Retry { after: None, error: error(EXCERPT_BYTES / 4) },
-            300..=399 => Outcome::Dead { error: format!("{}; redirects are not followed", error(EXCERPT_BYTES / 4)) },
-            _ => Outcome::Dead { error: error(EXCERPT_BYTES) },
+            _ => Outcome::Dead { error: error(whole) },
         }
     }
 
-    /// Status and the beginning of the body: the server's words only. A server that repeats our headers gets them
+    /// Status, some headers and the beginning of the body: the server's words only. A server that repeats our headers gets them
     /// crossed out, because they may be secrets.
     fn error(&self, request: &Request, most: usize) -> String {
+        let secrets = secrets(request);
+        let kept = KEPT.iter().filter_map(|name| {
+            let value = self.headers.get(*name)?;
+            // What follows the path may be a secret.
+            let value = if *name == "location" { value.split(['?', '#']).next().unwrap_or_default() } else { value };
+            let value: String = tidy(value, &secrets).chars().take(KEPT_CHARS).collect();
+            (!value.is_empty()).then(|| format!("{name}: {value}"))
+        });
+        let kept: Vec<String> = kept.collect();
+        let kept = if kept.is_empty() { String::new() } else { format!(" ({})", kept.join("; ")) };
         let bytes = &self.excerpt[..self.excerpt.len().min(most)];
-        let mut body = String::from_utf8_lossy(bytes).into_owned();
-        for (_, value) in request.headers.iter().filter(|(_, value)| value.len() >= SECRET_BYTES) {
-            body = body.replace(value.as_str(), "***");
-            // `Bearer x` and `Basic x` may come back without their first word.
-            if let Some((_, secret)) = value.split_once(' ').filter(|(_, secret)| secret.len() >= SECRET_BYTES) {
-                body = body.replace(secret, "***");
-            }
-        }
-        let body: String = body.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-        match body.trim() {
-            "" => format!("answered {}", self.status),
-            body => format!("answered {}: {body}", self.status),
+        match tidy(&String::from_utf8_lossy(bytes), &secrets) {
+            body if body.is_empty() => format!("answered {}{kept}", self.status),
+            body => format!("answered {}{kept}: {body}", self.status),
         }
     }
+}
+
+/// Whom an answer slows down, where it says so.
+fn scope(headers: &Headers) -> Option<Scope> {
+    let word = |name: &str| headers.get(name).map(|text| text.trim().to_ascii_lowercase());
+    match word("x-ratelimit-scope").as_deref() {
+        Some("user" | "key" | "shared") => Some(Scope::Key),
+        Some("account" | "project" | "org") => Some(Scope::Account),
+        Some("global" | "ip" | "app" | "throttle") => Some(Scope::Throttle),
+        _ => (word("x-ratelimit-global").as_deref() == Some("true")).then_some(Scope::Throttle),
+    }
+}
+
+/// What of ours is crossed out.
+fn secrets(request: &Request) -> Vec<&str> {
+    let values = request.headers.iter().flat_map(|(_, value)| {
+        // `Bearer x` and `Basic x` may come back without their first word.
+        [Some(value.as_str()), value.split_once(' ').map(|(_, secret)| secret)].into_iter().flatten()
+    });
+    let authority = request.url.split_once("://").map_or("", |(_, rest)| rest.split(['/', '?', '#']).next().unwrap_or_default());
+    let password = authority.rsplit_once('@').map_or("", |(user, _)| user.split_once(':').map_or("", |(_, password)| password));
+    values.chain([password]).filter(|secret| secret.len() >= SECRET_BYTES).collect()
+}
+
+/// Somebody else's words on one line, without what is ours.
+fn tidy(text: &str, secrets: &[&str]) -> String {
+    let text = secrets.iter().fold(text.to_owned(), |text, secret| text.replace(secret, "***"));
+    let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    line.trim().to_owned()
 }
 
 #[cfg(test)]
@@ -94,7 +133,7 @@ mod tests {
         assert_eq!(outcome(204, &[], ""), Outcome::Done);
         assert_eq!(
             outcome(429, &after, ""),
-            Outcome::Throttled { scope: Scope::Key, delay: seven, error: "answered 429".to_owned() }
+            Outcome::Throttled { scope: Scope::Key, delay: seven, error: "answered 429 (retry-after: 7)".to_owned() }
         );
         assert_eq!(
             outcome(429, &[], "slow"),
@@ -102,7 +141,7 @@ mod tests {
         );
         assert_eq!(
             outcome(503, &after, ""),
-            Outcome::Throttled { scope: Scope::Key, delay: seven, error: "answered 503".to_owned() }
+            Outcome::Throttled { scope: Scope::Key, delay: seven, error: "answered 503 (retry-after: 7)".to_owned() }
         );
         for status in [408, 500, 502, 503, 504, 599] {
             assert!(matches!(outcome(status, &[("x-ratelimit-reset", "3")], ""), Outcome::Retry { after: None, .. }), "{status}");
@@ -132,6 +171,58 @@ mod tests {
         assert_eq!(error, "answered 400: no  token *** or *** here ok");
 
         let Outcome::Dead { error } = outcome(400, &[], &"é".repeat(5000)) else { panic!("dead") };
-        assert!(error.len() <= "answered 400: ".len() + EXCERPT_BYTES + 3, "{}", error.len());
+        assert!(error.len() <= "answered 400: ".len() + 1024 + 3, "{}", error.len());
+    }
+
+    #[test]
+    fn the_answer_names_whom_it_slows_down_and_else_the_job_does() {
+        let scope = |headers: &[(&str, &str)], args: &str| {
+            let args = json!({"url": "http://a", "throttled_scope": args});
+            let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+            let response = Response { status: 429, headers, excerpt: Vec::new() };
+            match response.outcome(&Request::parse(&args).unwrap(), 0) {
+                Outcome::Throttled { scope, .. } => scope,
+                other => panic!("{other:?}"),
+            }
+        };
+        for (word, expected) in [
+            ("user", Scope::Key),
+            ("key", Scope::Key),
+            ("shared", Scope::Key),
+            ("Account", Scope::Account),
+            ("project", Scope::Account),
+            ("org", Scope::Account),
+            (" global ", Scope::Throttle),
+            ("ip", Scope::Throttle),
+            ("app", Scope::Throttle),
+            ("throttle", Scope::Throttle),
+        ] {
+            let other = if expected == Scope::Key { "throttle" } else { "key" };
+            assert_eq!(scope(&[("x-ratelimit-scope", word)], other), expected, "{word}");
+        }
+        assert_eq!(scope(&[("x-ratelimit-global", "true")], "key"), Scope::Throttle);
+        assert_eq!(scope(&[("x-ratelimit-global", "true"), ("x-ratelimit-scope", "user")], "account"), Scope::Key);
+        assert_eq!(scope(&[("x-ratelimit-global", "false")], "account"), Scope::Account);
+        assert_eq!(scope(&[("x-ratelimit-scope", "galaxy")], "throttle"), Scope::Throttle);
+        assert_eq!(scope(&[], "key"), Scope::Key);
+    }
+
+    #[test]
+    fn some_headers_are_kept_and_none_of_what_is_ours_in_them() {
+        let headers = [
+            ("x-request-id", "req-1"),
+            ("location", "https://b.example/p?token=abc"),
+            ("set-cookie", "id=1"),
+            ("www-authenticate", "Bearer realm=very-secret"),
+        ];
+        let Outcome::Dead { error } = outcome(401, &headers, "no") else { panic!("dead") };
+        assert_eq!(
+            error,
+            "answered 401 (location: https://b.example/p; www-authenticate: Bearer realm=***; x-request-id: req-1): no"
+        );
+        let args = json!({"url": "https://ann:pass-word-1@a.example/", "excerpt_bytes": 18});
+        let response = Response { status: 400, headers: Headers::new(), excerpt: b"is pass-word-1, and more".to_vec() };
+        let outcome = response.outcome(&Request::parse(&args).unwrap(), 0);
+        assert_eq!(outcome, Outcome::Dead { error: "answered 400: is ***, an".to_owned() });
     }
 }

@@ -8,16 +8,13 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, UNIX_EPOCH};
 
-/// The shortest pause, whatever the server says.
-pub const SHORTEST: Duration = Duration::from_secs(1);
-
-/// The longest.
-pub const LONGEST: Duration = Duration::from_secs(3600);
+/// The longest pause, whatever the server says.
+pub const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
 /// A server's headers by their names in lower case; the values of repeated ones are joined by commas.
 pub type Headers = BTreeMap<String, String>;
 
-/// What `Retry-After` says, between [`SHORTEST`] and [`LONGEST`]. `now_s` (unix seconds) counts where there is no `Date`.
+/// What `Retry-After` says, at most [`LONGEST`]; 0 and what is past mean at once. `now_s` (unix seconds) counts where there is no `Date`.
 pub fn retry_after(headers: &Headers, now_s: i64) -> Option<Duration> {
     let text = headers.get("retry-after")?.trim();
     let seconds = seconds(text).or_else(|| Some((date(text)? - clock(headers, now_s)) as f64))?;
@@ -40,11 +37,11 @@ pub fn any_delay(headers: &Headers, now_s: i64) -> Option<Duration> {
 }
 
 fn clamped(seconds: f64) -> Duration {
-    Duration::from_secs_f64(seconds.clamp(SHORTEST.as_secs_f64(), LONGEST.as_secs_f64()))
+    Duration::from_secs_f64(seconds.clamp(0.0, LONGEST.as_secs_f64()))
 }
 
 /// A number of seconds that is not negative.
-fn seconds(text: &str) -> Option<f64> {
+pub(super) fn seconds(text: &str) -> Option<f64> {
     let plain = !text.is_empty() && text.chars().all(|c| c.is_ascii_digit() || c == '.');
     text.parse().ok().filter(|n: &f64| plain && n.is_finite())
 }
@@ -56,12 +53,12 @@ fn date(text: &str) -> Option<i64> {
 }
 
 /// The server's clock where it tells, else ours.
-fn clock(headers: &Headers, now_s: i64) -> i64 {
+pub(super) fn clock(headers: &Headers, now_s: i64) -> i64 {
     headers.get("date").and_then(|text| date(text.trim())).unwrap_or(now_s)
 }
 
 /// A reset that may be seconds from now, unix seconds or unix milliseconds; no pause is longer than ten years.
-fn from_now(reset: f64, clock_s: i64) -> f64 {
+pub(super) fn from_now(reset: f64, clock_s: i64) -> f64 {
     match reset {
         ms if ms > 1e11 => ms / 1000.0 - clock_s as f64,
         unix if unix > 3e8 => unix - clock_s as f64,
@@ -84,7 +81,7 @@ fn longest(text: &str, name: &str) -> Option<f64> {
     text.split(',').filter_map(|item| parameter(item, name)).reduce(f64::max)
 }
 
-fn parameter(item: &str, name: &str) -> Option<f64> {
+pub(super) fn parameter(item: &str, name: &str) -> Option<f64> {
     item.split(';').find_map(|part| {
         let (found, value) = part.split_once('=')?;
         found.trim().eq_ignore_ascii_case(name).then(|| seconds(value.trim()))?
@@ -122,6 +119,7 @@ mod tests {
             (&[("ratelimit-policy", "\"default\";q=100;w=60")], 60.0),
             (&[("retry-after", "soon"), ("x-ratelimit-reset", "9")], 9.0),
             (&[("retry-after", "3"), ("x-ratelimit-reset", "900")], 3.0),
+            (&[("retry-after", "3"), ("ratelimit", "\"a\";r=0;t=60")], 3.0),
         ];
         for (headers, expected) in cases {
             assert_eq!(delay(headers), Some(*expected), "{headers:?}");
@@ -129,12 +127,18 @@ mod tests {
     }
 
     #[test]
-    fn no_pause_is_shorter_than_a_second_or_longer_than_an_hour() {
-        assert_eq!(delay(&[("retry-after", "0")]), Some(1.0));
-        assert_eq!(delay(&[("retry-after", "Sun, 06 Nov 1994 07:00:00 GMT"), ("date", DATE)]), Some(1.0));
-        assert_eq!(delay(&[("retry-after", "86400")]), Some(3600.0));
-        assert_eq!(delay(&[("retry-after", "99999999999999999999999999")]), Some(3600.0));
-        assert_eq!(delay(&[("x-ratelimit-reset", "99999999999999999")]), Some(3600.0));
+    fn zero_and_what_is_past_mean_at_once_and_no_pause_is_longer_than_a_day() {
+        for headers in [
+            &[("retry-after", "0")][..],
+            &[("retry-after", "Sun, 06 Nov 1994 07:00:00 GMT"), ("date", DATE)],
+            &[("x-ratelimit-reset", "784111700"), ("date", DATE)],
+            &[("retry-after", "0"), ("ratelimit", "\"a\";r=0;t=60")],
+        ] {
+            assert_eq!(delay(headers), Some(0.0), "{headers:?}");
+        }
+        assert_eq!(delay(&[("retry-after", "86400")]), Some(86_400.0));
+        assert_eq!(delay(&[("retry-after", "99999999999999999999999999")]), Some(86_400.0));
+        assert_eq!(delay(&[("x-ratelimit-reset", "99999999999999999")]), Some(86_400.0));
     }
 
     #[test]

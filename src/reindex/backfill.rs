@@ -17,7 +17,7 @@ use super::sink::{Sink, Trouble, Written};
 use super::source::{self, Source};
 use super::{Database, Pace, Progress, Window};
 use crate::jobs::{Checkpoint, CheckpointError, Context, Handler, Issue, Job, Outcome, Scope};
-use crate::outbound::{self, SetUpError};
+use crate::outbound::{self, Guard, SetUpError};
 use crate::throttle::{Ask, LaneAsk, Limit, Name};
 
 /// The cursor is kept about so often; a killed worker repeats at most this much.
@@ -34,31 +34,30 @@ const REST: Duration = Duration::from_secs(15);
 /// Settings of the kind, the same for all its jobs.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
-    /// Whether an index may be at a private, loopback or link-local address. The sink's URL comes from whoever enqueued the
-    /// job, so by default it may not.
-    pub allow_private: bool,
+    /// Where an index may be besides the public internet. The sink's URL comes from whoever enqueued the job, so by default
+    /// nowhere.
+    pub guard: Guard,
 }
 
 /// Runs jobs of the kind `reindex`.
 pub struct ReindexHandler {
     connect: Connect,
-    guard: outbound::Config,
+    guard: Guard,
 }
 
 impl ReindexHandler {
     /// A handler that reads and writes `own`, usually the queue's database, where a job names no other. Without one it can
     /// check arguments, and run jobs that name their databases.
     pub fn new(config: Config, own: Option<Database>) -> Result<Self, SetUpError> {
-        let guard = outbound::Config { allow_private: config.allow_private };
-        let client = outbound::guarded_client(guard, Some(ANSWER_WITHIN))?;
-        Ok(Self { connect: Connect { own, client }, guard })
+        let client = outbound::guarded_client(config.guard.clone(), ANSWER_WITHIN)?;
+        Ok(Self { connect: Connect { own, client }, guard: config.guard })
     }
 
     /// Reads the arguments and looks at where they lead.
     fn read(&self, args: &Value) -> Result<Args, Vec<Issue>> {
         let args = Args::parse(args)?;
         if let args::Sink::Elastic { url, .. } = &args.sink
-            && let Err(message) = outbound::check_url(url, self.guard)
+            && let Err(message) = outbound::check_url(url, &self.guard)
         {
             return Err(vec![Issue { pointer: "/sink/url".to_owned(), message }]);
         }

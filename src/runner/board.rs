@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::lane::{Lane, Standing, Tag};
 use crate::jobs::postgres::{LaneClaim, Place, ReadyLane, Seen, shard_of};
-use crate::throttle::{Answer, Ask, Grant, Holder, LaneAsk, Limit, Name};
+use crate::throttle::{Answer, Ask, Grant, Holder, LaneAsk, Limit, Name, OverLimit};
 
 /// A person may turn a knob at any time, so no wait that a knob caused is taken longer than this.
 const MAX_KNOB_WAIT: Duration = Duration::from_millis(400);
@@ -43,6 +43,8 @@ pub struct Asked {
     pub ask: Ask,
     /// The lanes, in the order of the ask.
     pub lanes: Vec<i64>,
+    /// Whether jobs that are not granted are to be dropped, as far as the last answer told.
+    pub drops: bool,
     ring: usize,
 }
 
@@ -83,6 +85,7 @@ struct Ring {
     counts: bool,
     /// It waits for the answers of jobs that went first after a refusal.
     probes: bool,
+    drops: bool,
     /// Lanes that hold less than was last told.
     released: BTreeSet<i64>,
     told: Option<Instant>,
@@ -192,6 +195,7 @@ impl Board {
     /// Chooses what to ask for, for at most `permits` jobs in all.
     pub fn plan(&mut self, now: Instant, permits: usize) -> Vec<Asked> {
         self.wake(now);
+        self.leave_guests();
         let mut chosen: HashMap<usize, Turn> = HashMap::new();
         let mut left = permits;
         for guests in [false, true] {
@@ -240,11 +244,12 @@ impl Board {
         });
         let holder = Holder { id: self.holder.0.clone(), ttl: self.holder.1, held: ring.held };
         let ask = Ask { throttle: ring.name.clone(), lanes: lanes.collect(), holder: Some(holder) };
-        Asked { ask, lanes: turn.order, ring: place }
+        Asked { ask, lanes: turn.order, drops: ring.drops, ring: place }
     }
 
     /// Takes note of an answer: what was granted counts, and lanes or throttles that must wait get their time.
     pub fn answered(&mut self, asked: &Asked, answer: &Answer, now: Instant) {
+        let drops = answer.over_limit == OverLimit::Drop;
         let (mut wanted, mut granted_all) = (0, 0);
         for ((id, wish), grant) in asked.lanes.iter().zip(&asked.ask.lanes).zip(&answer.lanes) {
             wanted += wish.want as usize;
@@ -266,6 +271,10 @@ impl Board {
                 | Limit::Concurrency { key: true, .. } => {
                     self.stand(*id, Standing::Waiting(until));
                 }
+                // The other lanes are not to wait for the next token: what they hold is to be dropped as well.
+                Limit::Throttle | Limit::Tier { .. } | Limit::Concurrency { .. } if drops => {
+                    self.stand(*id, Standing::Waiting(until));
+                }
                 _ => self.rings[asked.ring].not_before = Some(until),
             }
         }
@@ -274,8 +283,12 @@ impl Board {
             ring.weight = answer.weight;
         }
         ring.counts = answer.limits_concurrency;
+        // A store that could not be asked says nothing of this.
+        if answer.at_us > 0 {
+            ring.drops = drops;
+        }
         // Asking for much more than a throttle gives only makes its answers dear.
-        ring.appetite = if granted_all >= wanted {
+        ring.appetite = if drops || granted_all >= wanted {
             ring.appetite.saturating_mul(2).clamp(MIN_APPETITE, 1 << 20)
         } else {
             (2 * granted_all).max(MIN_APPETITE)
@@ -285,10 +298,26 @@ impl Board {
     /// Where the claim of a granted lane begins.
     pub fn claim(&mut self, lane_id: i64, jobs: u32, now: Instant, head_every: Duration) -> LaneClaim {
         let (after, look) = match self.lanes.get_mut(&lane_id) {
-            Some(lane) => (lane.begin(now, head_every), lane.look(jobs)),
+            Some(lane) => {
+                lane.claims += 1;
+                (lane.begin(now, head_every), lane.look(jobs))
+            }
             None => (Place::default(), false),
         };
         LaneClaim { lane_id, jobs: jobs as i32, after, look }
+    }
+
+    /// True if no claim of the lane is under way, so that whatever is ready in it has no token.
+    pub fn is_unclaimed(&self, lane_id: i64) -> bool {
+        self.lanes.get(&lane_id).is_some_and(|lane| lane.claims == 0)
+    }
+
+    /// Takes note that whatever was ready in the lane when its jobs were asked for, at `asked_at`, has been dropped.
+    pub fn dropped(&mut self, lane_id: i64, asked_at: Instant) {
+        let Some(lane) = self.lanes.get_mut(&lane_id) else { return };
+        if lane.took(Place::default(), &[], true, asked_at) {
+            self.stand(lane_id, Standing::Idle);
+        }
     }
 
     /// How many lanes are due.
@@ -303,6 +332,7 @@ impl Board {
         self.hold(claim.lane_id, -missing);
         let Some(lane) = self.lanes.get_mut(&claim.lane_id) else { return };
         lane.pass = self.pass;
+        lane.claims = lane.claims.saturating_sub(1);
         let is_empty = lane.took(claim.after, taken, is_dry || missing > 0, asked_at);
         match lane.standing {
             _ if is_empty => self.stand(claim.lane_id, Standing::Idle),
@@ -315,6 +345,9 @@ impl Board {
     /// Takes note that a claim failed.
     pub fn unclaimed(&mut self, claim: &LaneClaim) {
         self.hold(claim.lane_id, -i64::from(claim.jobs));
+        if let Some(lane) = self.lanes.get_mut(&claim.lane_id) {
+            lane.claims = lane.claims.saturating_sub(1);
+        }
     }
 
     fn hold(&mut self, id: i64, jobs: i64) {
@@ -447,11 +480,22 @@ impl Board {
             holding: BTreeSet::new(),
             counts: false,
             probes: false,
+            drops: false,
             released: BTreeSet::new(),
             told: None,
             unheard_until: None,
         });
         self.rings.len() - 1
+    }
+
+    /// Forgets that other workers' lanes of throttles that drop have work: of two workers at one lane, the one might drop what
+    /// the other has been granted a token for.
+    fn leave_guests(&mut self) {
+        let dropping = self.rings.iter().filter(|ring| ring.drops);
+        let guests: Vec<i64> = dropping.flat_map(|ring| ring.guests.iter().map(|(.., id)| *id)).collect();
+        for id in guests {
+            self.stand(id, Standing::Idle);
+        }
     }
 
     /// Moves lanes whose wait is over among those that are due.

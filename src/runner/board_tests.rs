@@ -278,3 +278,59 @@ fn the_last_word_says_that_nothing_is_held_whatever_runs() {
 
     assert_eq!(numbers(&board.farewell()), [(0, vec![0])]);
 }
+
+/// One lane of a throttle that drops was asked for and got this.
+fn dropping(board: &mut Board, now: Instant, given: Grant) -> Asked {
+    let asked = board.plan(now, 10).remove(0);
+    let answer = Answer { lanes: vec![given], over_limit: OverLimit::Drop, at_us: 1, ..Answer::default() };
+    board.answered(&asked, &answer, now);
+    asked
+}
+
+#[test]
+fn a_throttle_is_known_to_drop_from_its_answer_on_and_a_lane_with_a_claim_under_way_is_left_alone() {
+    let (mut board, now) = (board(), Instant::now());
+    add(&mut board, 1, "t", 1.0, now);
+
+    let first = dropping(&mut board, now, grant(1, Some(Limit::Key)));
+    assert!(!first.drops && board.is_unclaimed(1));
+    let claim = board.claim(1, 1, now, Duration::ZERO);
+    assert!(!board.is_unclaimed(1));
+    board.claimed(&claim, &[Place { priority: 1, job_id: 7 }], false, now);
+    assert!(board.is_unclaimed(1));
+
+    let later = now + MAX_KNOB_WAIT;
+    assert!(dropping(&mut board, later, grant(0, Some(Limit::Throttle))).drops);
+    board.dropped(1, later);
+    assert_eq!((board.due(), board.next_due(later)), (0, None), "nothing is left to ask for");
+    board.seen(&[Seen { lane_id: 1, priorities: 0b10, head: 9 }], later);
+    assert_eq!(board.due(), 1);
+}
+
+#[test]
+fn what_came_after_the_ask_is_not_taken_for_dropped() {
+    let (mut board, now) = (board(), Instant::now());
+    add(&mut board, 1, "t", 1.0, now);
+    dropping(&mut board, now, grant(0, Some(Limit::Key)));
+
+    board.seen(&[Seen { lane_id: 1, priorities: 0b10, head: 9 }], now + Duration::from_millis(1));
+    board.dropped(1, now);
+
+    assert_eq!(board.plan(now + MAX_KNOB_WAIT, 10).len(), 1);
+}
+
+#[test]
+fn lanes_of_other_workers_are_not_asked_for_where_their_throttle_drops() {
+    let (mut board, now) = (board(), Instant::now());
+    add(&mut board, 1, "t", 1.0, now);
+    board.own(0);
+    dropping(&mut board, now, grant(0, Some(Limit::Key)));
+    let later = now + MAX_KNOB_WAIT;
+
+    assert!(board.plan(later, 10).is_empty());
+    assert_eq!((board.due(), board.next_due(later)), (0, None));
+
+    board.own(u64::MAX);
+    board.seen(&[Seen { lane_id: 1, priorities: 0b10, head: 9 }], later);
+    assert_eq!(board.plan(later, 10).len(), 1, "its own worker looks after it");
+}

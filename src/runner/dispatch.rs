@@ -12,12 +12,13 @@ use tokio_util::sync::CancellationToken;
 use super::board::{Asked, Board};
 use super::discover::Discovery;
 use super::execute::execute;
+use super::metrics::Ended;
 use super::running::Stop;
 use super::shared::{Shared, bounded, patience};
 use super::tell::{tell, tell_to_the_end};
 use crate::jobs::Error;
 use crate::jobs::postgres::{Claimed, LaneClaim, Place};
-use crate::throttle::{Answer, Grant, Name, Refund};
+use crate::throttle::{Answer, Grant, Limit, Name, OverLimit, Refund};
 
 /// Producers are asked to ring before a pause that is longer than this.
 const NAP: Duration = Duration::from_millis(40);
@@ -67,6 +68,14 @@ struct Claim {
     asked_at: Instant,
     took: Duration,
     taken: Result<HashMap<i64, Taken>, Error>,
+    dropped: Vec<i64>,
+}
+
+/// Lanes whose ready jobs are to be dropped, and the newest of those that were there when their lanes were asked for.
+#[derive(Default)]
+struct Drops {
+    lanes: Vec<i64>,
+    newest: i64,
 }
 
 /// What was taken of a lane.
@@ -218,6 +227,11 @@ async fn serve(shared: &Arc<Shared>, desk: &mut Desk, permits: usize) -> bool {
         shared.able();
         return false;
     }
+    // Only what was there before the ask can be said to have been refused by its answer.
+    let newest = match asked.iter().any(|one| one.drops) {
+        true => bounded(shared, shared.queue.newest_job()).await.ok(),
+        false => None,
+    };
     let answers = join_all(asked.iter().map(|one| shared.throttles.acquire(&one.ask))).await;
     if answers.iter().any(lets_serve) {
         shared.able();
@@ -226,12 +240,26 @@ async fn serve(shared: &Arc<Shared>, desk: &mut Desk, permits: usize) -> bool {
     for (one, answer) in asked.iter().zip(&answers) {
         desk.board.answered(one, answer, now);
     }
+    let drops =
+        Drops { lanes: newest.map(|_| over_limit(desk, &asked, &answers)).unwrap_or_default(), newest: newest.unwrap_or(0) };
     let granted = granted(shared, desk, asked, answers, now);
-    if !granted.is_empty() {
+    if !granted.is_empty() || !drops.lanes.is_empty() {
         desk.granted += jobs(&granted);
-        desk.claims.spawn(claim(shared.clone(), granted));
+        desk.claims.spawn(claim(shared.clone(), granted, drops));
     }
     true
+}
+
+/// The lanes of throttles that drop of which less was granted than wanted. Where somebody has stopped or paused something, or the
+/// store cannot be asked, jobs wait all the same.
+fn over_limit(desk: &Desk, asked: &[Asked], answers: &[Answer]) -> Vec<i64> {
+    let is_over = |grant: &Grant| {
+        matches!(grant.limit, Some(Limit::Key | Limit::Throttle | Limit::Tier { .. } | Limit::Concurrency { .. }))
+    };
+    let all = asked.iter().zip(answers).filter(|(one, answer)| one.drops && answer.over_limit == OverLimit::Drop);
+    let lanes = all.flat_map(|(one, answer)| one.lanes.iter().zip(&answer.lanes));
+    let over = lanes.filter(|(lane, grant)| is_over(grant) && desk.board.is_unclaimed(**lane));
+    over.map(|(lane, _)| *lane).collect()
 }
 
 /// Whether the store answered, or let jobs through although it could not be asked.
@@ -260,16 +288,44 @@ fn jobs(granted: &[Granted]) -> usize {
     granted.iter().map(|one| one.grant.granted as usize).sum()
 }
 
-/// Claims what was granted and lets it run.
-async fn claim(shared: Arc<Shared>, granted: Vec<Granted>) -> Claim {
+/// Claims what was granted and lets it run; then drops what was not granted and is not to wait.
+async fn claim(shared: Arc<Shared>, granted: Vec<Granted>, drops: Drops) -> Claim {
     let asked_at = Instant::now();
+    let mut claim = claim_granted(&shared, granted, asked_at).await;
+    if claim.taken.is_ok() && !drops.lanes.is_empty() {
+        match drop_ready(&shared, &drops).await {
+            Ok(()) => claim.dropped = drops.lanes,
+            // They are asked for again, and refused again.
+            Err(error) => tracing::debug!(%error, "jobs over the limit could not be dropped yet"),
+        }
+    }
+    claim
+}
+
+async fn drop_ready(shared: &Shared, drops: &Drops) -> Result<(), Error> {
+    let worker_id = shared.worker_id.load(Ordering::Acquire);
+    loop {
+        let dropped = bounded(shared, shared.queue.drop_ready(worker_id, &drops.lanes, drops.newest)).await?;
+        for (kind, jobs) in &dropped {
+            shared.metrics.finished.get_or_create(&Ended { kind: kind.clone(), outcome: "dropped" }).inc_by(*jobs);
+        }
+        if dropped.is_empty() {
+            return Ok(());
+        }
+    }
+}
+
+async fn claim_granted(shared: &Arc<Shared>, granted: Vec<Granted>, asked_at: Instant) -> Claim {
+    if granted.is_empty() {
+        return Claim { granted, asked_at, took: Duration::ZERO, taken: Ok(HashMap::new()), dropped: Vec::new() };
+    }
     let lanes: Vec<LaneClaim> = granted.iter().map(|one| one.claim).collect();
     let worker_id = shared.worker_id.load(Ordering::Acquire);
     let fence = rand::random::<i64>() & i64::MAX;
-    let claimed = bounded(&shared, shared.queue.claim_and_look(worker_id, fence, &lanes)).await;
+    let claimed = bounded(shared, shared.queue.claim_and_look(worker_id, fence, &lanes)).await;
     let took = asked_at.elapsed();
     // A process that slept finds the answer and the end of its patience at once, and by then the leases may be others'.
-    let is_late = took > patience(&shared) || !shared.is_in_force(worker_id);
+    let is_late = took > patience(shared) || !shared.is_in_force(worker_id);
     let claimed = claimed.and_then(|claimed| match is_late {
         true => Err(Error::Lost("the answer to a claim came too late to begin its jobs".to_owned())),
         false => Ok(claimed),
@@ -284,14 +340,14 @@ async fn claim(shared: Arc<Shared>, granted: Vec<Granted>) -> Claim {
         for lane in &batch.dry {
             taken.entry(*lane).or_default().is_dry = true;
         }
-        start(&shared, batch.jobs, worker_id, fence);
+        start(shared, batch.jobs, worker_id, fence);
         taken
     });
     if taken.is_err() {
         // The claim may have been carried out although its answer got lost.
         shared.doubts.note(worker_id, fence);
     }
-    Claim { granted, asked_at, took, taken }
+    Claim { granted, asked_at, took, taken, dropped: Vec::new() }
 }
 
 /// Lets the claimed jobs run.
@@ -343,6 +399,9 @@ async fn settle(shared: &Shared, desk: &mut Desk, done: Result<Claim, JoinError>
             desk.board.learn_cost(one.claim.lane_id, lane.cost / f64::from(jobs));
             differences.entry(&one.throttle).or_default().push((&one.key, difference));
         }
+    }
+    for lane in &claim.dropped {
+        desk.board.dropped(*lane, claim.asked_at);
     }
     refund(shared, unused).await;
     for (throttle, tokens) in differences {

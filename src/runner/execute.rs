@@ -14,7 +14,7 @@ use super::settle::Difference;
 use super::shared::{End, Shared, bounded};
 use crate::jobs::postgres::{Claimed, Ending, Finish};
 use crate::jobs::retry::Policy;
-use crate::jobs::{About, Context, Handler, Issue, Job, Outcome, Scope};
+use crate::jobs::{About, Context, Handler, Issue, Job, OnAmbiguous, Outcome, Scope};
 use crate::throttle::{MAX_PAUSE, Name, Refused};
 
 /// How long a refused job waits that was not told how long, while the throttles cannot be told of it.
@@ -135,6 +135,9 @@ async fn judge(
     match (outcome, stop) {
         (Outcome::Done, _) => Ending::Completed,
         (Outcome::Dead { error }, _) => Ending::Dead { error },
+        (Outcome::Ambiguous { policy: OnAmbiguous::Dead, error }, None | Some(Stop::Draining | Stop::Fenced)) => {
+            Ending::Ambiguous { delay: None, error: doubtful(&error) }
+        }
         // Told to stop by a person, the job ends here, however its handler put it.
         (_, Some(Stop::Cancelled)) | (Outcome::Cancelled, _) => Ending::Cancelled,
         // Where the lease was lost the fence refuses this word. Where it was not (Postgres came back just in time), the job
@@ -147,6 +150,14 @@ async fn judge(
             let alone = refused(shared, job, scope, delay, &error).await;
             Ending::Throttled { alone, error }
         }
+        (Outcome::Ambiguous { error, .. }, _) => {
+            let error = doubtful(&error);
+            match failed(handler.map(Handler::retry).unwrap_or_default(), job, None, error) {
+                Ending::Failed { delay, error } => Ending::Ambiguous { delay: Some(delay), error },
+                Ending::Dead { error } => Ending::Ambiguous { delay: None, error },
+                other => other,
+            }
+        }
         (Outcome::Retry { after, error }, _) => failed(handler.map(Handler::retry).unwrap_or_default(), job, after, error),
     }
 }
@@ -156,6 +167,11 @@ fn failed(policy: Policy, job: &About, after: Option<Duration>, error: String) -
         return Ending::Dead { error };
     }
     Ending::Failed { delay: after.unwrap_or_else(|| policy.delay(job.attempt, rand::random())), error }
+}
+
+/// So that it can be told from other failures wherever only the error is shown.
+fn doubtful(error: &str) -> String {
+    format!("ambiguous: {error}")
 }
 
 fn stranger(job: &About, is_known: bool) -> String {
@@ -205,6 +221,7 @@ fn word(ending: &Ending) -> &'static str {
     match ending {
         Ending::Completed => "completed",
         Ending::Failed { .. } => "failed",
+        Ending::Ambiguous { .. } => "ambiguous",
         Ending::Throttled { .. } => "throttled",
         Ending::Snoozed { .. } => "snoozed",
         Ending::Dead { .. } => "dead",

@@ -64,6 +64,8 @@ pub struct Lane {
     pub standing: Standing,
     /// Jobs of it that run in this process.
     pub held: u32,
+    /// Claims of it that are under way.
+    pub claims: u32,
     /// How many jobs of it are asked for at most: nobody knows how many there are, so it doubles while there are more.
     pub appetite: u32,
     /// The last sweep in which it had work.
@@ -89,6 +91,7 @@ impl Lane {
             last: 0,
             standing: Standing::Idle,
             held: 0,
+            claims: 0,
             appetite: MIN_APPETITE,
             pass: 0,
             after: Place::default(),

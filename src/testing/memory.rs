@@ -127,10 +127,12 @@ impl Memory {
         let mut jobs = self.locked();
         let Some(kept) = jobs.running.remove(&job.id) else { return };
         let (delay, attempt) = match ending {
-            Ending::Failed { delay, .. } => ((*delay).min(LONGEST_WAIT), job.attempt),
+            Ending::Failed { delay, .. } | Ending::Ambiguous { delay: Some(delay), .. } => {
+                ((*delay).min(LONGEST_WAIT), job.attempt)
+            }
             Ending::Snoozed { delay, .. } => ((*delay).min(LONGEST_WAIT), job.attempt - 1),
             Ending::Throttled { .. } | Ending::HandedBack => (Duration::ZERO, job.attempt - 1),
-            Ending::Completed | Ending::Dead { .. } | Ending::Cancelled => {
+            Ending::Completed | Ending::Dead { .. } | Ending::Ambiguous { delay: None, .. } | Ending::Cancelled => {
                 jobs.unique.retain(|_, holder| holder.job_id != job.id || holder.until.is_some());
                 return;
             }

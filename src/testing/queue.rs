@@ -11,7 +11,7 @@ use super::backing::{Backing, Error};
 use super::memory::Memory;
 use super::{Report, Run, clock};
 use crate::jobs::postgres::Ending;
-use crate::jobs::{Context, Handler, Job, Kinds, NewJob, Outcome, State, typed};
+use crate::jobs::{Context, Handler, Job, Kinds, NewJob, OnAmbiguous, Outcome, State, typed};
 use crate::throttle::{Change, MemoryStore, Name, Store};
 
 /// Attempts after which a test is told that its jobs do not end.
@@ -172,6 +172,10 @@ fn judge(handler: &dyn Handler, job: &Job, outcome: Outcome) -> Ending {
         Outcome::Snooze { delay } => Ending::Snoozed { delay, why: String::new() },
         Outcome::Throttled { error, .. } => Ending::Throttled { alone: None, error },
         Outcome::Retry { error, .. } if policy.is_last(job.attempt, job.max_attempts) => Ending::Dead { error },
+        Outcome::Ambiguous { policy: on, error } => {
+            let again = on == OnAmbiguous::Retry && !policy.is_last(job.attempt, job.max_attempts);
+            Ending::Ambiguous { delay: again.then(|| policy.longest(job.attempt)), error }
+        }
         // The longest wait, not a random one: tests want the same each time.
         Outcome::Retry { after, error } => Ending::Failed { delay: after.unwrap_or_else(|| policy.longest(job.attempt)), error },
     }
@@ -180,10 +184,10 @@ fn judge(handler: &dyn Handler, job: &Job, outcome: Outcome) -> Ending {
 fn state(ending: &Ending) -> State {
     match ending {
         Ending::Completed => State::Completed,
-        Ending::Failed { .. } => State::Retryable,
+        Ending::Failed { .. } | Ending::Ambiguous { delay: Some(_), .. } => State::Retryable,
         Ending::Throttled { .. } | Ending::HandedBack => State::Ready,
         Ending::Snoozed { .. } => State::Scheduled,
-        Ending::Dead { .. } => State::Dead,
+        Ending::Dead { .. } | Ending::Ambiguous { delay: None, .. } => State::Dead,
         Ending::Cancelled => State::Cancelled,
     }
 }

@@ -63,6 +63,19 @@ pub enum OnBacklog {
     Reject,
 }
 
+/// What becomes of jobs that cannot run at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OverLimit {
+    /// They wait.
+    #[default]
+    Wait,
+    /// They end as dropped.
+    Drop,
+    /// They wait, and of those with equal unique keys one waits for all.
+    Merge,
+}
+
 /// The knobs of one throttle after reading: every field has a usable value.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Knobs {
@@ -101,6 +114,8 @@ pub struct Knobs {
     pub key_concurrency: i64,
     /// Share of a worker's slots beside other throttles.
     pub weight: f64,
+    /// What becomes of jobs that cannot run at once.
+    pub over_limit: OverLimit,
     /// Jobs of one lane that may wait before `on_backlog` acts.
     pub max_backlog: Option<u64>,
     /// What happens above `max_backlog`.
@@ -140,6 +155,7 @@ impl Default for Knobs {
             concurrency: -1,
             key_concurrency: -1,
             weight: 1.0,
+            over_limit: OverLimit::Wait,
             max_backlog: None,
             on_backlog: OnBacklog::Signal,
             valid_until_ms: None,
@@ -210,6 +226,11 @@ impl Knobs {
             Some((text, None)) => reader.nonsense("on_backlog", text).unwrap_or_default(),
             None => OnBacklog::Signal,
         };
+        let over_limit = match raw.get("over_limit").map(|text| (text.as_str(), OverLimit::of(text))) {
+            Some((_, Some(word))) => word,
+            Some((text, None)) => reader.nonsense("over_limit", text).unwrap_or_default(),
+            None => OverLimit::Wait,
+        };
         let max_backlog = reader.number("max_backlog", f64::NAN);
         let lease = reader.number("valid_until", f64::NAN);
         let knobs = Self {
@@ -230,6 +251,7 @@ impl Knobs {
             concurrency: reader.at_once("concurrency"),
             key_concurrency: reader.at_once("key_concurrency"),
             weight: reader.number("weight", plain.weight),
+            over_limit,
             max_backlog: (!max_backlog.is_nan()).then_some(max_backlog as u64),
             on_backlog,
             valid_until_ms: (!lease.is_nan() && matches!(mode, None | Some(Mode::Auto))).then_some(lease as i64),
@@ -266,7 +288,7 @@ impl Knobs {
 
     /// The rate of the throttle's own bucket.
     pub fn rate(&self, now_us: i64) -> Rate {
-        Rate { rps: self.effective_rps(now_us), depth_us: self.burst * self.window * 1e6 }
+        Rate { rps: self.in_whole(self.effective_rps(now_us)), depth_us: self.burst * self.window * 1e6 }
     }
 
     /// The rate of each key's bucket.
@@ -274,7 +296,17 @@ impl Knobs {
         if self.on_429.is_passive() {
             return Rate::UNLIMITED;
         }
-        Rate { rps: self.key_rps, depth_us: self.key_burst * self.window * 1e6 }
+        Rate { rps: self.in_whole(self.key_rps), depth_us: self.key_burst * self.window * 1e6 }
+    }
+
+    /// A rate as it is in force: a throttle that drops counts in whole tokens for each window, so that what a window refills
+    /// beyond one token is rounded up. What would wait for the rest of a token elsewhere would be lost here.
+    fn in_whole(&self, rps: f64) -> f64 {
+        let tokens = rps * self.window;
+        match self.over_limit {
+            OverLimit::Drop if tokens > 1.0 && tokens < 1e6 => (tokens - 1e-9).ceil() / self.window,
+            _ => rps,
+        }
     }
 }
 
@@ -340,6 +372,22 @@ impl On429 {
     pub fn of(text: &str) -> Option<Self> {
         let all = [Self::ActiveInformed, Self::ActiveNaive, Self::PassiveInformed, Self::PassiveNaive];
         all.into_iter().find(|word| word.as_str() == text)
+    }
+}
+
+impl OverLimit {
+    /// The word used in the hash.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Wait => "wait",
+            Self::Drop => "drop",
+            Self::Merge => "merge",
+        }
+    }
+
+    /// The word as read from the hash.
+    pub fn of(text: &str) -> Option<Self> {
+        [Self::Wait, Self::Drop, Self::Merge].into_iter().find(|word| word.as_str() == text)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use super::super::bucket::{Bucket, Start};
 use super::super::rules::TABLE;
 use super::*;
 
@@ -123,6 +124,7 @@ fn doors_refuse_the_rest_and_name_what_is_allowed() {
         ("parent", json!("two words"), "\"two words\" is not allowed: it must be the name"),
         ("concurrency", json!(2.5), "2.5 is not allowed: it must be a whole number from 0 (none runs) to 1000000, or -1"),
         ("key_concurrency", json!(-2), "-2 is not allowed: it must be a whole number"),
+        ("over_limit", json!("ignore"), "\"ignore\" is not allowed: it must be wait, drop or merge"),
         ("weight", json!(0), "0 is not allowed: it must be a number from 0.001 to 1000"),
         ("max_backlog", json!(0), "0 is not allowed: it must be a whole number from 1"),
         ("on_backlog", json!("drop"), "\"drop\" is not allowed: it must be signal or reject"),
@@ -159,4 +161,32 @@ fn the_reference_shows_the_table() {
         let row = format!("| `{}` | {} | {unit} | {} | {} |", knob.name, cell(knob.default), knob.allowed, knob.meaning);
         assert!(reference.lines().any(|line| line == row), "docs/reference/knobs.md lacks the row\n{row}");
     }
+}
+
+#[test]
+fn a_throttle_that_drops_counts_in_whole_tokens_for_each_window_and_no_other_does() {
+    let key_rate = |key_rps: &str, window: &str, over_limit: &str| {
+        let knobs = read(&[("rps", key_rps), ("key_rps", key_rps), ("window", window), ("over_limit", over_limit)]).0;
+        assert_eq!(knobs.rate(0), knobs.key_rate());
+        let mut bucket = Bucket::default();
+        let taken = |bucket: &mut Bucket, now: f64| {
+            let mut open = bucket.open(knobs.key_rate(), Start::Full, now, 1.0);
+            let units = open.units(1.0, now);
+            open.take(units, 1.0, now);
+            *bucket = open.close();
+            units
+        };
+        let window_us = knobs.window * 1e6;
+        let now = 1e15;
+        [0.0, 1.0, 2.0, 3.0].map(|n| taken(&mut bucket, now + n * window_us))
+    };
+
+    assert_eq!(key_rate("0.5", "5", "drop"), [3.0; 4]);
+    assert_eq!(key_rate("0.5", "5", "wait"), [2.0; 4]);
+    assert_eq!(key_rate("0.5", "5", "merge"), [2.0; 4]);
+    assert_eq!(key_rate("0.3", "10", "drop"), [3.0; 4], "what is whole stays as it is, whatever the digits of a double say");
+    // Less than one in a window is not rounded up: that would be ten times what was asked for here.
+    let slow = read(&[("rps", "0.1"), ("over_limit", "drop")]).0;
+    assert_eq!((slow.rate(0).rps, slow.key_rate().rps), (0.1, -1.0));
+    assert_eq!(read(&[("rps", "0"), ("over_limit", "drop")]).0.rate(0).rps, 0.0);
 }

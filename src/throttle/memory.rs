@@ -81,7 +81,8 @@ impl MemoryStore {
         let knobs = known.map(|throttle| Knobs::read(&throttle.raw).0);
         let mut answer = Answer { at_us: now, ..Answer::default() };
         if let Some(knobs) = &knobs {
-            (answer.effective_rps, answer.seq, answer.weight) = (knobs.effective_rps(now), knobs.seq, knobs.weight);
+            (answer.effective_rps, answer.seq, answer.weight) = (knobs.rate(now).rps, knobs.seq, knobs.weight);
+            answer.over_limit = knobs.over_limit;
         }
         let limits: Vec<i64> =
             chain.iter().map(|name| throttles.get(name).map_or(-1, |level| Knobs::read(&level.raw).0.concurrency)).collect();

@@ -24,7 +24,7 @@ pub mod tree;
 
 pub use self::redis::RedisStore;
 pub use file::KnobsFile;
-pub use knobs::{Knobs, Mode, On429, OnBacklog, OnStoreLoss};
+pub use knobs::{Knobs, Mode, On429, OnBacklog, OnStoreLoss, OverLimit};
 pub use leased::LeasedStore;
 pub use memory::MemoryStore;
 pub use name::Name;

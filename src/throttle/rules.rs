@@ -97,6 +97,8 @@ pub const TABLE: &[Knob] = &[
         meaning: "How many jobs of one key may run at once over all processes. Jobs without a key have no such limit." },
     Knob { name: "weight", default: "1", unit: "", allowed: "a number from 0.001 to 1000", kind: Kind::Number { low: 0.001, high: 1000.0, zero: false, unlimited: false },
         meaning: "This throttle's share of a worker's slots beside other throttles that have work: 2 gets twice as many as 1." },
+    Knob { name: "over_limit", default: "wait", unit: "", allowed: "wait, drop or merge", kind: Kind::Choice(&["wait", "drop", "merge"]),
+        meaning: "What becomes of jobs that cannot run at once because of a rate or a limit of concurrency: they wait (wait), they end as dropped (drop), or they wait and one with an equal unique key takes the place of the one that waits (merge)." },
     Knob { name: "max_backlog", default: "", unit: "jobs", allowed: "a whole number from 1 to 1000000000", kind: Kind::Whole { low: 1.0, high: 1e9, unlimited: false },
         meaning: "How many jobs of one lane may wait before `on_backlog` acts; none where absent." },
     Knob { name: "on_backlog", default: "signal", unit: "", allowed: "signal or reject", kind: Kind::Choice(&["signal", "reject"]),

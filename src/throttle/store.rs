@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::future::{BoxFuture, FutureExt, ready};
 
 use super::bucket::Meter;
-use super::{Knobs, Name, learned, tree};
+use super::{Knobs, Name, OverLimit, learned, tree};
 
 /// Most lanes that one ask should carry, so that Redis is never blocked for more than half a millisecond. More are served by
 /// several calls, and so are fewer where each lane has something of its own to be asked.
@@ -93,6 +93,8 @@ pub struct Answer {
     /// The throttle and those above it decide alone: no key of it has a rate, a pause or anything else of its own. False where
     /// that is not known.
     pub levels_decide: bool,
+    /// The knob `over_limit`: what becomes of jobs that were not granted.
+    pub over_limit: OverLimit,
 }
 
 impl Default for Answer {
@@ -106,6 +108,7 @@ impl Default for Answer {
             weight: 1.0,
             limits_concurrency: false,
             levels_decide: false,
+            over_limit: OverLimit::Wait,
         }
     }
 }

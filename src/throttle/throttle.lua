@@ -57,7 +57,8 @@ local function is_true(word) return word == '1' or word == 'true' or word == 'ye
 -- the hash, or their defaults, in the order of the fields.
 local function knobs(key)
   local h = redis.pcall('HMGET', key, 'rps', 'burst', 'window', 'safe_rps', 'key_rps', 'key_burst', 'mode',
-    'valid_until', 'paused', 'parent', 'seq', 'on_store_loss', 'concurrency', 'key_concurrency', 'weight', 'borrow', 'on_429')
+    'valid_until', 'paused', 'parent', 'seq', 'on_store_loss', 'concurrency', 'key_concurrency', 'weight', 'borrow', 'on_429',
+    'over_limit')
   if h.err then return nil end
   local careful = false
   local function read(i, default, low, high, zero, unlimited)
@@ -90,6 +91,17 @@ local function knobs(key)
   if is_true(h[9]) then rps, h[1] = 0, '0' end
   local mode = h[17]
   if mode == 'passive-informed' or mode == 'passive-naive' then key_rps, h[5] = -1, '-1' end
+  if h[18] == 'drop' then
+    -- A throttle that drops counts in whole tokens for each window.
+    local function in_whole(rate, i)
+      local tokens = rate * window
+      if tokens <= 1 or tokens >= 1e6 then return rate end
+      rate = math.ceil(tokens - 1e-9) / window
+      h[i] = text(rate)
+      return rate
+    end
+    rps, key_rps = in_whole(rps, 1), in_whole(key_rps, 5)
+  end
   return {
     borrows = is_true(h[16]), naive = mode == 'active-naive' or mode == 'passive-naive',
     learns = not (mode == 'active-naive' or mode == 'passive-naive' or mode == 'passive-informed'),
@@ -408,7 +420,9 @@ local function acquire(write)
   if leaf then
     local t = leaf.texts
     local limits = ''
-    if lowest >= 0 or leaf.key_concurrency >= 0 then limits = string.format('%.0f %.0f', lowest, leaf.key_concurrency) end
+    local over = t[18] == 'drop' or t[18] == 'merge'
+    if over or lowest >= 0 or leaf.key_concurrency >= 0 then limits = string.format('%.0f %.0f', lowest, leaf.key_concurrency) end
+    if over then limits = limits .. ' ' .. t[18] end
     reply = {
       'ok', now, t[11] or '0', t[12] or '', t[15] or '', needed, t[3], t[5], t[6], levels == 1 and rates[1] or table.concat(rates, ' '),
       limits,

@@ -487,7 +487,7 @@ fn the_ranges_of_arguments_are_those_that_are_enforced() {
             ranges += 1;
         }
     }
-    assert_eq!(ranges, 4);
+    assert_eq!(ranges, 7);
 }
 
 #[test]

@@ -23,6 +23,7 @@ mod library;
 mod operate;
 mod operate_doors;
 mod outbound;
+mod over_limit;
 mod packaging;
 mod plans;
 mod pooler;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flyball::jobs::{Kinds, NewJob, Queue, State};
+use flyball::outbound::Guard;
 use flyball::postgres::Db;
 use flyball::reindex::args::Args;
 use flyball::reindex::sink::{PostgresSink, Sink, Written};
@@ -195,7 +196,7 @@ async fn a_worker_runs_it_from_a_table_into_an_index_and_into_a_table() {
     let change = Change { fields, by: "test".into(), create: true, ..Change::default() };
     store.set(&Name::new("reindex").unwrap(), &change).await.unwrap();
     let mut kinds = Kinds::default();
-    kinds.register(KIND, ReindexHandler::new(Config { allow_private: true }, Some(Database::of(&queue.pool))).unwrap());
+    kinds.register(KIND, ReindexHandler::new(Config { guard: Guard::open() }, Some(Database::of(&queue.pool))).unwrap());
     let metrics = Metrics::register(&mut prometheus_client::registry::Registry::default());
     let worker = Worker::start(runner::Config::default(), queue.clone(), store, kinds, metrics).await.unwrap();
     execute(

@@ -11,7 +11,7 @@ use crate::throttle_redis::Server;
 
 const THROTTLES: [&str; 3] = ["root", "mid", "leaf"];
 const KEYS: [&str; 3] = ["", "k", "l"];
-const FIELDS: [&str; 23] = [
+const FIELDS: [&str; 24] = [
     "rps",
     "rps",
     "rps",
@@ -35,6 +35,7 @@ const FIELDS: [&str; 23] = [
     "borrow",
     "on_429",
     "on_429",
+    "over_limit",
 ];
 const HOLDERS: [&str; 3] = ["u", "v", "w"];
 
@@ -125,6 +126,9 @@ fn text() -> impl Strategy<Value = String> {
         "root",
         "mid",
         "leaf",
+        "drop",
+        "drop",
+        "merge",
         "two words",
         "1\n",
         "--1",

@@ -67,9 +67,12 @@ const NOUNS: &[&str] = &[
     "jobs/outcome.rs",
     "jobs/record.rs",
     "jobs/retry.rs",
+    "outbound/quota.rs",
     "outbound/request.rs",
     "outbound/response.rs",
     "outbound/retry_after.rs",
+    "outbound/signature.rs",
+    "outbound/template.rs",
     "reindex/args.rs",
     "reindex/progress.rs",
     "runner/board.rs",
@@ -104,6 +107,8 @@ const TECHNOLOGIES: &[(&str, &[&str])] = &[
     ("axum::", &["api/", "demo/"]),
     ("rust_embed::", &["api/"]),
     ("plotters::", &["demo/", "plot"]),
+    ("minijinja::", &["outbound/template"]),
+    ("hyper_util::", &["outbound/hyper"]),
     ("clap::", &["cli/", "demo/"]),
 ];
 

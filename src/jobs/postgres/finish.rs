@@ -18,6 +18,13 @@ pub enum Ending {
         /// What went wrong.
         error: String,
     },
+    /// Handed over, and no answer came: another attempt is due after this delay, or none, and the job is dead.
+    Ambiguous {
+        /// From now; `None` for no other attempt.
+        delay: Option<Duration>,
+        /// What went wrong.
+        error: String,
+    },
     /// Asked to slow down: ready again, no attempt used.
     Throttled {
         /// How long this job by itself is to wait; `None` where its lane waits.
@@ -84,6 +91,8 @@ freed as (
 )
 select job_id from taken";
 
+// An ambiguous end without a delay is the job's last.
+//
 // A row whose fence does not match is simply not returned: a stale worker's word changes nothing. An attempt that would be
 // followed by another ends the job if somebody asked for that meanwhile.
 pub(super) const FINISH: &str = "
@@ -101,11 +110,13 @@ taken as (
     returning *
 ),
 ended as (
-    select t.*, s.delay_s, s.error, case
-            when s.outcome not in ('completed', 'dead') and exists (select 1 from flyball.cancel c where c.job_id = t.job_id)
+    select t.*, s.delay_s, s.error, s.dead, case
+            when s.outcome <> 'completed' and not s.dead and exists (select 1 from flyball.cancel c where c.job_id = t.job_id)
             then 'cancelled' else s.outcome end as outcome
     from taken t
-    join said s on s.job_id = t.job_id and s.fence = t.fence
+    join (
+        select *, outcome = 'dead' or outcome = 'ambiguous' and delay_s is null as dead from said
+    ) s on s.job_id = t.job_id and s.fence = t.fence
 ),
 stopped as (
     delete from flyball.cancel c using ended e where c.job_id = e.job_id
@@ -117,7 +128,7 @@ history as (
 ),
 trouble as (
     insert into flyball.failure (job_id, attempt, outcome, error)
-    select job_id, attempt, outcome, error from ended where outcome in ('failed', 'throttled', 'dead')
+    select job_id, attempt, outcome, error from ended where outcome in ('failed', 'ambiguous', 'throttled', 'dead')
 ),
 again as (
     insert into flyball.ready (lane_id, priority, job_id, attempt, cost, holds_unique)
@@ -127,13 +138,15 @@ again as (
 later as (
     insert into flyball.scheduled (job_id, run_at, lane_id, priority, attempt, cost, retry, holds_unique)
     select job_id, now() + make_interval(secs => delay_s), lane_id, priority,
-        case outcome when 'failed' then attempt else attempt - 1 end, cost, outcome = 'failed', holds_unique
-    from ended where outcome in ('failed', 'snoozed') or (outcome = 'throttled' and delay_s is not null)
+        case when outcome in ('failed', 'ambiguous') then attempt else attempt - 1 end, cost,
+        outcome in ('failed', 'ambiguous'), holds_unique
+    from ended
+    where outcome in ('failed', 'ambiguous', 'snoozed') and not dead or (outcome = 'throttled' and delay_s is not null)
     on conflict do nothing
 ),
 buried as (
     insert into flyball.dead (job_id, lane_id, priority, attempt, cost, error)
-    select job_id, lane_id, priority, attempt, cost, error from ended where outcome = 'dead'
+    select job_id, lane_id, priority, attempt, cost, error from ended where dead
     on conflict do nothing
 ),
 freed as (
@@ -141,7 +154,7 @@ freed as (
     where digest = any(array(
         select u.digest from flyball.uniq u
         where u.expires_at is null
-            and u.job_id = any(array(select job_id from ended where holds_unique and outcome in ('completed', 'dead', 'cancelled')))
+            and u.job_id = any(array(select job_id from ended where holds_unique and (dead or outcome in ('completed', 'cancelled'))))
         for update skip locked
     ))
 )
@@ -177,6 +190,7 @@ fn columns(ending: &Ending) -> (&'static str, Option<f64>, Option<String>) {
     match ending {
         Ending::Completed => ("completed", None, None),
         Ending::Failed { delay, error } => ("failed", Some(seconds(*delay)), Some(tidy(error))),
+        Ending::Ambiguous { delay, error } => ("ambiguous", delay.map(seconds), Some(tidy(error))),
         Ending::Throttled { alone, error } => ("throttled", alone.map(seconds), Some(tidy(error))),
         Ending::Snoozed { delay, why } => ("snoozed", Some(seconds(*delay)), (!why.is_empty()).then(|| tidy(why))),
         Ending::Dead { error } => ("dead", None, Some(tidy(error))),

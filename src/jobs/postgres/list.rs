@@ -63,7 +63,7 @@ page as (
             when r.attempt is not null then 'ready'
             when s.attempt is not null then case when s.retry then 'retryable' else 'scheduled' end
             when d.attempt is not null then 'dead'
-            when a.outcome = 'cancelled' then 'cancelled'
+            when a.outcome in ('cancelled', 'dropped') then 'cancelled'
             else 'completed' end as state
     ) t
     where $1::text[] is null or t.state = any($1)

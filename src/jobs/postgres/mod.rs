@@ -12,6 +12,7 @@ mod costs;
 mod deepest;
 mod depth;
 mod doorbell;
+mod drop;
 mod enqueue;
 mod error;
 mod finish;
@@ -80,6 +81,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("write lanes", depth::WRITE_LANES),
     ("write throttles", depth::WRITE_THROTTLES),
     ("write sweep", depth::WRITE_SWEEP),
+    ("drop ready", drop::DROP_READY),
     ("enqueue", enqueue::ENQUEUE),
     ("enqueue one", enqueue::ENQUEUE_ONE),
     ("complete", finish::COMPLETE),

@@ -16,7 +16,7 @@ select j.id, j.kind, j.throttle, j.key, j.priority, j.max_attempts, j.cost, j.cr
          when r.job_id is not null then 'ready'
          when s.job_id is not null then case when s.retry then 'retryable' else 'scheduled' end
          when d.job_id is not null then 'dead'
-         when a.outcome = 'cancelled' then 'cancelled'
+         when a.outcome in ('cancelled', 'dropped') then 'cancelled'
          else 'completed' end as state,
     j.args, j.unique_key is not null as is_unique, j.timeout_s::float8 as timeout_s, j.traceparent, w.name as worker, w.heartbeat_at,
     extract(epoch from clock_timestamp() - w.heartbeat_at)::float8 as heartbeat_age_s, l.claimed_at as started_at,

@@ -3,6 +3,8 @@
 //! A bulk request that was answered 200 says little: each document has a status of its own, and a busy node answers 429
 //! (`es_rejected_execution_exception`) for some documents of a request and stores the others.
 
+use std::time::Duration;
+
 use futures_util::future::BoxFuture;
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE};
 use reqwest::{Client, Response, StatusCode};
@@ -17,6 +19,9 @@ use crate::reindex::Document;
 const FILTER: &str = "filter_path=took,errors,items.*.status,items.*.error.type,items.*.error.reason";
 /// An answer longer than this is not an answer to a bulk request.
 const MAX_ANSWER_BYTES: usize = 32 << 20;
+
+/// An index that wants nothing now is not asked again before this, whatever it says.
+const SHORTEST_HOLD: Duration = Duration::from_secs(1);
 
 /// Writes to one index over HTTP.
 pub struct ElasticSink {
@@ -46,7 +51,7 @@ impl ElasticSink {
             return Err(Trouble::TooLarge { bytes });
         }
         // Where the answer bears no date of its own, a date to wait for counts as the shortest wait: this process's clock is not asked.
-        let retry_after = retry_after(&outbound::headers(response.headers()), i64::MAX);
+        let retry_after = retry_after(&outbound::headers(response.headers()), i64::MAX).map(|wait| wait.max(SHORTEST_HOLD));
         let text = read(response).await?;
         if !status.is_success() {
             let reason = format!("{} {}", status.as_u16(), brief(&text));

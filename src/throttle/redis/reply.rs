@@ -10,7 +10,7 @@ use crate::throttle::bucket::{Meter, Rate, slower};
 use crate::throttle::loss::Seen;
 use crate::throttle::rules::{is_blank, number};
 use crate::throttle::serve::sane_cost;
-use crate::throttle::{Answer, Grant, LaneAsk, Limit, Name, OnStoreLoss};
+use crate::throttle::{Answer, Grant, LaneAsk, Limit, Name, OnStoreLoss, OverLimit};
 
 /// A text of any bytes; people may write anything.
 pub(super) struct Text(pub(super) String);
@@ -100,7 +100,10 @@ pub(super) fn acquired(values: Vec<Value>, levels: &[(Name, String)], lanes: &[L
     // A level that borrows is given nothing back: the unit may have been paid for above it.
     let charged = texts.iter().zip(&rates).map(|(text, rps)| if text.ends_with('b') { -1.0 } else { *rps }).collect();
     let limits = parts.text();
-    let (concurrency, key_concurrency) = limits.split_once(' ').unwrap_or(("-1", "-1"));
+    let mut words = limits.split(' ');
+    let mut at_once = || words.next().and_then(|word| word.parse().ok()).unwrap_or(-1);
+    let (concurrency, key_concurrency): (i64, i64) = (at_once(), at_once());
+    let over_limit = words.next().and_then(OverLimit::of).unwrap_or_default();
     let mut charges = Charges { rates: charged, key_rps, last: None };
     let mut unknown = false;
     let mut grants = Vec::with_capacity(lanes.len());
@@ -125,8 +128,8 @@ pub(super) fn acquired(values: Vec<Value>, levels: &[(Name, String)], lanes: &[L
         slowest_rps: rates.iter().copied().fold(-1.0, slower),
         window_s,
         key_rate,
-        concurrency: concurrency.parse().unwrap_or(-1),
-        key_concurrency: key_concurrency.parse().unwrap_or(-1),
+        concurrency,
+        key_concurrency,
     };
     let answer = Answer {
         lanes: grants,
@@ -134,9 +137,10 @@ pub(super) fn acquired(values: Vec<Value>, levels: &[(Name, String)], lanes: &[L
         at_us,
         seq,
         weight,
-        limits_concurrency: !limits.is_empty(),
+        limits_concurrency: concurrency >= 0 || key_concurrency >= 0,
         // Holds concern only who runs jobs, and that is told above.
         levels_decide: !unknown && key_rps < 0.0 && letters.chars().all(|letter| letter == 'k'),
+        over_limit,
     };
     Ok(Acquired::Answer(answer, (!unknown).then_some(seen), extra))
 }

@@ -1,0 +1,56 @@
+//! Dropping: jobs that are over the limit of a throttle that drops end without having run.
+
+use sqlx::Row;
+
+use super::Queue;
+use crate::jobs::Error;
+
+/// Most jobs of a lane that one statement drops.
+const MOST: i32 = 1000;
+
+// A job that somebody claims just then is his. The attempt that it was waiting for is not used. A key that a producer holds just
+// then is about to pass to another job and is left alone.
+pub(super) const DROP_READY: &str = "
+with picked as materialized (
+    select r.tid
+    from unnest($2::bigint[]) as l(lane_id)
+    cross join lateral (
+        select q.ctid as tid
+        from flyball.ready q
+        where q.lane_id = l.lane_id and q.job_id <= $3
+        order by q.lane_id, q.priority, q.job_id
+        limit $4
+        for update skip locked
+    ) r
+),
+gone as (
+    delete from flyball.ready
+    where ctid = any(array(select tid from picked))
+    returning job_id, attempt, holds_unique
+),
+history as (
+    insert into flyball.attempt (job_id, attempt, outcome, worker_id, error)
+    select job_id, attempt, 'dropped', $1, 'dropped: over the limit of its throttle' from gone
+),
+freed as (
+    delete from flyball.uniq
+    where digest = any(array(
+        select u.digest from flyball.uniq u
+        where u.expires_at is null and u.job_id = any(array(select job_id from gone where holds_unique))
+        for update skip locked
+    ))
+)
+select j.kind, count(*) as jobs
+from flyball.job j
+where j.id = any(array(select job_id from gone))
+    and j.id >= (select min(job_id) from gone) and j.id <= (select max(job_id) from gone)
+group by j.kind";
+
+impl Queue {
+    /// Drops ready jobs of these lanes that are no newer than `newest`, in the name of a worker; answers how many of which kind.
+    /// There may be more; an empty answer says that there are none.
+    pub async fn drop_ready(&self, worker_id: i32, lanes: &[i64], newest: i64) -> Result<Vec<(String, u64)>, Error> {
+        let rows = sqlx::query(DROP_READY).bind(worker_id).bind(lanes).bind(newest).bind(MOST).fetch_all(&self.pool).await?;
+        rows.iter().map(|row| Ok((row.try_get("kind")?, row.try_get::<i64, _>("jobs")?.unsigned_abs()))).collect()
+    }
+}

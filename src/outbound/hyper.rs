@@ -1,0 +1,367 @@
+//! The HTTP client of jobs: one request for each attempt. It follows redirects only where a job asks for it, retries nothing
+//! that was sent, knows no proxies, reads bounded answers, and connects only where the guard allows.
+//!
+//! It knows at any time whether a request may have left: before it was given a connection nothing of it was written. So a
+//! failure to connect is told from a request that was sent and not answered.
+
+use std::error::Error as _;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION, USER_AGENT};
+use http::{Method, Uri};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::connect::dns::Name;
+use hyper_util::client::legacy::connect::{HttpConnector, capture_connection};
+use hyper_util::client::legacy::{Client, Error};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tower_service::Service;
+use url::Url;
+
+use super::guard::{Guard, Refused};
+use super::request::Request;
+use super::resolve::{Astray, Resolver, parse_url};
+use super::response::{Response, is_success};
+use super::retry_after::Headers;
+
+/// How long a body is read once the status is known: that decides, the body does not.
+const BODY_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Most of a good answer's body that is read, so that the connection can be used again.
+const DRAIN_BYTES: usize = 64 * 1024;
+
+/// Headers of a job that go along to another origin. Any other may be a credential.
+const HARMLESS: [HeaderName; 4] = [ACCEPT, http::header::ACCEPT_LANGUAGE, CONTENT_TYPE, USER_AGENT];
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The guard does not let the job there.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    /// The request cannot be made as it stands.
+    #[error("the request cannot be sent: {0}")]
+    Unsendable(String),
+    /// Nothing was sent.
+    #[error("{0}")]
+    Unsent(String),
+    /// It was sent, at least in part, and no answer came.
+    #[error("{0}")]
+    Unanswered(String),
+    /// It was told to stop, after it may have sent something, or before.
+    #[error("it was stopped before an answer came")]
+    Stopped {
+        /// True if the server may have had the request.
+        sent: bool,
+    },
+}
+
+impl From<Astray> for Failure {
+    fn from(astray: Astray) -> Self {
+        match astray {
+            Astray::Refused(refused) => Self::Refused(refused),
+            Astray::Invalid(_) => Self::Unsendable(astray.to_string()),
+        }
+    }
+}
+
+type Wire = Client<HttpsConnector<HttpConnector<Guarded>>, Full<Bytes>>;
+
+/// The client of a process.
+pub struct HttpClient {
+    /// Agrees with each server on HTTP/1.1 or 2.
+    wire: Wire,
+    /// Speaks HTTP/2 without asking.
+    wire_http2: Wire,
+    guard: Guard,
+}
+
+impl HttpClient {
+    /// Sets up the client.
+    pub fn new(guard: Guard, resolver: Resolver) -> std::io::Result<Self> {
+        Ok(Self { wire: wire(&resolver, false)?, wire_http2: wire(&resolver, true)?, guard })
+    }
+
+    /// What is wrong with a URL that looks good on paper.
+    pub fn check_url(&self, url: &str) -> Result<(), String> {
+        super::check_url(url, &self.guard)
+    }
+
+    /// Sends a request with these headers besides its own and this body, and reads what is needed of the answer. Gives up when
+    /// the request's time is over, or when `stop` fires.
+    pub async fn send(
+        &self,
+        request: &Request,
+        more: &[(&'static str, String)],
+        body: Option<String>,
+        stop: &CancellationToken,
+    ) -> Result<Response, Failure> {
+        let deadline = Instant::now() + request.timeout;
+        let mut hop = Hop::first(request, more, body, &self.guard)?;
+        let mut left = request.redirects;
+        loop {
+            let answer = self.exchange(&hop, request, deadline, stop).await?;
+            let status = answer.status().as_u16();
+            let done = is_success(&request.success, status);
+            if !done
+                && left > 0
+                && let Some(next) = hop.next(status, answer.headers(), &self.guard)
+            {
+                left -= 1;
+                hop = next?;
+                continue;
+            }
+            let headers = headers(answer.headers());
+            let most = if done { DRAIN_BYTES } else { request.excerpt_bytes };
+            let excerpt = read(answer.into_body(), most, deadline).await;
+            return Ok(Response { status, headers, excerpt });
+        }
+    }
+
+    /// Sends one request. Where the connection that had been kept turns out to be closed before anything was written, another
+    /// is used, once; whatever was written is never written again.
+    async fn exchange(
+        &self,
+        hop: &Hop,
+        request: &Request,
+        deadline: Instant,
+        stop: &CancellationToken,
+    ) -> Result<http::Response<Incoming>, Failure> {
+        let wire = if request.http2 { &self.wire_http2 } else { &self.wire };
+        for is_last in [false, true] {
+            let mut call = hop.call()?;
+            let connection = capture_connection(&mut call);
+            let sent = || connection.connection_metadata().is_some();
+            let answering = pin!(wire.request(call));
+            let unconnected = async {
+                tokio::time::sleep(request.connect_timeout).await;
+                if sent() {
+                    std::future::pending::<()>().await;
+                }
+            };
+            return tokio::select! {
+                biased;
+                answer = answering => match answer {
+                    Err(error) if !is_last && is_unsent(&error) => continue,
+                    answer => answer.map_err(|error| failure_of(&error, sent())),
+                },
+                () = stop.cancelled() => Err(Failure::Stopped { sent: sent() }),
+                () = tokio::time::sleep_until(deadline) => Err(match sent() {
+                    true => Failure::Unanswered(format!("no answer within {} ms", request.timeout.as_millis())),
+                    false => Failure::Unsent(format!("no connection within {} ms", request.timeout.as_millis())),
+                }),
+                () = unconnected => {
+                    Err(Failure::Unsent(format!("no connection within {} ms", request.connect_timeout.as_millis())))
+                }
+            };
+        }
+        Err(Failure::Unsent("the connection was closed before the request was sent".to_owned()))
+    }
+}
+
+/// What is sent to one place.
+struct Hop {
+    method: Method,
+    url: Url,
+    headers: HeaderMap,
+    body: Option<Bytes>,
+}
+
+impl Hop {
+    fn first(request: &Request, more: &[(&'static str, String)], body: Option<String>, guard: &Guard) -> Result<Self, Failure> {
+        let unsendable = |what: &str| Failure::Unsendable(what.to_owned());
+        let method = request.method.parse().map_err(|_| unsendable("the method is not valid"))?;
+        let mut headers = HeaderMap::new();
+        headers.insert(USER_AGENT, HeaderValue::from_static(super::USER_AGENT));
+        headers.insert(ACCEPT, HeaderValue::from_static("*/*"));
+        if request.body_is_json {
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        }
+        let own = request.headers.iter().map(|(name, value)| (name.as_str(), value));
+        for (name, value) in own.chain(more.iter().map(|(name, value)| (*name, value))) {
+            let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| unsendable("a header's name is not valid"))?;
+            // The value may be a secret.
+            let mut value = HeaderValue::from_bytes(value.as_bytes()).map_err(|_| unsendable("a header's value is not valid"))?;
+            value.set_sensitive(true);
+            headers.insert(name, value);
+        }
+        let mut url = parse_url(&request.url, guard)?;
+        if let Some(credentials) = take_credentials(&mut url)
+            && !headers.contains_key(AUTHORIZATION)
+        {
+            headers.insert(AUTHORIZATION, credentials);
+        }
+        Ok(Self { method, url, headers, body: body.map(Bytes::from) })
+    }
+
+    /// Where an answer sends us, and with what; `None` if it does not.
+    ///
+    /// A 303, and a 301 or 302 after a POST, means: get what is there. To another origin goes nothing that could be a credential.
+    fn next(&self, status: u16, headers: &HeaderMap, guard: &Guard) -> Option<Result<Self, Failure>> {
+        let is_post = self.method == Method::POST;
+        let turns_to_get = match status {
+            303 => self.method != Method::GET && self.method != Method::HEAD,
+            301 | 302 => is_post,
+            307 | 308 => false,
+            _ => return None,
+        };
+        let target = headers.get(LOCATION)?.to_str().ok()?;
+        Some(self.follow(target, turns_to_get, guard))
+    }
+
+    fn follow(&self, target: &str, turns_to_get: bool, guard: &Guard) -> Result<Self, Failure> {
+        let unsendable = |what: &str| Failure::Unsendable(format!("a redirect {what}"));
+        let url = self.url.join(target).map_err(|_| unsendable("leads to no valid URL"))?;
+        if !matches!(url.scheme(), "http" | "https") {
+            return Err(unsendable("leads to neither http nor https"));
+        }
+        let mut url = parse_url(url.as_str(), guard)?;
+        // Whoever redirects has no say in who we are.
+        let _ = take_credentials(&mut url);
+        let mut headers = self.headers.clone();
+        if url.origin() != self.url.origin() {
+            let foreign: Vec<HeaderName> = headers.keys().filter(|name| !HARMLESS.contains(name)).cloned().collect();
+            for name in foreign {
+                headers.remove(name);
+            }
+        }
+        let (method, body) = match turns_to_get {
+            true => (Method::GET, None),
+            false => (self.method.clone(), self.body.clone()),
+        };
+        if body.is_none() {
+            headers.remove(CONTENT_TYPE);
+        }
+        Ok(Self { method, url, headers, body })
+    }
+
+    fn call(&self) -> Result<http::Request<Full<Bytes>>, Failure> {
+        let uri: Uri =
+            self.url.as_str().parse().map_err(|error| Failure::Unsendable(format!("the URL is not valid: {error}")))?;
+        let mut call = http::Request::new(Full::new(self.body.clone().unwrap_or_default()));
+        *call.method_mut() = self.method.clone();
+        *call.uri_mut() = uri;
+        *call.headers_mut() = self.headers.clone();
+        Ok(call)
+    }
+}
+
+/// Takes user name and password out of a URL, as a header.
+fn take_credentials(url: &mut Url) -> Option<HeaderValue> {
+    if url.username().is_empty() && url.password().is_none() {
+        return None;
+    }
+    let plain = |text: &str| percent_encoding::percent_decode_str(text).collect::<Vec<u8>>();
+    let pair = [plain(url.username()), b":".to_vec(), plain(url.password().unwrap_or_default())].concat();
+    // Neither can fail for a URL that has a host.
+    let _ = url.set_username("");
+    let _ = url.set_password(None);
+    let mut value = HeaderValue::try_from(format!("Basic {}", STANDARD.encode(pair))).ok()?;
+    value.set_sensitive(true);
+    Some(value)
+}
+
+fn wire(resolver: &Resolver, http2_only: bool) -> std::io::Result<Wire> {
+    let mut connector = HttpConnector::new_with_resolver(Guarded(resolver.clone()));
+    connector.enforce_http(false);
+    connector.set_nodelay(true);
+    let provider = rustls::crypto::aws_lc_rs::default_provider();
+    let secure = HttpsConnectorBuilder::new().with_provider_and_platform_verifier(provider)?.https_or_http();
+    let connector = match http2_only {
+        true => secure.enable_http2().wrap_connector(connector),
+        false => secure.enable_http1().enable_http2().wrap_connector(connector),
+    };
+    Ok(Client::builder(TokioExecutor::new())
+        .http2_only(http2_only)
+        // The queue retries, through the same throttle.
+        .retry_canceled_requests(false)
+        .pool_timer(TokioTimer::new())
+        .pool_idle_timeout(Duration::from_secs(30))
+        .pool_max_idle_per_host(64)
+        .build(connector))
+}
+
+/// A server's headers as [`Headers`]: repeated ones joined.
+pub fn headers(map: &HeaderMap) -> Headers {
+    let mut headers = Headers::new();
+    for (name, value) in map {
+        let value = String::from_utf8_lossy(value.as_bytes());
+        headers
+            .entry(name.as_str().to_owned())
+            .and_modify(|joined| *joined = format!("{joined}, {value}"))
+            .or_insert_with(|| value.clone().into_owned());
+    }
+    headers
+}
+
+/// The beginning of a body; what breaks off or takes too long is as long as it is.
+async fn read(mut body: Incoming, most: usize, deadline: Instant) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let reading = async {
+        while let Some(Ok(frame)) = body.frame().await {
+            let Ok(chunk) = frame.into_data() else { continue };
+            bytes.extend_from_slice(&chunk[..chunk.len().min(most - bytes.len())]);
+            if bytes.len() >= most {
+                break;
+            }
+        }
+    };
+    let _ = tokio::time::timeout_at(deadline.min(Instant::now() + BODY_TIMEOUT), reading).await;
+    bytes
+}
+
+/// True if nothing of the request was written: it was still waiting when its connection ended.
+fn is_unsent(error: &Error) -> bool {
+    causes(error).any(|cause| cause.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_canceled))
+}
+
+/// The failure in words.
+fn failure_of(error: &Error, sent: bool) -> Failure {
+    if let Some(refused) = causes(error).find_map(|cause| cause.downcast_ref::<Refused>()) {
+        return Failure::Refused(refused.clone());
+    }
+    let reason = causes(error).last().map_or_else(|| error.to_string(), ToString::to_string);
+    match () {
+        () if error.is_connect() || !sent => Failure::Unsent(format!("could not connect: {reason}")),
+        () if is_unsent(error) => Failure::Unsent(format!("nothing could be sent: {reason}")),
+        () => Failure::Unanswered(format!("the connection broke: {reason}")),
+    }
+}
+
+fn causes(error: &Error) -> impl Iterator<Item = &(dyn std::error::Error + 'static)> {
+    let mut next = error.source();
+    std::iter::from_fn(move || {
+        let cause = next?;
+        next = cause.source();
+        Some(cause)
+    })
+}
+
+/// The resolver as this library wants it.
+#[derive(Clone)]
+struct Guarded(Resolver);
+
+impl Service<Name> for Guarded {
+    type Response = std::vec::IntoIter<SocketAddr>;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+    type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, name: Name) -> Self::Future {
+        let resolver = self.0.clone();
+        Box::pin(async move { Ok(resolver.resolve(name.as_str().to_owned()).await?.into_iter()) })
+    }
+}

@@ -1,0 +1,68 @@
+//! Where a URL leads: names become addresses here, and only those that the guard allows are handed on.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use url::Url;
+
+use super::guard::{Guard, Refused};
+
+/// How a name is looked up.
+pub type Lookup = Arc<dyn Fn(String) -> BoxFuture<'static, std::io::Result<Vec<IpAddr>>> + Send + Sync>;
+
+/// Why a URL leads nowhere.
+#[derive(Debug, thiserror::Error)]
+pub enum Astray {
+    /// It is no URL.
+    #[error("the URL is not valid: {0}")]
+    Invalid(#[from] url::ParseError),
+    /// The guard does not let anybody there.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+}
+
+/// Resolves names and keeps only the addresses that the guard allows: those are connected to, and no others.
+#[derive(Clone)]
+pub struct Resolver {
+    guard: Guard,
+    lookup: Option<Lookup>,
+}
+
+impl Resolver {
+    /// A resolver that asks `lookup`, or the system where there is none.
+    pub fn new(guard: Guard, lookup: Option<Lookup>) -> Self {
+        Self { guard, lookup }
+    }
+
+    /// The addresses of a name that may be connected to, with port 0.
+    pub async fn resolve(&self, name: String) -> Result<Vec<SocketAddr>, Box<dyn std::error::Error + Send + Sync>> {
+        let found: Vec<IpAddr> = match &self.lookup {
+            Some(lookup) => lookup(name.clone()).await?,
+            None => tokio::net::lookup_host((name.as_str(), 0)).await?.map(|found| found.ip()).collect(),
+        };
+        let is_allowed = |address: &IpAddr| self.guard.allows_name(&name) || self.guard.allows_address(*address);
+        let allowed: Vec<SocketAddr> = found.into_iter().filter(is_allowed).map(|address| (address, 0).into()).collect();
+        match allowed.is_empty() {
+            true => Err(Refused { host: name }.into()),
+            false => Ok(allowed),
+        }
+    }
+}
+
+/// Reads a URL and looks at the address in it, which never reaches a resolver. The parser turns 2130706433 and 0x7f.1 into
+/// 127.0.0.1. Names are judged when they are connected to.
+pub fn parse_url(url: &str, guard: &Guard) -> Result<Url, Astray> {
+    let url = Url::parse(url)?;
+    let host = url.host_str().unwrap_or_default();
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    match address {
+        Ok(address) if !guard.allows_address(address) => Err(Refused { host: host.to_owned() }.into()),
+        _ => Ok(url),
+    }
+}
+
+/// What is wrong with a URL that looks good on paper: it cannot be parsed, or it names an address inside.
+pub fn check_url(url: &str, guard: &Guard) -> Result<(), String> {
+    parse_url(url, guard).map(drop).map_err(|astray| astray.to_string())
+}

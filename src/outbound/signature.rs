@@ -1,0 +1,173 @@
+//! Signatures by which a receiver knows who sent a request and that nobody changed it, as Standard Webhooks has them.
+//!
+//! ```text
+//!   webhook-id           the same for every attempt of a job
+//!   webhook-timestamp    unix seconds of the attempt
+//!   webhook-signature    v1,<base64 of HMAC-SHA256 over "id.timestamp.body">, one for each secret
+//! ```
+//!
+//! Secrets are named by jobs and kept by the workers, in the environment or in files that it names; a job never holds one.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use aws_lc_rs::hmac;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+/// What variables of secrets begin with. The rest is the secret's name, and `_FILE` after it says that a file holds the text.
+pub const PREFIX: &str = "FLYBALL_WEBHOOK_SECRET_";
+
+/// What a name ends with whose value is a file's path.
+const FILE: &str = "_FILE";
+
+/// What a secret's text begins with.
+const MARK: &str = "whsec_";
+
+/// Fewest and most bytes of a key.
+const KEY_BYTES: std::ops::RangeInclusive<usize> = 24..=64;
+
+/// The headers that a signature sets.
+pub const HEADERS: [&str; 3] = ["webhook-id", "webhook-timestamp", "webhook-signature"];
+
+/// Secrets by their names, in capitals. Several under one name all sign, so that one can take another's place.
+#[derive(Clone, Default)]
+pub struct Secrets(BTreeMap<String, Vec<hmac::Key>>);
+
+/// A variable that holds no secret. It names the variable and never what it holds.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{variable} {message}")]
+pub struct SecretError {
+    /// The variable.
+    pub variable: String,
+    /// What was wrong and what is allowed.
+    pub message: String,
+}
+
+impl Secrets {
+    /// Takes the secrets from an environment; `read` reads the file that a variable names.
+    pub fn from_variables(
+        variables: impl IntoIterator<Item = (String, String)>,
+        read: impl Fn(&str) -> std::io::Result<String>,
+    ) -> Result<Self, SecretError> {
+        let mut secrets = Self::default();
+        for (variable, value) in variables {
+            let Some(name) = variable.strip_prefix(PREFIX).filter(|_| !value.is_empty()) else { continue };
+            let refuse = |message: String| SecretError { variable: variable.clone(), message };
+            let (name, text) = match name.strip_suffix(FILE) {
+                Some(name) => (name, read(&value).map_err(|error| refuse(format!("names a file that cannot be read: {error}")))?),
+                None => (name, value),
+            };
+            if !is_name(name) {
+                return Err(refuse(format!("has no name after {PREFIX}: it must be {NAMES}, in capitals")));
+            }
+            if secrets.0.contains_key(name) {
+                return Err(refuse(format!("is the second of {PREFIX}{name} and {PREFIX}{name}{FILE}: set one of them")));
+            }
+            let keys: Option<Vec<hmac::Key>> = text.split_whitespace().map(key).collect();
+            let keys = keys.filter(|keys| !keys.is_empty()).ok_or_else(|| {
+                let allowed = "one or several texts with blanks between them, each whsec_ and the base64 of 24 to 64 bytes";
+                refuse(format!("cannot be used: it must be {allowed}"))
+            })?;
+            secrets.0.insert(name.to_owned(), keys);
+        }
+        Ok(secrets)
+    }
+
+    /// The headers that sign a body, one attempt at it, under `id`; `None` if there is no secret of that name.
+    pub fn sign(&self, name: &str, id: &str, now_s: i64, body: &[u8]) -> Option<[(&'static str, String); 3]> {
+        let keys = self.0.get(&name.to_ascii_uppercase())?;
+        let signatures: Vec<String> = keys
+            .iter()
+            .map(|key| {
+                let mut context = hmac::Context::with_key(key);
+                context.update(format!("{id}.{now_s}.").as_bytes());
+                context.update(body);
+                format!("v1,{}", STANDARD.encode(context.sign()))
+            })
+            .collect();
+        let [id_header, time_header, signature_header] = HEADERS;
+        Some([(id_header, id.to_owned()), (time_header, now_s.to_string()), (signature_header, signatures.join(" "))])
+    }
+}
+
+impl fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+/// What a name may be, completing "it must be …".
+pub const NAMES: &str = "1 to 64 letters, digits or underscores";
+
+/// True for what may name a secret.
+pub fn is_name(name: &str) -> bool {
+    (1..=64).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+}
+
+fn key(text: &str) -> Option<hmac::Key> {
+    let bytes = STANDARD.decode(text.strip_prefix(MARK)?).ok()?;
+    KEY_BYTES.contains(&bytes.len()).then(|| hmac::Key::new(hmac::HMAC_SHA256, &bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+    const OTHER: &str = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD";
+
+    fn secrets(variables: &[(&str, &str)]) -> Result<Secrets, SecretError> {
+        let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        Secrets::from_variables(variables, |path| match path {
+            "/run/acme" => Ok(format!("{SECRET}\n{OTHER}\n")),
+            _ => Err(std::io::ErrorKind::NotFound.into()),
+        })
+    }
+
+    #[test]
+    fn a_signature_is_that_of_the_standard() {
+        let secrets = secrets(&[("FLYBALL_WEBHOOK_SECRET_ACME", SECRET), ("PATH", "/bin")]).unwrap();
+
+        // The example of the reference implementations.
+        let signed = secrets.sign("acme", "msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, br#"{"test": 2432232314}"#).unwrap();
+
+        assert_eq!(signed[0], ("webhook-id", "msg_p5jXN8AQM9LWM0D4loKWxJek".to_owned()));
+        assert_eq!(signed[1], ("webhook-timestamp", "1614265330".to_owned()));
+        assert_eq!(signed[2], ("webhook-signature", "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=".to_owned()));
+        assert_eq!(secrets.sign("other", "a", 0, b""), None);
+    }
+
+    #[test]
+    fn several_secrets_of_one_name_all_sign_and_a_file_may_hold_them() {
+        let secrets = secrets(&[("FLYBALL_WEBHOOK_SECRET_ACME_FILE", "/run/acme"), ("FLYBALL_WEBHOOK_SECRET_B", OTHER)]).unwrap();
+
+        let both = secrets.sign("ACME", "a", 0, b"x").unwrap()[2].1.clone();
+        let one = secrets.sign("B", "a", 0, b"x").unwrap()[2].1.clone();
+
+        assert_eq!(both.split(' ').count(), 2);
+        assert_eq!(both.split(' ').next_back(), Some(one.as_str()));
+    }
+
+    #[test]
+    fn what_holds_no_secret_is_refused_without_being_shown() {
+        let short = format!("whsec_{}", STANDARD.encode([7; 23]));
+        let cases = [
+            ("FLYBALL_WEBHOOK_SECRET_A", "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "cannot be used"),
+            ("FLYBALL_WEBHOOK_SECRET_A", "whsec_???", "cannot be used"),
+            ("FLYBALL_WEBHOOK_SECRET_A", &short, "cannot be used"),
+            ("FLYBALL_WEBHOOK_SECRET_A", "  ", "cannot be used"),
+            ("FLYBALL_WEBHOOK_SECRET_A_FILE", "/nowhere", "names a file that cannot be read"),
+            ("FLYBALL_WEBHOOK_SECRET_", SECRET, "has no name"),
+            ("FLYBALL_WEBHOOK_SECRET_A-B", SECRET, "has no name"),
+        ];
+        for (variable, value, expected) in cases {
+            let error = secrets(&[(variable, value)]).unwrap_err().to_string();
+            assert!(error.starts_with(variable) && error.contains(expected), "{error}");
+            assert!(value.trim().is_empty() || value.starts_with('/') || !error.contains(value), "{error}");
+        }
+        let twice = [("FLYBALL_WEBHOOK_SECRET_ACME", SECRET), ("FLYBALL_WEBHOOK_SECRET_ACME_FILE", "/run/acme")];
+        assert!(secrets(&twice).unwrap_err().message.contains("set one of them"));
+        assert_eq!(format!("{:?}", secrets(&twice[..1]).unwrap()), "{\"ACME\"}");
+    }
+}
