@@ -6,6 +6,7 @@
 
 pub mod bucket;
 pub mod file;
+pub mod foreign;
 pub mod holds;
 pub mod knobs;
 pub mod loss;
@@ -19,7 +20,7 @@ pub mod serve;
 pub mod store;
 pub mod tree;
 
-pub use self::redis::RedisStore;
+pub use self::redis::{LAW, RedisStore};
 pub use file::KnobsFile;
 pub use knobs::{Knobs, Mode, OnBacklog, OnStoreLoss};
 pub use memory::MemoryStore;
