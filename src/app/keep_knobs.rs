@@ -53,7 +53,11 @@ pub(super) async fn tick(
                 tracing::warn!(throttle.name = %name, "somebody has taken the knobs away in Redis; its jobs wait");
                 continue;
             }
-            (None, Some(fields)) => restore(store, &name, fields).await?,
+            (None, Some(fields)) => {
+                // What marked it as kept is lost as well.
+                saved.remove(&name);
+                restore(store, &name, fields).await?
+            }
             (None, None) => continue,
         };
         // A key that is no hash has no knobs to keep; those kept before stay.

@@ -489,7 +489,7 @@ async fn the_command_line_replaces_and_debounces_and_carries_a_trace() {
 async fn throttles_of_limitlion_are_listed_taken_over_kept_and_taken_away_by_its_tools() {
     let shell = shell().await;
     let server = Serve::start(&shell);
-    for (name, ttl_ms) in [("throttle:mail:knobs", "600000"), ("throttle:brief:knobs", "1500")] {
+    for (name, ttl_ms) in [("throttle:mail:knobs", "259199000"), ("throttle:brief:knobs", "1500")] {
         shell.redis(&["HSET", name, "rps", "7", "burst", "1", "window", "5"]).await;
         shell.redis(&["PEXPIRE", name, ttl_ms]).await;
     }
@@ -498,8 +498,8 @@ async fn throttles_of_limitlion_are_listed_taken_over_kept_and_taken_away_by_its
     let listed = shell.ok(&["throttle", "import-limitlion"]);
     assert!(listed.out.contains("mail") && listed.out.contains("nothing was changed; add --yes"), "{}", listed.out);
     assert!(listed.out.contains("it cannot be taken over") && !listed.out.contains("api:read"), "{}", listed.out);
-    assert!(shell.ok(&["throttle", "show", "mail"]).out.contains("expires: in 9 minutes, and then there is no throttle mail"));
-    assert!(shell.ok(&["why", "mail"]).out.contains("expires: in 9 minutes"));
+    assert!(shell.ok(&["throttle", "show", "mail"]).out.contains("expires: in 2 days, and then there is no throttle mail"));
+    assert!(shell.ok(&["why", "mail"]).out.contains("expires: in 2 days"));
     eventually("the end of what is let expire", SOON, || async {
         (shell.run(&["throttle", "show", "brief"]).code == 3).then_some(())
     })
@@ -541,6 +541,24 @@ async fn throttles_of_limitlion_are_listed_taken_over_kept_and_taken_away_by_its
     })
     .await;
     assert_eq!(shell.run(&["throttle", "show", "mail"]).code, 3);
+}
+
+#[tokio::test]
+async fn tokens_of_tenants_in_the_settings_file_are_let_in_and_limited_by_their_tenants_throttles() {
+    let shell = shell().await.with("FLYBALL_API_TOKEN", "0123456789abcdef");
+    shell.write("secret", "0123456789-billing\n");
+    shell.write("flyball.toml", "[api_tokens.billing]\ntenant = \"acme\"\nsecret_file = \"secret\"\n");
+    let server = Serve::start(&shell);
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let limited_by = async |token: &str| {
+        let answer = client.get(format!("{}/api/v1/throttles", server.url)).bearer_auth(token).send().await.unwrap();
+        assert_eq!(answer.status(), 200);
+        answer.headers()["ratelimit"].to_str().unwrap().split(';').next().unwrap().to_owned()
+    };
+
+    assert_eq!(limited_by("0123456789abcdef").await, "\"api:read\"");
+    assert_eq!(limited_by("0123456789-billing").await, "\"api:read:acme\"");
+    assert!(shell.ok(&["throttle", "list"]).out.contains("api:write:acme"));
 }
 
 #[tokio::test]

@@ -119,7 +119,8 @@ async fn the_page_for_other_languages_works_as_it_stands() {
     assert!(of("keys/acme/pause").contains("\"resumed\":true"), "{}", of("keys/acme/pause"));
     let by_hand: Vec<&str> = of("EVALSHA").lines().skip_while(|line| *line != "ok").collect();
     assert_eq!(by_hand[11..14], ["1", "1", "0"], "{by_hand:?}");
-    assert_eq!(of("take.py mail"), "12 tokens for acme, limited by key\n");
+    let taken = of("take.py mail");
+    assert!(taken.starts_with("12 tokens for acme, limited by key"), "{taken}");
     assert!(of("take.py newsletters").ends_with("12 tokens for nobody, limited by level\n"));
     assert!(of("import-limitlion").contains("Flyball's already"), "{}", of("import-limitlion"));
 }
