@@ -246,6 +246,7 @@ async fn granted(app: &App, ask: &Ask, answer: Answer, is_peek: bool) -> Result<
     let lane = &ask.lanes[0];
     let remaining = match answer.at_us {
         0 => None,
+        _ if grant.granted < lane.want && lane.cost <= 1.0 && !matches!(grant.limit, Some(Limit::Concurrency { .. })) => Some(0),
         _ => remaining(app, &ask.throttle, LaneAsk { want: if is_peek { grant.granted } else { 0 }, ..lane.clone() }).await,
     };
     let until = i64::try_from(grant.wait.as_micros())

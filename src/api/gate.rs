@@ -19,8 +19,9 @@ use super::state::App;
 use super::waiting;
 use crate::throttle::{Ask, LaneAsk, Limit, Name};
 
-/// Knobs are looked at again after so long, for what the headers promise; what passes is decided by Redis each time.
-const PROMISE_STANDS: Duration = Duration::from_secs(1);
+/// Knobs are looked at again after so long, for what the headers promise, and a throttle that was not there; what passes is decided
+/// by Redis each time.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// No request waits longer than this for its token.
 const MOMENT: Duration = Duration::from_millis(50);
@@ -37,6 +38,8 @@ pub struct Gate {
     denied: Denied,
     /// Throttles that Redis has answered for, with what they promise. As many as groups and tenants.
     known: Mutex<HashMap<Name, Known>>,
+    /// When throttles were looked for that are not there.
+    absent: Mutex<HashMap<Name, Instant>>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -49,6 +52,10 @@ impl Gate {
     fn locked(&self) -> MutexGuard<'_, HashMap<Name, Known>> {
         // The map is whole between any two statements, so a poisoned lock is still good.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn absent(&self) -> MutexGuard<'_, HashMap<Name, Instant>> {
+        self.absent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -169,6 +176,9 @@ async fn ask_patiently(app: &App, name: &Name, key: &str) -> Verdict {
 }
 
 async fn ask(app: &App, name: &Name, key: &str) -> Verdict {
+    if app.gate.absent().get(name).is_some_and(|at| at.elapsed() < LOOK_EVERY) {
+        return Verdict::Free;
+    }
     let ask = Ask { throttle: name.clone(), lanes: vec![LaneAsk { key: key.to_owned(), ..LaneAsk::default() }], holder: None };
     let answer = app.deps.throttles.acquire(&ask).await;
     let was_asked = answer.at_us > 0;
@@ -183,7 +193,10 @@ async fn ask(app: &App, name: &Name, key: &str) -> Verdict {
     }
     match &grant.limit {
         // A throttle that somebody took away limits nothing.
-        Some(Limit::Unknown { name: unknown }) if unknown == name => Verdict::Free,
+        Some(Limit::Unknown { name: unknown }) if unknown == name => {
+            app.gate.absent().insert(name.clone(), Instant::now());
+            Verdict::Free
+        }
         // Nor does one that Redis has not yet told this process of: its word for that case is not known.
         Some(Limit::StoreLost) if !app.gate.locked().contains_key(name) => Verdict::Free,
         _ => Verdict::Refused(Refusal { wait: grant.wait, limit: grant.limit, effective_rps }),
@@ -195,7 +208,7 @@ async fn promise(app: &App, name: &Name) -> Option<Promise> {
     {
         let mut known = app.gate.locked();
         let known = known.entry(name.clone()).or_default();
-        if known.read_at.is_some_and(|at| now.duration_since(at) < PROMISE_STANDS) {
+        if known.read_at.is_some_and(|at| now.duration_since(at) < LOOK_EVERY) {
             return known.promise.clone();
         }
         // One request reads; those beside it tell what was known before, but for the first.

@@ -624,7 +624,7 @@ async fn those_who_wait_for_one_lane_stand_in_line_and_only_the_first_asks_redis
     let mut connection = client.get_multiplexed_async_connection().await.unwrap();
     let info: String = redis::cmd("INFO").arg("commandstats").query_async(&mut connection).await.unwrap();
     let asked = info.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls=")?.split(',').next()?.parse::<u32>().ok());
-    // One to hear how long, one to take, one to see what is left, and for the API's own throttle one that is not there. If all asked
+    // One to hear how long, one to take and one to see what is left. If all asked
     // whenever one token is due, it would be two thousand.
     assert!(asked.unwrap() < 60 * 6, "{asked:?}");
 }
