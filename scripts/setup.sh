@@ -1,8 +1,9 @@
 #!/bin/sh
 # Installs what Flyball's demo and tests need and what is missing on this machine; says each thing it does.
 #
-#   scripts/setup.sh             servers (Postgres, Redis, Prometheus), PgBouncer, a C compiler, and the demo's corpus (WordNet)
-#   scripts/setup.sh --demo      the same, without PgBouncer, and without servers that DATABASE_URL, REDIS_URL or PROMETHEUS_URL
+#   scripts/setup.sh             servers (Postgres, Redis, Prometheus), PgBouncer, a C compiler, curl and Python for the examples in
+#                                the docs, and the demo's corpus (WordNet)
+#   scripts/setup.sh --demo      the same, without PgBouncer, curl and Python, and without servers that DATABASE_URL, REDIS_URL or PROMETHEUS_URL
 #                                replace
 #   scripts/setup.sh --browser   Chromium and Node.js, for `make browser-test`
 #   scripts/setup.sh --check     installs nothing; says what is missing
@@ -111,8 +112,12 @@ missing() {
   { [ $given = yes ] && [ -n "${DATABASE_URL:-}" ]; } || has_postgres || echo postgres
   { [ $given = yes ] && [ -n "${REDIS_URL:-}" ]; } || has_server redis-server valkey-server || echo redis
   { [ $given = yes ] && [ -n "${PROMETHEUS_URL:-}" ]; } || has_server prometheus || echo prometheus
-  # Only the tests put a pooler before Postgres.
-  [ "$demo" = yes ] || has_server pgbouncer || echo pgbouncer
+  # Only the tests put a pooler before Postgres and run the examples in the docs.
+  if [ "$demo" = no ]; then
+    has_server pgbouncer || echo pgbouncer
+    have curl || echo curl
+    have python3 || echo python3
+  fi
   has_cc || echo cc
   has_certificates || echo certificates
   has_corpus || echo corpus
@@ -138,7 +143,7 @@ apt_packages() {
       postgres) postgres_package ;;
       redis) if [ -z "$(candidate redis-server)" ] && [ -n "$(candidate valkey-server)" ]; then echo valkey-server; else echo redis-server; fi ;;
       prometheus) echo prometheus ;;
-      pgbouncer) echo pgbouncer ;;
+      pgbouncer | curl | python3) echo "$name" ;;
       cc) echo gcc; echo libc6-dev ;;
       certificates) echo ca-certificates ;;
       corpus) echo wordnet-base ;;
@@ -212,8 +217,8 @@ install_with_apt() {
 # Nothing is installed; `flyball services` looks here last.
 unpack_with_apt() {
   have apt-get && have dpkg-deb && [ -n "${HOME:-}" ] || return 1
-  # These two are no good when they are unpacked somewhere.
-  for name in "$@"; do case $name in cc | certificates) return 1 ;; esac; done
+  # These are no good when they are unpacked somewhere.
+  for name in "$@"; do case $name in cc | certificates | curl | python3) return 1 ;; esac; done
   mkdir -p "$cache/state/lists/partial" "$cache/cache/archives/partial" "$unpacked" || return 1
   log=$(mktemp)
   cat >"$cache/apt.conf" <<END
@@ -245,7 +250,7 @@ brew_packages() {
   for name in "$@"; do
     case $name in
       postgres) echo postgresql@17 ;;
-      redis | prometheus | pgbouncer | node) echo "$name" ;;
+      redis | prometheus | pgbouncer | node | curl | python3) echo "$name" ;;
       corpus) echo wordnet ;;
     esac
   done

@@ -7,6 +7,7 @@ mod keep_knobs;
 mod library;
 mod logging;
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -80,8 +81,9 @@ impl App {
             tracing::warn!(dir = %knobs_dir.display(), "there is no knobs folder; no throttle is seeded and no governor runs");
         }
         let (files, policies) = read_knobs(knobs_dir)?;
+        let tokens = settings.tokens()?;
         let listener = match roles.api {
-            true => Some(api::bind(&settings.listen, !settings.api_token.is_empty()).await?),
+            true => Some(api::bind(&settings.listen, !tokens.is_empty()).await?),
             false => None,
         };
         let queue = Queue::connect(settings.database(), settings.database_connections, PATIENCE)
@@ -92,7 +94,10 @@ impl App {
         let redis = Arc::new(RedisStore::connect(&settings.redis_url, &settings.redis_prefix)?);
         let leased = Arc::new(LeasedStore::new(redis, Duration::from_millis(settings.token_lease_ms.into())));
         let throttles: Arc<dyn Store> = leased.clone();
-        seed_knobs(&*throttles, &Record::new(queue.pool.clone()), &files).await?;
+        let tenants: BTreeSet<&str> =
+            tokens.iter().map(|(tenant, _)| tenant.unwrap_or(api::DEFAULT_TENANT)).chain([api::DEFAULT_TENANT]).collect();
+        let tenants: Vec<&str> = tenants.into_iter().filter(|_| roles.api).collect();
+        seed_knobs(&*throttles, &Record::new(queue.pool.clone()), &files, &tenants).await?;
 
         let mut kinds = built_in_kinds(settings, Some(&queue))?;
         kinds.extend(more);
@@ -138,7 +143,12 @@ impl App {
                 kinds,
                 decisions,
                 live: api::Live::default(),
-                token: (!settings.api_token.is_empty()).then(|| api::Secret::new(settings.api_token.clone())),
+                tokens: tokens
+                    .iter()
+                    .map(|(tenant, token)| {
+                        api::Token::new(tenant.unwrap_or(api::DEFAULT_TENANT), api::Secret::new(token.clone()))
+                    })
+                    .collect(),
                 registry: Arc::new(registry),
                 cancel: cancel.child_token(),
             };
@@ -303,13 +313,16 @@ pub(crate) fn read_knobs(dir: &Path) -> anyhow::Result<(Vec<KnobsFile>, Policies
     Ok((files, policies))
 }
 
-/// Restores what an emptied Redis lost, then seeds what the files add. Redis may still be starting.
-async fn seed_knobs(store: &dyn Store, record: &Record, files: &[KnobsFile]) -> anyhow::Result<()> {
+/// Restores what an emptied Redis lost, then seeds what the files add and what the API needs for its tenants. Redis may still be
+/// starting.
+async fn seed_knobs(store: &dyn Store, record: &Record, files: &[KnobsFile], tenants: &[&str]) -> anyhow::Result<()> {
     let begun = std::time::Instant::now();
     loop {
         let done = async {
             keep_knobs::tick(store, record, &mut std::collections::BTreeMap::new()).await?;
-            anyhow::Ok(seed(store, files).await?)
+            let seeded = seed(store, files).await?;
+            api::seed_limits(store, tenants).await?;
+            anyhow::Ok(seeded)
         };
         match done.await {
             Ok(seeded) => {

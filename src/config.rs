@@ -6,6 +6,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 use crate::postgres::{Access, Pooler};
+use crate::throttle::Name;
 
 /// The reference of all settings: every key with its default, its unit, its range and its environment variable.
 pub const DEFAULT_FILE: &str = include_str!("default.toml");
@@ -64,6 +65,8 @@ pub struct Settings {
     pub log_format: LogFormat,
     #[serde(default)]
     pub kinds: BTreeMap<String, KindSettings>,
+    #[serde(default)]
+    pub api_tokens: BTreeMap<String, ApiToken>,
 }
 
 /// Keys whose value is one of a few words, those words, and how a refusal names them.
@@ -95,6 +98,27 @@ pub struct KindSettings {
     /// Longest wait of all, in seconds.
     pub retry_max_s: Option<f64>,
 }
+
+/// One more token of the API, as `[api_tokens.<name>]` of the settings file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ApiToken {
+    /// Whose it is: tokens of one tenant share what the tenant may send.
+    pub tenant: Option<String>,
+    /// The environment variable that holds the token.
+    pub secret_env: Option<String>,
+    /// The file that holds it.
+    pub secret_file: Option<String>,
+}
+
+/// Keys of `[api_tokens.<name>]`.
+pub const API_TOKEN_KEYS: [&str; 3] = ["tenant", "secret_env", "secret_file"];
+
+/// The longest name of a tenant, in characters.
+const TENANT_CHARS_MAX: usize = 64;
+
+/// What a token must be.
+const TOKEN: &str = "at least 16 visible ASCII characters without spaces or line ends";
 
 /// Keys of `[kinds.<name>]` with the least and the most that is allowed, and how that is told.
 pub const KIND_KEYS: &[(&str, f64, f64, &str)] = &[
@@ -163,7 +187,7 @@ impl Settings {
             for key in own.keys() {
                 places.insert(key.clone(), format!("{shown}:{}: {key}", line_of_key(&text, key)));
             }
-            for (place, line) in kind_lines(&text) {
+            for (place, line) in table_lines(&text) {
                 places.insert(place.clone(), format!("{shown}:{line}: {place}"));
             }
             table.extend(own);
@@ -220,6 +244,36 @@ impl Settings {
             }
         }
         Self::load(file, &environment)
+    }
+
+    /// Every token of the API with its tenant, `None` for the one that names none; read from where the settings say they are.
+    pub fn tokens(&self) -> Result<Vec<(Option<&str>, String)>, Error> {
+        let mut tokens = Vec::new();
+        if !self.api_token.is_empty() {
+            tokens.push((None, self.api_token.clone()));
+        }
+        for (name, token) in &self.api_tokens {
+            let refuse = |key: &str, value: &str, allowed| {
+                Err(Error::Value { place: format!("api_tokens.{name}.{key}"), value: value.to_owned(), allowed })
+            };
+            let (key, secret) = match (&token.secret_env, &token.secret_file) {
+                (Some(variable), None) => ("secret_env", std::env::var(variable).ok()),
+                (None, Some(file)) => ("secret_file", std::fs::read_to_string(file).ok()),
+                _ => return refuse("secret_env", "neither or both of secret_env and secret_file", "one of the two"),
+            };
+            let Some(secret) = secret else {
+                return refuse(key, "not to be read", "an environment variable, or a file, that is there");
+            };
+            let secret = secret.trim();
+            if secret.len() < 16 || !secret.bytes().all(|byte| byte.is_ascii_graphic()) {
+                return refuse(key, "unusable", TOKEN);
+            }
+            if tokens.iter().any(|(_, other)| other == secret) {
+                return refuse(key, "the token of another", "a token of its own");
+            }
+            tokens.push((token.tenant.as_deref(), secret.to_owned()));
+        }
+        Ok(tokens)
     }
 
     /// How the database is reached.
@@ -287,6 +341,13 @@ impl Settings {
         if !self.prometheus_url.starts_with("http://") && !self.prometheus_url.starts_with("https://") {
             return refuse("prometheus_url", "not such a URL".to_owned(), "http:// or https://");
         }
+        for (name, token) in &self.api_tokens {
+            let is_tenant = |tenant: &str| tenant.len() <= TENANT_CHARS_MAX && Name::new(tenant).is_ok();
+            if let Some(tenant) = token.tenant.as_ref().filter(|tenant| !is_tenant(tenant)) {
+                let allowed = "1 to 64 letters, digits or any of . _ - / : { }";
+                return refuse(&format!("api_tokens.{name}.tenant"), format!("{tenant:?}"), allowed);
+            }
+        }
         for (kind, set) in &self.kinds {
             let numbers = [set.timeout_s, set.max_attempts.map(f64::from), set.retry_base_s, set.retry_factor, set.retry_max_s];
             for ((key, least, most, allowed), number) in KIND_KEYS.iter().zip(numbers) {
@@ -306,12 +367,15 @@ fn own_table(file: &str, text: &str) -> Result<toml::Table, Error> {
     let defaults: toml::Table = toml::from_str(DEFAULT_FILE).expect("the embedded default file is TOML");
     for (key, value) in &table {
         let line = line_of_key(text, key);
-        if key == "kinds" {
-            own_kinds(file, text)?;
+        if TABLES.contains(&key.as_str()) {
+            own_tables(file, text)?;
             continue;
         }
         let Some(default) = defaults.get(key) else {
-            let message = format!("{key} is not a setting; settings are {}, and the tables [kinds.<name>]", known.join(", "));
+            let message = format!(
+                "{key} is not a setting; settings are {}, and the tables [kinds.<name>] and [api_tokens.<name>]",
+                known.join(", ")
+            );
             return Err(Error::File { file: file.to_owned(), line, message });
         };
         let number = |value: &toml::Value| value.is_integer() || value.is_float();
@@ -341,24 +405,29 @@ fn words_of(key: &str) -> Option<(&'static [&'static str], &'static str)> {
     WORDS.iter().find(|(other, ..)| *other == key).map(|(_, words, allowed)| (*words, *allowed))
 }
 
-/// Reads the tables of kinds for the sake of their errors, which know their lines.
-fn own_kinds(file: &str, text: &str) -> Result<(), Error> {
+/// Settings that are tables of tables.
+const TABLES: [&str; 2] = ["kinds", "api_tokens"];
+
+/// Reads those tables for the sake of their errors, which know their lines.
+fn own_tables(file: &str, text: &str) -> Result<(), Error> {
     #[derive(Deserialize)]
-    struct Kinds {
-        #[serde(rename = "kinds")]
+    struct Tables {
+        #[serde(default, rename = "kinds")]
         _kinds: BTreeMap<String, KindSettings>,
+        #[serde(default, rename = "api_tokens")]
+        _api_tokens: BTreeMap<String, ApiToken>,
     }
-    toml::from_str::<Kinds>(text).map(drop).map_err(|error| located(file, text, &error))
+    toml::from_str::<Tables>(text).map(drop).map_err(|error| located(file, text, &error))
 }
 
-/// The lines of the keys of kinds, as far as they stand under headings of their own.
-fn kind_lines(text: &str) -> Vec<(String, usize)> {
+/// The lines of the keys of such tables, as far as they stand under headings of their own.
+fn table_lines(text: &str) -> Vec<(String, usize)> {
     let mut heading = "";
     let mut lines = Vec::new();
     for (at, line) in text.lines().map(str::trim).enumerate() {
         if line.starts_with('[') {
             heading = line.split(['[', ']']).nth(1).unwrap_or_default().trim();
-        } else if heading.starts_with("kinds.")
+        } else if TABLES.iter().any(|table| heading.strip_prefix(table).is_some_and(|rest| rest.starts_with('.')))
             && let Some((key, _)) = line.split_once('=')
         {
             lines.push((format!("{}.{}", heading.replace('"', ""), key.trim()), at + 1));
@@ -454,6 +523,38 @@ mod tests {
         let own = KindSettings { retry_max_s: Some(60.0), ..KindSettings::default() };
         assert_eq!(settings.kinds, BTreeMap::from([("http".to_owned(), http), ("my kind".to_owned(), own)]));
         assert!(Settings::load(None, &env(&[])).unwrap().kinds.is_empty());
+    }
+
+    #[test]
+    fn tokens_of_tenants_are_read_from_where_the_settings_say_and_never_shown() {
+        let folder = tempfile::tempdir().unwrap();
+        let (secret, path) = (folder.path().join("secret"), folder.path().join("own.toml"));
+        std::fs::write(&secret, "0123456789abcdef-acme\n").unwrap();
+        let token = |tenant: &str, file: &Path| format!("tenant = \"{tenant}\"\nsecret_file = {:?}\n", file.to_str().unwrap());
+        let load = |text: String| {
+            std::fs::write(&path, text).unwrap();
+            let settings = Settings::load(Some(&path), &env(&[("FLYBALL_API_TOKEN", "0123456789abcdef")]))?;
+            settings.tokens().map(|tokens| tokens.iter().map(|(of, token)| (of.map(str::to_owned), token.clone())).collect())
+        };
+        let said = |text: String| load(text).map(|_: Vec<(Option<String>, String)>| ()).unwrap_err().to_string();
+
+        let tokens = load(format!("[api_tokens.billing]\n{}", token("acme", &secret))).unwrap();
+        assert_eq!(
+            tokens,
+            [(None, "0123456789abcdef".to_owned()), (Some("acme".to_owned()), "0123456789abcdef-acme".to_owned())]
+        );
+        let wrong = said(format!("\n[api_tokens.billing]\n{}", token("two words", &secret)));
+        assert!(wrong.contains("own.toml:3: api_tokens.billing.tenant is \"two words\"; allowed is 1 to 64 letters"), "{wrong}");
+        let none = said("[api_tokens.billing]\ntenant = \"acme\"\n".to_owned());
+        assert!(none.contains("api_tokens.billing.secret_env is neither or both"), "{none}");
+        let missing = said(format!("[api_tokens.billing]\n{}", token("acme", &folder.path().join("no"))));
+        assert!(missing.contains("api_tokens.billing.secret_file is not to be read"), "{missing}");
+        std::fs::write(&secret, "tooshort").unwrap();
+        let short = said(format!("[api_tokens.billing]\n{}", token("acme", &secret)));
+        assert!(short.contains("at least 16") && !short.contains("tooshort"), "{short}");
+        std::fs::write(&secret, "0123456789abcdef").unwrap();
+        assert!(said(format!("[api_tokens.billing]\n{}", token("acme", &secret))).contains("the token of another"));
+        assert!(said("[api_tokens.billing]\nsecret = \"x\"\n".to_owned()).contains("own.toml:2: unknown field `secret`"));
     }
 
     #[test]

@@ -144,10 +144,10 @@ test('decisions_come_once_and_newest_first', () => {
   assert.deepEqual(state.throttles.get('a').decisions.map((x) => x.id), [1, 2]);
 });
 
-test('governed_throttles_come_first_and_vanished_ones_go', () => {
+test('governed_throttles_come_first_those_of_the_api_last_and_vanished_ones_go', () => {
   const state = emptyState();
-  apply(state, { type: 'throttles', data: { throttles: [{ name: 'a', governor: null }, { name: 'z', governor: {} }] } });
-  assert.deepEqual(ordered(state).map((t) => t.name), ['z', 'a']);
+  apply(state, { type: 'throttles', data: { throttles: [{ name: 'api:read', governor: null }, { name: 'b', governor: null }, { name: 'z', governor: {} }] } });
+  assert.deepEqual(ordered(state).map((t) => t.name), ['z', 'b', 'api:read']);
   apply(state, { type: 'throttles', data: { throttles: [{ name: 'a', governor: null }] } });
   assert.deepEqual(ordered(state).map((t) => t.name), ['a']);
 });

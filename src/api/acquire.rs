@@ -6,6 +6,7 @@ use axum::Json;
 use axum::extract::{Path, Request, State};
 use jiff::Timestamp;
 use serde::Serialize;
+use tokio::time::{Instant, sleep, timeout};
 
 use super::body;
 use super::fields::{Errors, Fields};
@@ -14,7 +15,7 @@ use super::problem::{Code, Problem};
 use super::state::App;
 use super::throttles::name_of;
 use super::waiting;
-use crate::throttle::{Ask, Holder, LaneAsk, Limit};
+use crate::throttle::{Answer, Ask, Grant, Holder, LaneAsk, Limit, Name};
 
 /// The most units of one ask.
 const WANT_MAX: i64 = 100_000;
@@ -31,16 +32,32 @@ const TTL_S_MAX: f64 = 3600.0;
 /// How long a holder's word stands if it does not say.
 const TTL_S: f64 = 30.0;
 
-/// What is wanted.
+/// The longest that a request may wait for its tokens, in milliseconds: below the time-outs of most proxies.
+const WAIT_MS_MAX: i64 = 30_000;
+
+/// A waiting request asks again after so long at the latest, because a person may turn the knob up.
+const NAP_MAX: Duration = Duration::from_secs(1);
+
+/// And so long at the soonest: clocks that differ by a hair must not make a busy loop.
+const NAP_MIN: Duration = Duration::from_millis(2);
+
+/// What is asked for in order to learn what a bucket holds. A bucket that holds as much as this counts as one without a limit.
+const PROBE: u32 = 1_000_000_000;
+
+/// What is wanted: `tokens`, all or nothing, or `want` units of `cost` tokens each, as many as there are.
 #[derive(utoipa::ToSchema)]
 #[expect(dead_code, reason = "it describes the body; the fields are checked one by one")]
 pub struct Wanted {
     /// The rate-limit key; empty for none.
     key: Option<String>,
+    /// Tokens wanted, all or nothing; in place of `cost` and `want`.
+    tokens: Option<f64>,
     /// Tokens that one unit costs; 1 if absent.
     cost: Option<f64>,
     /// Units of work wanted, 0 to 100,000; 1 if absent. 0 with a `holder` only tells what it holds.
     want: Option<u32>,
+    /// Milliseconds that the server may wait until something is granted, up to 30,000; 0 if absent. Not for peek.
+    wait_ms: Option<u32>,
     /// A name of your own, unique for each start of a process. With it each unit is a job that the limits of concurrency count
     /// until you say otherwise; without it they do not concern you.
     holder: Option<String>,
@@ -55,14 +72,21 @@ pub struct Wanted {
 /// What is granted.
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct Granted {
-    /// Units of work that may be done now, 0 to `want`.
+    /// True if everything that was wanted is granted.
+    allowed: bool,
+    /// Units of work that may be done now, 0 to `want`; with `tokens` 1 or 0.
     granted: u32,
-    /// Seconds until the next unit fits; 0 if all was granted.
+    /// Whole tokens that are left: what the level that holds the fewest still holds. `null` where nothing limits, or while Redis
+    /// does not answer.
+    remaining: Option<u32>,
+    /// Milliseconds until the next unit fits; 0 if all was granted.
+    retry_after_ms: u64,
+    /// The same in seconds.
     wait_s: f64,
     /// The same as a time by the store's clock, where it is known.
     until: Option<Timestamp>,
     /// The level that limits: `tier`, `throttle`, `key`, `concurrency`, `paused`, `stopped`, `unknown` or `store_lost`, with
-    /// its facts.
+    /// its facts. `null` if all was granted.
     #[schema(value_type = Option<Object>)]
     limit: Option<Limit>,
     /// The same in one sentence.
@@ -73,22 +97,94 @@ pub struct Granted {
     limits_concurrency: bool,
 }
 
+/// Tokens that no work used.
+#[derive(utoipa::ToSchema)]
+#[expect(dead_code, reason = "it describes the body; the fields are checked one by one")]
+pub struct Unused {
+    /// The rate-limit key for which they were taken; empty for none.
+    key: Option<String>,
+    /// How many.
+    tokens: f64,
+}
+
+/// Tokens that are back.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct Returned {
+    /// The throttle.
+    throttle: String,
+    /// The key.
+    key: String,
+    /// How many were given back; a bucket that is full stays full.
+    returned: f64,
+    /// As in the answer of acquire.
+    remaining: Option<u32>,
+}
+
 /// Takes tokens.
 #[utoipa::path(post, path = "/api/v1/throttles/{name}/acquire", operation_id = "acquire_tokens", tag = "throttles",
     params(("name" = String, Path, description = "The throttle.")),
     request_body = Wanted,
     responses((status = 200, body = Granted)))]
 pub async fn acquire(State(app): State<App>, Path(name): Path<String>, request: Request) -> Result<Json<Granted>, Problem> {
-    let name = name_of(name)?;
+    let (ask, wait) = read(name, request, true).await?;
+    let answer = if wait.is_zero() { app.deps.throttles.acquire(&ask).await } else { wait_for(&app, &ask, wait).await };
+    granted(&app, &ask, answer, false).await.map(Json)
+}
+
+/// Tells what acquire would answer, and takes nothing.
+#[utoipa::path(post, path = "/api/v1/throttles/{name}/peek", operation_id = "peek_tokens", tag = "throttles",
+    params(("name" = String, Path, description = "The throttle.")),
+    request_body = Wanted,
+    responses((status = 200, body = Granted)))]
+pub async fn peek(State(app): State<App>, Path(name): Path<String>, request: Request) -> Result<Json<Granted>, Problem> {
+    let (ask, _) = read(name, request, false).await?;
+    let answer = app.deps.throttles.peek(&ask).await;
+    granted(&app, &ask, answer, true).await.map(Json)
+}
+
+/// Gives back tokens that no work used.
+#[utoipa::path(post, path = "/api/v1/throttles/{name}/return", operation_id = "return_tokens", tag = "throttles",
+    params(("name" = String, Path, description = "The throttle.")),
+    request_body = Unused,
+    responses((status = 200, body = Returned)))]
+pub async fn give_back(State(app): State<App>, Path(name): Path<String>, request: Request) -> Result<Json<Returned>, Problem> {
+    let throttle = name_of(name)?;
     let mut errors = Errors::default();
-    let (mut lane, mut holder) = (LaneAsk::default(), None);
+    let (mut key, mut tokens) = (String::new(), None);
+    let value = body::json(request, body::ONE_BYTES_MAX).await?;
+    if let Some(mut fields) = Fields::open(value, "", &["key", "tokens"], &mut errors) {
+        key = fields.text("key", 0..=KEY_BYTES_MAX).unwrap_or_default();
+        match fields.take("tokens") {
+            Some(value) => tokens = fields.positive_of("tokens", &value, COST_MAX, " tokens"),
+            None => fields.wrong("tokens", format!("the field is missing; allowed: a number above 0, at most {COST_MAX} tokens")),
+        }
+    }
+    let Some(returned) = tokens.filter(|_| errors.is_empty()) else {
+        return Err(Problem::fields(Code::InvalidFields, errors));
+    };
+    app.deps.throttles.settle_many(&throttle, &[(&key, -returned)]).await?;
+    let remaining = remaining(&app, &throttle, LaneAsk { key: key.clone(), want: 0, ..LaneAsk::default() }).await;
+    Ok(Json(Returned { throttle: throttle.to_string(), key, returned, remaining }))
+}
+
+/// Reads what is wanted, and how long the server may wait for it.
+async fn read(name: String, request: Request, may_wait: bool) -> Result<(Ask, Duration), Problem> {
+    let throttle = name_of(name)?;
+    let mut errors = Errors::default();
+    let (mut lane, mut holder, mut wait) = (LaneAsk::default(), None, Duration::ZERO);
     let value = body::json_or_empty(request, body::ONE_BYTES_MAX).await?;
-    if let Some(mut fields) =
-        Fields::open(value, "", &["key", "cost", "want", "holder", "held", "key_held", "ttl_s"], &mut errors)
-    {
+    let allowed = ["key", "tokens", "cost", "want", "holder", "held", "key_held", "ttl_s", "wait_ms"];
+    let allowed = if may_wait { &allowed[..] } else { &allowed[..allowed.len() - 1] };
+    if let Some(mut fields) = Fields::open(value, "", allowed, &mut errors) {
         lane.key = fields.text("key", 0..=KEY_BYTES_MAX).unwrap_or_default();
-        lane.cost = fields.positive("cost", COST_MAX, " tokens").unwrap_or(1.0);
+        if fields.has("tokens") && (fields.has("cost") || fields.has("want")) {
+            fields.wrong("tokens", "tokens are wanted all or nothing; allowed: tokens alone, or cost and want without tokens");
+        }
+        let cost = fields.positive("cost", COST_MAX, " tokens");
+        lane.cost = fields.positive("tokens", COST_MAX, " tokens").or(cost).unwrap_or(1.0);
         lane.want = fields.whole("want", 0..=WANT_MAX, "").and_then(|want| u32::try_from(want).ok()).unwrap_or(1);
+        let wait_ms = fields.whole("wait_ms", 0..=WAIT_MS_MAX, " milliseconds").and_then(|wait_ms| u64::try_from(wait_ms).ok());
+        wait = Duration::from_millis(wait_ms.unwrap_or(0));
         let mut held = |field| fields.whole(field, 0..=HELD_MAX, " jobs").and_then(|held| u32::try_from(held).ok()).unwrap_or(0);
         let (all, of_key) = (held("held"), held("key_held"));
         lane.held = of_key;
@@ -98,8 +194,43 @@ pub async fn acquire(State(app): State<App>, Path(name): Path<String>, request: 
     if !errors.is_empty() {
         return Err(Problem::fields(Code::InvalidFields, errors));
     }
-    let ask = Ask { throttle: name, lanes: vec![lane], holder };
-    let answer = app.deps.throttles.acquire(&ask).await;
+    Ok((Ask { throttle, lanes: vec![lane], holder }, wait))
+}
+
+/// Takes tokens, and waits for them up to `wait`.
+///
+/// Of the requests that wait for one lane only the first asks the store; the others stand in line behind it. So a thousand
+/// that wait cost Redis as much as one, and who wants many tokens is not overtaken for ever by those who want few.
+async fn wait_for(app: &App, ask: &Ask, wait: Duration) -> Answer {
+    let began = Instant::now();
+    let throttles = &app.deps.throttles;
+    let Some(line) = app.lines.join(&ask.throttle, &ask.lanes[0].key) else { return throttles.acquire(ask).await };
+    let turn = tokio::select! {
+        turn = timeout(wait, line.turn()) => turn.ok(),
+        () = app.deps.cancel.cancelled() => None,
+    };
+    loop {
+        let answer = throttles.acquire(ask).await;
+        let left = wait.saturating_sub(began.elapsed());
+        let is_over = turn.is_none() || left.is_zero() || app.deps.cancel.is_cancelled();
+        let Some(told) = answer.lanes.first().and_then(|grant| told_to_wait(ask, grant)).filter(|_| !is_over) else {
+            return answer;
+        };
+        tokio::select! {
+            () = sleep(told.clamp(NAP_MIN, NAP_MAX).min(left)) => {}
+            () = app.deps.cancel.cancelled() => {}
+        }
+    }
+}
+
+/// How long somebody who got nothing shall wait; `None` if there is nothing to wait for.
+fn told_to_wait(ask: &Ask, grant: &Grant) -> Option<Duration> {
+    let is_unknown = matches!(&grant.limit, Some(Limit::Unknown { name }) if *name == ask.throttle);
+    (grant.granted == 0 && ask.lanes[0].want > 0 && !is_unknown).then_some(grant.wait)
+}
+
+/// The answer for one lane. Where it was a peek, what is told as granted is not taken from what remains.
+async fn granted(app: &App, ask: &Ask, answer: Answer, is_peek: bool) -> Result<Granted, Problem> {
     let Some(grant) = answer.lanes.into_iter().next() else {
         return Err(Problem::new(Code::Internal, "the throttle store answered without a grant"));
     };
@@ -112,19 +243,36 @@ pub async fn acquire(State(app): State<App>, Path(name): Path<String>, request: 
         }
         _ => {}
     }
+    let lane = &ask.lanes[0];
+    let remaining = match answer.at_us {
+        0 => None,
+        _ if grant.granted < lane.want && lane.cost <= 1.0 && !matches!(grant.limit, Some(Limit::Concurrency { .. })) => Some(0),
+        _ => remaining(app, &ask.throttle, LaneAsk { want: if is_peek { grant.granted } else { 0 }, ..lane.clone() }).await,
+    };
     let until = i64::try_from(grant.wait.as_micros())
         .ok()
         .filter(|wait_us| *wait_us > 0 && answer.at_us > 0)
         .and_then(|wait_us| Timestamp::from_microsecond(answer.at_us.checked_add(wait_us)?).ok());
-    let key = &ask.lanes[0].key;
-    let reason = grant.limit.as_ref().map(|limit| waiting::sentence(ask.throttle.as_str(), key, answer.effective_rps, limit));
-    Ok(Json(Granted {
+    let sentence = |limit| waiting::sentence(ask.throttle.as_str(), &lane.key, answer.effective_rps, limit);
+    Ok(Granted {
+        allowed: grant.granted == lane.want,
         granted: grant.granted,
+        remaining,
+        retry_after_ms: grant.wait.as_micros().div_ceil(1000) as u64,
         wait_s: grant.wait.as_secs_f64(),
         until,
+        reason: grant.limit.as_ref().map(sentence),
         limit: grant.limit,
-        reason,
         effective_rps: answer.effective_rps,
         limits_concurrency: answer.limits_concurrency,
-    }))
+    })
+}
+
+/// Whole tokens of a key that are left after `taken`, which is asked for and not taken; `None` where nothing limits or nobody
+/// can say.
+pub async fn remaining(app: &App, throttle: &Name, taken: LaneAsk) -> Option<u32> {
+    let probe = LaneAsk { key: taken.key.clone(), want: PROBE, ..LaneAsk::default() };
+    let answer = app.deps.throttles.peek(&Ask { throttle: throttle.clone(), lanes: vec![taken, probe], holder: None }).await;
+    let left = answer.lanes.last().filter(|_| answer.at_us > 0)?.granted;
+    (left < PROBE).then_some(left)
 }

@@ -1,17 +1,21 @@
 //! Who may ask: the token, and the sessions of browsers that have shown it.
 
 use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
 
 use aws_lc_rs::{constant_time, digest, hmac};
-use axum::extract::{Form, State};
+use axum::Extension;
+use axum::extract::{ConnectInfo, Form, State};
 use axum::http::header::{LOCATION, SET_COOKIE};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use jiff::Timestamp;
 use serde::Deserialize;
 
+use super::limits::DEFAULT_TENANT;
 use super::state::App;
-use super::{assets, clock};
+use super::{assets, clock, gate};
 
 /// How long a browser stays logged in, in seconds.
 pub const SESSION_S: i64 = 12 * 3600;
@@ -77,6 +81,43 @@ impl Sessions {
     }
 }
 
+/// A token, with whose it is and the sessions of browsers that have shown it.
+pub struct Token {
+    tenant: Arc<str>,
+    key: Arc<str>,
+    secret: Secret,
+    sessions: Sessions,
+}
+
+impl Token {
+    /// A token of a tenant.
+    pub fn new(tenant: &str, secret: Secret) -> Self {
+        let sessions = Sessions::new(&secret);
+        Self { tenant: tenant.into(), key: digest_of(secret.expose().as_bytes()).into(), secret, sessions }
+    }
+
+    fn client(&self, caller: Caller) -> Client {
+        Client { caller, tenant: self.tenant.clone(), key: self.key.clone() }
+    }
+}
+
+/// A name for something that must not be told itself.
+pub fn digest_of(bytes: &[u8]) -> String {
+    let purpose = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, b"flyball api key 1"), bytes);
+    purpose.as_ref().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Who asks, as the throttles of the API tell clients apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Client {
+    /// How it has shown that.
+    pub caller: Caller,
+    /// Whose token it is.
+    pub tenant: Arc<str>,
+    /// A digest of the token; `local` where none is set.
+    pub key: Arc<str>,
+}
+
 /// How a request has shown who it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Caller {
@@ -100,14 +141,21 @@ impl Caller {
 }
 
 /// Finds out who asks; `None` for somebody without a valid token or session.
-pub fn caller(app: &App, headers: &HeaderMap, now: Timestamp) -> Option<Caller> {
-    let (Some(token), Some(sessions)) = (&app.deps.token, &app.sessions) else {
-        return Some(Caller::Loopback);
-    };
-    if bearer(headers).is_some_and(|offered| token.is(offered)) {
-        return Some(Caller::Token);
+pub fn client(app: &App, headers: &HeaderMap, now: Timestamp) -> Option<Client> {
+    let tokens = &app.deps.tokens;
+    if tokens.is_empty() {
+        return Some(Client { caller: Caller::Loopback, tenant: DEFAULT_TENANT.into(), key: "local".into() });
     }
-    cookies(headers, COOKIE).any(|value| sessions.holds(value, now.as_second())).then_some(Caller::Session)
+    let shown = bearer(headers).and_then(|offered| find(tokens, offered));
+    shown.map(|token| token.client(Caller::Token)).or_else(|| {
+        let holds = |token: &&Token| cookies(headers, COOKIE).any(|value| token.sessions.holds(value, now.as_second()));
+        tokens.iter().find(holds).map(|token| token.client(Caller::Session))
+    })
+}
+
+/// The token that was offered. Looks at all of them, so that the time it takes tells nothing.
+fn find<'a>(tokens: &'a [Token], offered: &str) -> Option<&'a Token> {
+    tokens.iter().fold(None, |found, token| if token.secret.is(offered) { Some(token) } else { found })
 }
 
 /// The token of an `Authorization: Bearer` header.
@@ -138,18 +186,26 @@ pub async fn show() -> Response {
 }
 
 /// `POST /login`: a browser shows the token once and gets a session.
-pub async fn login(State(app): State<App>, headers: HeaderMap, form: Form<Login>) -> Response {
+pub async fn login(
+    State(app): State<App>,
+    address: Option<Extension<ConnectInfo<SocketAddr>>>,
+    headers: HeaderMap,
+    form: Form<Login>,
+) -> Response {
     let home = [(LOCATION, "/".to_owned())];
-    let (Some(token), Some(sessions)) = (&app.deps.token, &app.sessions) else {
+    if app.deps.tokens.is_empty() {
         return (StatusCode::SEE_OTHER, home).into_response();
-    };
-    if !token.is(form.token.trim()) {
+    }
+    let Some(token) = find(&app.deps.tokens, form.token.trim()) else {
+        if let Some(problem) = gate::deny(&app, address.map(|Extension(ConnectInfo(address))| address.ip())).await {
+            return problem.into_response();
+        }
         // Guessing costs time; tokens are long, so this is a courtesy to the log more than a defence.
         tokio::time::sleep(std::time::Duration::from_millis(300)).await;
         tracing::warn!("a login with a wrong token was refused");
         return assets::login(StatusCode::UNAUTHORIZED, "That is not the token of this server.");
-    }
-    let value = sessions.issue(clock::now().as_second() + SESSION_S);
+    };
+    let value = token.sessions.issue(clock::now().as_second() + SESSION_S);
     let secure = if is_https(&headers) { "; Secure" } else { "" };
     let cookie = format!("{COOKIE}={value}; Path=/; Max-Age={SESSION_S}; HttpOnly; SameSite=Strict{secure}");
     (StatusCode::SEE_OTHER, home, [(SET_COOKIE, cookie)]).into_response()
@@ -186,6 +242,15 @@ mod tests {
         for other in ["", "hunter", "hunter22", "Hunter2"] {
             assert!(!secret.is(other));
         }
+    }
+
+    #[test]
+    fn each_token_has_a_key_of_its_own_that_does_not_tell_it() {
+        let tokens = ["0123456789abcdef", "0123456789abcdeg"].map(|secret| Token::new("acme", Secret::new(secret)));
+        assert_ne!(tokens[0].key, tokens[1].key);
+        assert_eq!(tokens[0].key.len(), 16);
+        assert_eq!(find(&tokens, "0123456789abcdeg").unwrap().key, tokens[1].key);
+        assert!(find(&tokens, "0123456789abcde").is_none() && find(&tokens, "").is_none());
     }
 
     #[test]

@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use super::auth::{self, Caller};
 use super::problem::{Code, Problem};
 use super::state::App;
-use super::{assets, clock};
+use super::{assets, clock, gate};
 
 /// Lets a request pass with its [`Caller`], or answers it.
 pub async fn guard(State(app): State<App>, mut request: Request, next: Next) -> Response {
@@ -20,36 +20,45 @@ pub async fn guard(State(app): State<App>, mut request: Request, next: Next) -> 
         return next.run(request).await;
     }
     let headers = request.headers();
-    if app.deps.token.is_none()
+    if app.deps.tokens.is_empty()
         && let Err(problem) = host_is_loopback(headers, request.uri().authority())
     {
         return problem.into_response();
     }
-    let caller = auth::caller(&app, headers, clock::now());
+    let client = auth::client(&app, headers, clock::now());
     let changes = !matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
     // A program that shows the token itself cannot be a page of another site that borrows a browser's session.
     if changes
-        && caller != Some(Caller::Token)
+        && client.as_ref().is_none_or(|client| client.caller != Caller::Token)
         && let Err(problem) = origin_is_ours(headers)
     {
         return problem.into_response();
     }
-    match caller {
-        Some(caller) => {
-            request.extensions_mut().insert(caller);
-            next.run(request).await
-        }
-        None if is_open(path) => next.run(request).await,
-        None if wants_page(&request) => assets::login(axum::http::StatusCode::UNAUTHORIZED, ""),
-        None => {
-            let detail = if request.headers().contains_key("authorization") {
-                "the token in the Authorization header is not the one in FLYBALL_API_TOKEN"
-            } else {
-                "send the token of FLYBALL_API_TOKEN as: Authorization: Bearer <token>"
-            };
-            Problem::new(Code::Unauthorized, detail).into_response()
-        }
+    if let Some(client) = client {
+        request.extensions_mut().insert(client.caller);
+        request.extensions_mut().insert(client);
+    } else if !is_open(path) {
+        let address = gate::address(request.extensions());
+        let (wants_page, has_shown) = (wants_page(&request), headers.contains_key("authorization"));
+        return refuse(&app, address, wants_page, has_shown).await;
     }
+    next.run(request).await
+}
+
+/// Answers somebody who has shown no valid token.
+async fn refuse(app: &App, address: Option<IpAddr>, wants_page: bool, has_shown: bool) -> Response {
+    if let Some(problem) = gate::deny(app, address).await {
+        return problem.into_response();
+    }
+    if wants_page {
+        return assets::login(axum::http::StatusCode::UNAUTHORIZED, "");
+    }
+    let detail = if has_shown {
+        "the token in the Authorization header is none of this server's"
+    } else {
+        "send the token of FLYBALL_API_TOKEN as: Authorization: Bearer <token>"
+    };
+    Problem::new(Code::Unauthorized, detail).into_response()
 }
 
 /// What a browser needs in order to show the login page.

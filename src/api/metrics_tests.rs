@@ -25,6 +25,7 @@ fn measured(name: &str) -> Measured {
         used: 0.0,
         limited_us: 0.0,
         at_us: 0,
+        expires_in_s: None,
     };
     let signal = SignalState {
         name: "search-load".into(),

@@ -60,6 +60,8 @@ pub enum Code {
     TooLarge,
     /// The body is not sent as JSON.
     UnsupportedMediaType,
+    /// The throttles of the API let no more requests of this client pass.
+    TooManyRequests,
     /// A defect of Flyball.
     Internal,
     /// Postgres does not answer.
@@ -76,7 +78,7 @@ pub enum Code {
 
 impl Code {
     /// All codes, in the order of their status.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::MalformedJson,
         Self::InvalidQuery,
         Self::InvalidPath,
@@ -96,6 +98,7 @@ impl Code {
         Self::TooLarge,
         Self::UnsupportedMediaType,
         Self::InvalidFields,
+        Self::TooManyRequests,
         Self::Internal,
         Self::QueueLost,
         Self::ThrottlesLost,
@@ -126,6 +129,7 @@ impl Code {
             Self::TooLarge => ("too_large", 413, "The body is too large"),
             Self::UnsupportedMediaType => ("unsupported_media_type", 415, "The body must be sent as JSON"),
             Self::InvalidFields => ("invalid_fields", 422, "The body has wrong fields"),
+            Self::TooManyRequests => ("too_many_requests", 429, "Too many requests"),
             Self::Internal => ("internal", 500, "Flyball failed"),
             Self::QueueLost => ("queue_lost", 503, "Postgres does not answer"),
             Self::ThrottlesLost => ("throttles_lost", 503, "Redis does not answer"),
@@ -159,6 +163,7 @@ impl Code {
             408 => Self::RequestTimeout,
             413 => Self::TooLarge,
             415 => Self::UnsupportedMediaType,
+            429 => Self::TooManyRequests,
             503 => Self::NotReady,
             400..=499 => Self::BadRequest,
             _ => Self::Internal,

@@ -12,8 +12,8 @@ use utoipa_axum::routes;
 use super::problem::{self, Code, Problem};
 use super::state::{App, Deps};
 use super::{
-    acquire, assets, audit, auth, crons, decisions, fields, guard, health, jobs, keys, lane_list, lanes, many, metrics, moves,
-    openapi, pause, stream, throttles, workers,
+    acquire, assets, audit, auth, crons, decisions, fields, gate, guard, health, jobs, keys, lane_list, lanes, many, metrics,
+    moves, openapi, pause, stream, throttles, workers,
 };
 
 /// The API: every route here is in `/openapi.json`, because the document is made from this.
@@ -38,6 +38,8 @@ pub fn api() -> OpenApiRouter<App> {
         .routes(routes!(pause::resume_throttle))
         .routes(routes!(lane_list::list))
         .routes(routes!(acquire::acquire))
+        .routes(routes!(acquire::peek))
+        .routes(routes!(acquire::give_back))
         .routes(routes!(lanes::show, lanes::weigh))
         .routes(routes!(lanes::purge))
         .routes(routes!(keys::pause))
@@ -75,6 +77,7 @@ pub fn router(deps: Deps) -> Router {
     routes
         .merge(pages())
         .fallback(no_route)
+        .layer(from_fn_with_state(app.clone(), gate::gate))
         .layer(from_fn_with_state(app.clone(), guard::guard))
         .layer(CatchPanicLayer::custom(problem::panicked))
         .layer(from_fn(problem::dress))

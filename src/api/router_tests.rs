@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::api::live::{STREAMS_MAX, Tick};
 use crate::api::state::NoDecisions;
-use crate::api::{Live, Secret};
+use crate::api::{Live, Secret, Token};
 use crate::jobs::{self, Context, Handler, Job, Outcome};
 use crate::throttle::store::Problem as KnobProblem;
 use crate::throttle::{self, Answer, Ask, Change, Ended, Grant, Knobs, Limit, Name, Paused, Refund, Refused, Status, Store};
@@ -39,6 +39,7 @@ fn status_of(name: &Name, rps: f64, seq: u64) -> Status {
         used: 0.0,
         limited_us: 0.0,
         at_us: 1,
+        expires_in_s: None,
     }
 }
 
@@ -183,7 +184,7 @@ async fn door(token: Option<&str>) -> Door {
         kinds,
         decisions: Arc::new(NoDecisions),
         live: live.clone(),
-        token: token.map(Secret::new),
+        tokens: token.map(|token| Token::new("default", Secret::new(token))).into_iter().collect(),
         registry: Arc::default(),
         cancel: cancel.clone(),
     };
@@ -232,7 +233,7 @@ async fn every_route_is_in_the_document_and_every_path_of_the_document_is_a_rout
     let document: Value = door.get("/openapi.json").send().await.unwrap().json().await.unwrap();
     assert_eq!(document["openapi"], "3.1.0");
     let paths = document["paths"].as_object().unwrap();
-    assert_eq!(paths.len(), 37, "{:?}", paths.keys());
+    assert_eq!(paths.len(), 39, "{:?}", paths.keys());
 
     for (path, item) in paths {
         let url = path.replace("{name}", "none").replace("{key}", "acme").replace("{id}", "x");

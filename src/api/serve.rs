@@ -1,5 +1,6 @@
 //! Serving: the listener, the sampler and their orderly end.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use axum::serve::ListenerExt as _;
@@ -19,7 +20,8 @@ pub async fn serve(deps: Deps, listener: TcpListener) -> std::io::Result<()> {
     let listener = listener.tap_io(|connection| {
         let _ = connection.set_nodelay(true);
     });
-    let server = axum::serve(listener, router::router(deps)).with_graceful_shutdown(cancel.clone().cancelled_owned());
+    let app = router::router(deps).into_make_service_with_connect_info::<SocketAddr>();
+    let server = axum::serve(listener, app).with_graceful_shutdown(cancel.clone().cancelled_owned());
     let too_long = async {
         cancel.cancelled().await;
         tokio::time::sleep(GRACE).await;

@@ -10,7 +10,9 @@ use serde::Serialize;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use super::auth::{Secret, Sessions};
+use super::auth::Token;
+use super::gate::Gate;
+use super::line::Lines;
 use super::live::Live;
 use super::metrics::HttpMetrics;
 use crate::{jobs, throttle};
@@ -34,8 +36,8 @@ pub struct Deps {
     pub decisions: Arc<dyn Decisions>,
     /// The last ten minutes and whoever listens; filled by [`super::sample::run`].
     pub live: Live,
-    /// The token that requests must carry; without one only loopback is served.
-    pub token: Option<Secret>,
+    /// The tokens of which requests must carry one; without any only loopback is served.
+    pub tokens: Arc<[Token]>,
     /// Metrics of other rooms, e.g. the runner's; the API adds its own.
     pub registry: Arc<prometheus_client::registry::Registry>,
     /// Fires when the process stops: streams end and the listener closes.
@@ -154,8 +156,10 @@ pub struct Parts {
     pub deps: Deps,
     /// Counters of the requests.
     pub http: HttpMetrics,
-    /// Browser sessions, where a token is set.
-    pub sessions: Option<Sessions>,
+    /// What our own throttles have said of requests.
+    pub gate: Gate,
+    /// Requests that wait for tokens.
+    pub lines: Lines,
     /// `/openapi.json`.
     pub openapi: String,
 }
@@ -163,8 +167,7 @@ pub struct Parts {
 impl App {
     /// Puts the parts together.
     pub fn new(deps: Deps, openapi: String) -> Self {
-        let sessions = deps.token.as_ref().map(Sessions::new);
-        Self(Arc::new(Parts { deps, http: HttpMetrics::default(), sessions, openapi }))
+        Self(Arc::new(Parts { deps, http: HttpMetrics::default(), gate: Gate::default(), lines: Lines::default(), openapi }))
     }
 }
 

@@ -6,6 +6,7 @@ use serde::Serialize;
 use super::sample::Measured;
 use super::state::GovernorState;
 use crate::jobs::Depth;
+use crate::throttle::store::EXPIRES;
 use crate::throttle::{Knobs, Status};
 
 /// A throttle, its knobs, its pace, its queue and its governor.
@@ -234,15 +235,21 @@ pub fn state_word(status: &Status) -> &'static str {
     }
 }
 
-/// Why the throttle runs at the rate it runs at, as its knobs tell it.
+/// Why the throttle runs at the rate it runs at, as its knobs tell it, and that they will vanish where they do.
 pub fn explain(status: &Status) -> String {
+    let expiry = status.problems.iter().find(|problem| problem.field == EXPIRES);
+    let expiry = expiry.map_or_else(String::new, |problem| format!("; its knobs expire {}", problem.message));
+    format!("{}{expiry}", explain_rate(status))
+}
+
+fn explain_rate(status: &Status) -> String {
     let (name, knobs) = (&status.name, &status.knobs);
     let rate = super::waiting::rate(status.effective_rps);
     if status.has_missing_parent() || status.raw.is_empty() {
         let said: Vec<String> = status.problems.iter().map(|problem| format!("{}: {}", problem.field, problem.message)).collect();
         return format!("{name} is stopped: {}", said.join("; "));
     }
-    if let Some(problem) = status.problems.first() {
+    if let Some(problem) = status.problems.iter().find(|problem| problem.field != EXPIRES) {
         return format!("{name} runs at {rate} a second because a knob cannot be used: {}: {}", problem.field, problem.message);
     }
     let who = if knobs.by.is_empty() { "somebody".to_owned() } else { knobs.by.clone() };

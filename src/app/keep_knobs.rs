@@ -1,4 +1,5 @@
-//! Keeps a record of all knobs in Postgres and puts them back when Redis comes up empty.
+//! Keeps a record of all knobs in Postgres and puts them back when Redis comes up empty; what somebody takes away in a Redis that
+//! is not empty stays away.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -46,17 +47,36 @@ pub(super) async fn tick(
     while let Some((name, status)) = statuses.next().await {
         let status = match (status?, kept.get(&name)) {
             (Some(status), _) => status,
-            (None, Some(fields)) => restore(store, &name, fields).await?,
+            (None, Some(_)) if store.was_taken_away(&name).await? => {
+                record.forget(&name).await?;
+                saved.remove(&name);
+                tracing::warn!(throttle.name = %name, "somebody has taken the knobs away in Redis; its jobs wait");
+                continue;
+            }
+            (None, Some(fields)) => {
+                // What marked it as kept is lost as well.
+                saved.remove(&name);
+                restore(store, &name, fields).await?
+            }
             (None, None) => continue,
         };
         // A key that is no hash has no knobs to keep; those kept before stay.
         if status.raw.is_empty() {
             continue;
         }
+        // What another program lets expire, and nobody has written through Flyball, is its own affair.
+        let expires = status.expires_in_s.is_some();
+        if expires && !status.raw.contains_key("seq") {
+            continue;
+        }
         let mut fields = status.raw;
         fields.retain(|field, _| !PASSING.contains(&field.as_str()));
-        if saved.get(&name) != Some(&fields) {
+        let has_changed = saved.get(&name) != Some(&fields);
+        if has_changed {
             record.save(&name, &fields).await?;
+        }
+        if has_changed || expires {
+            store.keep(&name).await?;
             saved.insert(name, fields);
         }
     }

@@ -23,6 +23,11 @@ pub(super) fn line(text: impl Display) -> anyhow::Result<()> {
     write(&(clean(&text.to_string()) + "\n"))
 }
 
+/// Prints a text of our own as it is.
+pub(super) fn text(text: &str) -> anyhow::Result<()> {
+    write(text)
+}
+
 /// Writes to standard output. A reader that has seen enough, as `head` has, ends the program quietly.
 fn write(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();

@@ -1,4 +1,4 @@
-//! `flyball throttle list|show|set|pause|resume`.
+//! `flyball throttle list|show|set|pause|resume|import-limitlion|script`.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -13,7 +13,7 @@ use super::signed::Signed;
 use super::{connect, output};
 use crate::config::Settings;
 use crate::throttle::postgres::Record;
-use crate::throttle::{Change, Error, Knobs, MAX_PAUSE, Name, Status, Store, check_key};
+use crate::throttle::{Change, Error, Knobs, LAW, MAX_PAUSE, Name, Status, Store, check_key, foreign};
 
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
@@ -38,6 +38,16 @@ pub(super) enum Command {
         /// Knobs as NAME=VALUE; an empty value takes an optional knob away
         #[arg(required = true, value_name = "KNOB=VALUE")]
         knobs: Vec<String>,
+        #[command(flatten)]
+        signed: Signed,
+    },
+    /// Print the Lua text with which any program takes tokens straight from Redis
+    Script,
+    /// List the throttles that LimitLion or another program has written into Redis, and take them over
+    ImportLimitlion {
+        /// Do it; without this nothing is changed and they are listed
+        #[arg(long)]
+        yes: bool,
         #[command(flatten)]
         signed: Signed,
     },
@@ -74,6 +84,10 @@ pub(super) enum Command {
 }
 
 pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<ExitCode> {
+    if matches!(command, Command::Script) {
+        output::text(LAW)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let store = connect::throttles(&settings).await?;
     match command {
         Command::List { json } => list(&store, json).await?,
@@ -86,6 +100,8 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
             let fields = Knobs::check(&parse(&knobs)?).map_err(Error::Invalid)?;
             change(&store, &settings, &name, fields, signed, true, "throttle.set").await?;
         }
+        Command::Script => {}
+        Command::ImportLimitlion { yes, signed } => import(&store, &settings, yes, &signed).await?,
         Command::Delete { name, signed } => delete(&store, &settings, &Name::new(name)?, &signed).await?,
         Command::Pause { name, key: Some(key), seconds, signed } => {
             let seconds = seconds.unwrap_or_default();
@@ -193,6 +209,75 @@ fn parse(knobs: &[String]) -> anyhow::Result<BTreeMap<String, Value>> {
         fields.insert(name.to_owned(), value);
     }
     Ok(fields)
+}
+
+/// Lists what others have written, and with `yes` takes it over.
+async fn import(store: &Arc<dyn Store>, settings: &Settings, yes: bool, signed: &Signed) -> anyhow::Result<()> {
+    let mut found = Vec::new();
+    for name in store.search().await? {
+        match Name::new(name.as_str()) {
+            Ok(known) => found.extend(import_one(store, settings, &known, yes, signed).await?),
+            Err(error) => found.push(Found::refused(name, &error)),
+        }
+    }
+    if signed.json {
+        return output::json(&json!({ "adopted": yes, "throttles": found }));
+    }
+    if found.is_empty() {
+        say!("every throttle in Redis is Flyball's already");
+        return Ok(());
+    }
+    let rows = found.iter().map(|one| {
+        let fields = ["rps", "burst", "window"].map(|field| one.knobs.get(field).cloned().unwrap_or_default());
+        [vec![one.name.clone()], fields.to_vec(), vec![one.note.clone()]].concat()
+    });
+    output::table(&["THROTTLE", "RPS", "BURST", "WINDOW", "NOTE"], rows)?;
+    if !yes {
+        say!("nothing was changed; add --yes to take them over");
+    }
+    Ok(())
+}
+
+/// A hash that somebody else has written.
+#[derive(serde::Serialize)]
+struct Found {
+    name: String,
+    knobs: BTreeMap<String, String>,
+    expires_in_s: Option<f64>,
+    adopted: bool,
+    note: String,
+}
+
+impl Found {
+    fn refused(name: String, why: &dyn std::fmt::Display) -> Self {
+        let note = format!("it cannot be taken over: {why}");
+        Self { name, knobs: BTreeMap::new(), expires_in_s: None, adopted: false, note }
+    }
+}
+
+async fn import_one(
+    store: &Arc<dyn Store>,
+    settings: &Settings,
+    name: &Name,
+    yes: bool,
+    signed: &Signed,
+) -> anyhow::Result<Option<Found>> {
+    // One that has expired since it was found is not there any more.
+    let Some(status) = store.status(name).await?.filter(foreign::is_foreign) else { return Ok(None) };
+    if !yes || status.raw.is_empty() {
+        let note = note(&status);
+        let (name, expires_in_s) = (name.to_string(), status.expires_in_s);
+        return Ok(Some(Found { name, knobs: status.raw, expires_in_s, adopted: false, note }));
+    }
+    match foreign::adopt(&**store, &status, &signed.by, &signed.why).await {
+        Ok((change, after)) => {
+            note_audit(settings, &crate::api::Entry::turned("throttle.import", &change, Some(&status), &after)).await;
+            let note = "taken over".to_owned();
+            Ok(Some(Found { name: name.to_string(), knobs: after.raw, expires_in_s: None, adopted: true, note }))
+        }
+        Err(lost @ Error::Lost(_)) => Err(lost.into()),
+        Err(error) => Ok(Some(Found::refused(name.to_string(), &error))),
+    }
 }
 
 /// Forgets the record first, or the keeper of knobs would restore what is taken away.

@@ -32,6 +32,7 @@ fn status(rps: f64, mode: Mode) -> Status {
         used: 0.0,
         limited_us: 0.0,
         at_us: (NOW * 1e6) as i64,
+        expires_in_s: None,
     }
 }
 

@@ -6,6 +6,7 @@
 
 pub mod bucket;
 pub mod file;
+pub mod foreign;
 pub mod holds;
 pub mod knobs;
 pub mod learned;
@@ -22,7 +23,7 @@ pub mod serve;
 pub mod store;
 pub mod tree;
 
-pub use self::redis::RedisStore;
+pub use self::redis::{LAW, RedisStore};
 pub use file::KnobsFile;
 pub use knobs::{Knobs, Mode, On429, OnBacklog, OnStoreLoss, OverLimit};
 pub use leased::LeasedStore;

@@ -347,7 +347,12 @@ pub struct Status {
     pub limited_us: f64,
     /// The store's clock, unix microseconds.
     pub at_us: i64,
+    /// Seconds until the hash vanishes by itself, where somebody has given it a time to live, as LimitLion does.
+    pub expires_in_s: Option<f64>,
 }
+
+/// The field under which a time to live is told as a problem.
+pub const EXPIRES: &str = "expires";
 
 impl Status {
     /// Reads the hash and the counters of a throttle as they stand at `now_us`.
@@ -360,10 +365,26 @@ impl Status {
             used: meter.used,
             limited_us: meter.limited_us_at(now_us as f64),
             at_us: now_us,
+            expires_in_s: None,
             knobs,
             raw,
             problems,
         }
+    }
+
+    /// As it is, with the time to live of its hash in milliseconds as Redis tells it: below 0 for none.
+    #[must_use]
+    pub fn expiring_in(mut self, ms: i64) -> Self {
+        if ms >= 0 {
+            let name = &self.name;
+            let message = format!(
+                "in {}, and then there is no throttle {name} and its jobs wait; keep it: flyball throttle import-limitlion --yes",
+                words(ms / 1000)
+            );
+            self.problems.push(Problem { field: EXPIRES.to_owned(), message });
+            self.expires_in_s = Some(ms as f64 / 1000.0);
+        }
+        self
     }
 
     /// A throttle whose key in the store holds something that is no hash: nothing flows.
@@ -385,6 +406,13 @@ impl Status {
     pub fn has_missing_parent(&self) -> bool {
         self.problems.iter().any(|problem| problem.field == "parent" && problem.message.starts_with(tree::MISSING))
     }
+}
+
+/// A time in its largest whole unit of which there are two.
+fn words(seconds: i64) -> String {
+    let units = [(86_400, "days"), (3600, "hours"), (60, "minutes")];
+    let fitting = units.into_iter().find(|(unit, _)| seconds >= 2 * unit);
+    fitting.map_or_else(|| format!("{seconds} s"), |(unit, word)| format!("{} {word}", seconds / unit))
 }
 
 /// What to say of a throttle whose key is no hash.
@@ -482,6 +510,24 @@ pub trait Store: Send + Sync + 'static {
 
     /// Takes a throttle away with its bucket; its jobs are parked from then on. True if there was one.
     fn delete<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<bool, Error>>;
+
+    /// The names of all hashes of knobs that are there, however long the search takes; some may be no names of throttles.
+    fn search(&self) -> BoxFuture<'_, Result<Vec<String>, Error>> {
+        self.names().map(|names| Ok(names?.into_iter().map(|name| name.to_string()).collect())).boxed()
+    }
+
+    /// Takes a hash into our keeping: it loses its time to live, and from now on its absence is somebody's will, as long as the
+    /// rest of the store is there.
+    fn keep<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<(), Error>> {
+        let _ = throttle;
+        ready(Ok(())).boxed()
+    }
+
+    /// Whether somebody has taken a kept throttle away, in a store that has not been emptied.
+    fn was_taken_away<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<bool, Error>> {
+        let _ = throttle;
+        ready(Ok(false)).boxed()
+    }
 
     /// Tells how many workers live, for `on_store_loss = local`, where each takes its share of the last known rate.
     fn set_workers(&self, workers: u32) {

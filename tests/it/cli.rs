@@ -482,3 +482,88 @@ async fn the_command_line_replaces_and_debounces_and_carries_a_trace() {
         "debounce_max: is 00:00:04; allowed is at least",
     );
 }
+
+// === what LimitLion has written ===
+
+#[tokio::test]
+async fn throttles_of_limitlion_are_listed_taken_over_kept_and_taken_away_by_its_tools() {
+    let shell = shell().await;
+    let server = Serve::start(&shell);
+    for (name, ttl_ms) in [("throttle:mail:knobs", "259199000"), ("throttle:brief:knobs", "1500")] {
+        shell.redis(&["HSET", name, "rps", "7", "burst", "1", "window", "5"]).await;
+        shell.redis(&["PEXPIRE", name, ttl_ms]).await;
+    }
+    shell.redis(&["HSET", "throttle:two words:knobs", "rps", "1"]).await;
+
+    let listed = shell.ok(&["throttle", "import-limitlion"]);
+    assert!(listed.out.contains("mail") && listed.out.contains("nothing was changed; add --yes"), "{}", listed.out);
+    assert!(listed.out.contains("it cannot be taken over") && !listed.out.contains("api:read"), "{}", listed.out);
+    assert!(shell.ok(&["throttle", "show", "mail"]).out.contains("expires: in 2 days, and then there is no throttle mail"));
+    assert!(shell.ok(&["why", "mail"]).out.contains("expires: in 2 days"));
+    eventually("the end of what is let expire", SOON, || async {
+        (shell.run(&["throttle", "show", "brief"]).code == 3).then_some(())
+    })
+    .await;
+
+    let taken = shell.ok(&["throttle", "import-limitlion", "--yes", "--json", "--why", "ours now"]).json();
+    let one = taken["throttles"].as_array().unwrap().iter().find(|one| one["name"] == "mail").unwrap();
+    assert_eq!((&one["adopted"], &one["knobs"]["rps"], &one["knobs"]["by"]), (&json!(true), &json!("7"), &json!("tester")));
+    let shown = shell.ok(&["throttle", "show", "mail", "--json"]).json();
+    assert_eq!((&shown["expires_in_s"], &shown["problems"], &shown["effective_rps"]), (&Value::Null, &json!([]), &json!(7.0)));
+    assert!(!shell.ok(&["throttle", "import-limitlion"]).out.contains("mail"));
+    let audit: Value = reqwest::get(format!("{}/api/v1/audit", server.url)).await.unwrap().json().await.unwrap();
+    let entry = &audit["entries"][0];
+    assert_eq!(
+        (&entry["action"], &entry["subject"], &entry["why"]),
+        (&json!("throttle.import"), &json!("mail"), &json!("ours now"))
+    );
+    assert_eq!(shell.run(&["throttle", "show", "brief"]).code, 3, "what was let expire is not put back");
+
+    // LimitLion in use sets the time to live again, and a running Flyball takes it away.
+    let kept = || async {
+        let shown = shell.run(&["throttle", "show", "mail", "--json"]);
+        (shown.code == 0 && shown.json()["expires_in_s"].is_null()).then_some(())
+    };
+    let recorded = "select count(*) from flyball.knobs where throttle = 'mail'";
+    eventually("the record of the knobs", SOON, || async {
+        let pool = shell._database.pool();
+        (sqlx::query_scalar::<_, i64>(recorded).fetch_one(pool).await.unwrap() == 1).then_some(())
+    })
+    .await;
+    shell.redis(&["PEXPIRE", "throttle:mail:knobs", "600000"]).await;
+    eventually("knobs that stay", SOON, kept).await;
+
+    // Its `delete` is a person's will and no loss of Redis.
+    shell.redis(&["DEL", "throttle:mail:knobs"]).await;
+    eventually("the end of the record", SOON, || async {
+        let pool = shell._database.pool();
+        (sqlx::query_scalar::<_, i64>(recorded).fetch_one(pool).await.unwrap() == 0).then_some(())
+    })
+    .await;
+    assert_eq!(shell.run(&["throttle", "show", "mail"]).code, 3);
+}
+
+#[tokio::test]
+async fn tokens_of_tenants_in_the_settings_file_are_let_in_and_limited_by_their_tenants_throttles() {
+    let shell = shell().await.with("FLYBALL_API_TOKEN", "0123456789abcdef");
+    shell.write("secret", "0123456789-billing\n");
+    shell.write("flyball.toml", "[api_tokens.billing]\ntenant = \"acme\"\nsecret_file = \"secret\"\n");
+    let server = Serve::start(&shell);
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let limited_by = async |token: &str| {
+        let answer = client.get(format!("{}/api/v1/throttles", server.url)).bearer_auth(token).send().await.unwrap();
+        assert_eq!(answer.status(), 200);
+        answer.headers()["ratelimit"].to_str().unwrap().split(';').next().unwrap().to_owned()
+    };
+
+    assert_eq!(limited_by("0123456789abcdef").await, "\"api:read\"");
+    assert_eq!(limited_by("0123456789-billing").await, "\"api:read:acme\"");
+    assert!(shell.ok(&["throttle", "list"]).out.contains("api:write:acme"));
+}
+
+#[tokio::test]
+async fn the_script_is_printed_as_it_is_without_any_server() {
+    let shell = shell().await.with("REDIS_URL", "redis://127.0.0.1:1").with("DATABASE_URL", "postgres://nobody@127.0.0.1:1/none");
+    let said = shell.ok(&["throttle", "script"]);
+    assert_eq!(said.out, include_str!("../../src/throttle/throttle.lua"));
+}

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use flyball::app::{self, App, Roles};
-use flyball::config::{DEFAULT_FILE, KEYS, KIND_KEYS, Settings};
+use flyball::config::{API_TOKEN_KEYS, DEFAULT_FILE, KEYS, KIND_KEYS, Settings};
 use flyball::jobs::{Kinds, NewJob};
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-fn read(name: &str) -> String {
+pub fn read(name: &str) -> String {
     std::fs::read_to_string(root().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
@@ -63,7 +63,7 @@ fn code(cell: &str) -> &str {
 }
 
 /// The code blocks of a page with their languages.
-fn blocks(page: &str) -> Vec<(String, String)> {
+pub fn blocks(page: &str) -> Vec<(String, String)> {
     let mut blocks = Vec::new();
     let mut open: Option<(String, String)> = None;
     for line in page.lines() {
@@ -128,6 +128,16 @@ fn the_page_of_settings_has_every_key_of_a_kind_with_its_range() {
         KIND_KEYS.iter().map(|(key, _, _, allowed)| ((*key).to_owned(), (*allowed).to_owned())).collect();
     assert_eq!(documented, wanted);
     assert!(wanted.iter().all(|(key, _)| DEFAULT_FILE.contains(&format!("# {key} = "))));
+}
+
+#[test]
+fn the_page_of_settings_has_every_key_of_a_token() {
+    let page = read("docs/reference/config.md");
+    let documented: Vec<String> =
+        rows(section(&page, "## More tokens of the API")).iter().map(|row| code(&row[0]).to_owned()).collect();
+
+    assert_eq!(documented, API_TOKEN_KEYS);
+    assert!(API_TOKEN_KEYS.iter().all(|key| DEFAULT_FILE.contains(&format!("# {key} = "))));
 }
 
 // === The command line ===

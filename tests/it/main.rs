@@ -3,6 +3,7 @@
 mod support;
 
 mod api;
+mod api_limits;
 mod burst;
 mod chaos;
 mod cli;
@@ -19,7 +20,9 @@ mod fairness;
 mod governor;
 mod housekeeping;
 mod jobs;
+mod languages;
 mod library;
+mod limitlion;
 mod operate;
 mod operate_doors;
 mod outbound;

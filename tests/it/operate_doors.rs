@@ -42,7 +42,7 @@ async fn house() -> House {
         kinds: Kinds::default(),
         decisions: Arc::new(NoDecisions),
         live: Live::default(),
-        token: None,
+        tokens: Arc::new([]),
         registry: Arc::default(),
         cancel: cancel.clone(),
     };

@@ -102,13 +102,13 @@ export function apply(state, { type, data }) {
 }
 
 /**
- * Throttles in the order of the page: governed ones first, then by name.
+ * Throttles in the order of the page: governed ones first, those of the API itself last, then by name.
  * @param {State} state
  * @returns {Throttle[]}
  */
 export function ordered(state) {
-  const governed = (/** @type {Throttle} */ t) => (t.detail?.governor || t.ring.last?.breaker ? 0 : 1);
-  return [...state.throttles.values()].sort((a, b) => governed(a) - governed(b) || (a.name < b.name ? -1 : 1));
+  const rank = (/** @type {Throttle} */ t) => (t.detail?.governor || t.ring.last?.breaker ? 0 : t.name.startsWith('api:') ? 2 : 1);
+  return [...state.throttles.values()].sort((a, b) => rank(a) - rank(b) || (a.name < b.name ? -1 : 1));
 }
 
 /**

@@ -9,7 +9,7 @@ use redis::{Cmd, ErrorKind, RedisResult, RedisWrite, Script, ServerErrorKind, To
 use crate::throttle::Name;
 
 /// The law in Lua.
-const LAW: &str = include_str!("../throttle.lua");
+pub const LAW: &str = include_str!("../throttle.lua");
 
 /// The Lua text and its name in Redis.
 pub(super) struct Law {

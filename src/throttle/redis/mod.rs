@@ -10,4 +10,5 @@ mod shape;
 mod store;
 mod tokens;
 
+pub use call::LAW;
 pub use store::RedisStore;

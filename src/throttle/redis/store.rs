@@ -108,15 +108,16 @@ impl RedisStore {
     // --- operators ---
 
     async fn read_status(&self, throttle: &Name) -> Result<Option<Status>, Error> {
-        type Reply = (RedisResult<Vec<(Text, Text)>>, RedisResult<Vec<Option<Text>>>, (i64, i64));
+        type Reply = (RedisResult<Vec<(Text, Text)>>, RedisResult<Vec<Option<Text>>>, (i64, i64), i64);
         let mut pipe = redis::pipe();
         // People may have put anything under these keys; what is wrong with one throttle must not hide the others.
         pipe.ignore_errors();
         pipe.cmd("HGETALL").arg(self.key(throttle, "knobs"));
         pipe.cmd("HMGET").arg(self.key(throttle, "bucket")).arg(&["used", "limited_us", "limited_to"]);
         pipe.cmd("TIME");
+        pipe.cmd("PTTL").arg(self.key(throttle, "knobs"));
         let read = |mut redis: ConnectionManager| async move { pipe.query_async::<Reply>(&mut redis).await };
-        let (fields, meter, (s, us)) = self.link.run(self.operator_bound, read).await?;
+        let (fields, meter, (s, us), expires_ms) = self.link.run(self.operator_bound, read).await?;
         let now_us = self.clock.as_ref().map_or(s * 1_000_000 + us, |clock| clock());
         let raw = match fields {
             Ok(fields) => hash(fields),
@@ -126,7 +127,8 @@ impl RedisStore {
         if raw.is_empty() {
             return Ok(None);
         }
-        let status = Status::read(throttle.clone(), raw, &reply::meter(&meter.unwrap_or_default()), now_us);
+        let status =
+            Status::read(throttle.clone(), raw, &reply::meter(&meter.unwrap_or_default()), now_us).expiring_in(expires_ms);
         if status.knobs.parent.is_none() {
             return Ok(Some(status));
         }
@@ -294,16 +296,10 @@ impl RedisStore {
             }
             adoption.cursor
         };
-        let (head, tail) = (format!("{}throttle:", self.prefix), ":knobs");
-        let pattern = format!("{}*{tail}", literal(&head));
         let mut found = Vec::new();
         loop {
-            let mut scan = redis::cmd("SCAN");
-            scan.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(1000);
-            let read = |mut redis: ConnectionManager| async move { scan.query_async::<(u64, Vec<Text>)>(&mut redis).await };
-            let (next, keys) = self.link.run(self.operator_bound, read).await?;
-            let name = |key: &Text| Some(key.0.strip_prefix(&head)?.strip_suffix(tail)?.to_owned());
-            found.extend(keys.iter().filter_map(name).filter(|name| Name::new(name.as_str()).is_ok()));
+            let (next, names) = self.scan(cursor).await?;
+            found.extend(names.into_iter().filter(|name| Name::new(name.as_str()).is_ok()));
             cursor = next;
             if cursor == 0 || begin.elapsed() > ADOPT_BUDGET {
                 break;
@@ -311,6 +307,29 @@ impl RedisStore {
         }
         *locked(&self.adoption) = Adoption { cursor, ended: (cursor == 0).then(Instant::now) };
         Ok(found)
+    }
+
+    /// One step of SCAN: where the next begins, and the names of the hashes that were found.
+    async fn scan(&self, cursor: u64) -> Result<(u64, Vec<String>), Error> {
+        let (head, tail) = (format!("{}throttle:", self.prefix), ":knobs");
+        let mut scan = redis::cmd("SCAN");
+        scan.arg(cursor).arg("MATCH").arg(format!("{}*{tail}", literal(&head))).arg("COUNT").arg(1000);
+        let read = |mut redis: ConnectionManager| async move { scan.query_async::<(u64, Vec<Text>)>(&mut redis).await };
+        let (next, keys) = self.link.run(self.operator_bound, read).await?;
+        let name = |key: &Text| Some(key.0.strip_prefix(&head)?.strip_suffix(tail)?.to_owned());
+        Ok((next, keys.iter().filter_map(name).collect()))
+    }
+
+    async fn search_all(&self) -> Result<Vec<String>, Error> {
+        let (mut cursor, mut found) = (0, BTreeSet::new());
+        loop {
+            let (next, names) = self.scan(cursor).await?;
+            found.extend(names);
+            cursor = next;
+            if cursor == 0 {
+                return Ok(found.into_iter().collect());
+            }
+        }
     }
 }
 
@@ -441,11 +460,33 @@ impl Store for RedisStore {
         self.write(throttle, change).boxed()
     }
 
+    fn search(&self) -> BoxFuture<'_, Result<Vec<String>, Error>> {
+        self.search_all().boxed()
+    }
+
+    fn keep<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<(), Error>> {
+        let mut pipe = redis::pipe();
+        pipe.cmd("PERSIST").arg(self.key(throttle, "knobs")).ignore();
+        pipe.cmd("SET").arg(self.key(throttle, "kept")).arg(1).ignore();
+        let keep = |mut redis: ConnectionManager| async move { pipe.exec_async(&mut redis).await };
+        async move { self.link.run(self.operator_bound, keep).await }.boxed()
+    }
+
+    fn was_taken_away<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<bool, Error>> {
+        let mut pipe = redis::pipe();
+        pipe.cmd("EXISTS").arg(self.key(throttle, "kept"));
+        pipe.cmd("EXISTS").arg(self.key(throttle, "knobs"));
+        let read = |mut redis: ConnectionManager| async move { pipe.query_async::<(bool, bool)>(&mut redis).await };
+        async move { Ok(self.link.run(self.operator_bound, read).await? == (true, false)) }.boxed()
+    }
+
     fn delete<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<bool, Error>> {
         let mut pipe = redis::pipe();
         pipe.cmd("DEL").arg(self.key(throttle, "knobs"));
         pipe.cmd("DEL").arg(self.key(throttle, "bucket")).ignore();
         pipe.cmd("SREM").arg(self.names_key()).arg(throttle.as_str()).ignore();
+        // A process that has just read the record must not take this for a loss; by tomorrow none has.
+        pipe.cmd("EXPIRE").arg(self.key(throttle, "kept")).arg(86_400).ignore();
         let take = |mut redis: ConnectionManager| async move { pipe.query_async::<(bool,)>(&mut redis).await };
         async move { Ok(self.link.run(self.operator_bound, take).await?.0) }.boxed()
     }

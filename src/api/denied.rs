@@ -1,0 +1,109 @@
+//! Who was refused for the lack of a valid token, and for how long nobody needs to ask Redis about them again.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Addresses that are remembered. Somebody with more than that is limited by what all of them may send together.
+const REMEMBERED_MAX: usize = 4096;
+
+/// A client as far as its address tells: in IPv6 whoever has one address has a whole /64 of them.
+pub type Origin = [u8; 8];
+
+/// The origin of an address; without one all share the same.
+pub fn origin(address: Option<IpAddr>) -> Origin {
+    match address.map(|address| address.to_canonical()) {
+        None => [0; 8],
+        Some(IpAddr::V4(v4)) => {
+            let [a, b, c, d] = v4.octets();
+            [0, 0, 0, 4, a, b, c, d]
+        }
+        Some(IpAddr::V6(v6)) => {
+            let mut origin = [0; 8];
+            origin.copy_from_slice(&v6.octets()[..8]);
+            origin
+        }
+    }
+}
+
+/// A bounded memory of refusals.
+#[derive(Debug, Default)]
+pub struct Denied(Mutex<Memory>);
+
+#[derive(Debug, Default)]
+struct Memory {
+    origins: HashMap<Origin, Instant>,
+    all: Option<Instant>,
+}
+
+impl Denied {
+    /// How long an origin is still refused without a question; zero if it is not.
+    pub fn left(&self, origin: &Origin, now: Instant) -> Duration {
+        let memory = self.locked();
+        let until = memory.origins.get(origin).copied().max(memory.all);
+        until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now))
+    }
+
+    /// Remembers that an origin, or everybody, is refused for a time.
+    pub fn refuse(&self, origin: Option<&Origin>, wait: Duration, now: Instant) {
+        let until = now + wait.min(Duration::from_secs(3600));
+        let mut memory = self.locked();
+        let Some(origin) = origin else {
+            memory.all = Some(until);
+            return;
+        };
+        if memory.origins.len() >= REMEMBERED_MAX {
+            memory.origins.retain(|_, until| *until > now);
+        }
+        if memory.origins.len() < REMEMBERED_MAX {
+            memory.origins.insert(*origin, until);
+        }
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Memory> {
+        // The memory is whole between any two statements, so a poisoned lock is still good.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_origin_is_refused_until_its_time_and_others_are_not() {
+        let (denied, now) = (Denied::default(), Instant::now());
+        let [bad, good] = ["192.0.2.1", "192.0.2.2"].map(|text| origin(Some(text.parse().unwrap())));
+
+        denied.refuse(Some(&bad), Duration::from_secs(2), now);
+
+        assert_eq!(denied.left(&bad, now + Duration::from_secs(1)), Duration::from_secs(1));
+        assert_eq!(denied.left(&bad, now + Duration::from_secs(2)), Duration::ZERO);
+        assert_eq!(denied.left(&good, now), Duration::ZERO);
+        denied.refuse(None, Duration::from_secs(1), now);
+        assert_eq!(denied.left(&good, now), Duration::from_secs(1));
+    }
+
+    #[test]
+    fn the_memory_is_bounded_and_what_has_lapsed_makes_room() {
+        let (denied, now) = (Denied::default(), Instant::now());
+        let number = |i: u32| origin(Some(IpAddr::from(i.to_be_bytes())));
+        (0..10_000).for_each(|i| denied.refuse(Some(&number(i)), Duration::from_secs(1), now));
+        assert_eq!(denied.locked().origins.len(), REMEMBERED_MAX);
+
+        let later = now + Duration::from_secs(2);
+        denied.refuse(Some(&number(20_000)), Duration::from_secs(1), later);
+
+        assert_eq!(denied.left(&number(20_000), later), Duration::from_secs(1));
+        assert_eq!(denied.locked().origins.len(), 1);
+    }
+
+    #[test]
+    fn a_network_of_ipv6_is_one_origin_and_a_mapped_address_is_its_ipv4() {
+        let of = |text: &str| origin(Some(text.parse().unwrap()));
+        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:2"));
+        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
+        assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
+    }
+}

@@ -1,0 +1,204 @@
+//! The throttles of our own API: which requests pass which, and what they let through unless somebody turns their knobs.
+//!
+//! Every group of endpoints has one throttle per tenant. Its keys are tokens, so `key_rps` is what one token may send and `rps`
+//! is what all tokens of the tenant may send together: a tenant that changes tokens gains nothing. Health checks, metrics, pages
+//! and the live stream pass no throttle, or the API could hide its own state; dashboards have a group of their own, so that no
+//! program can starve the people who look at it.
+
+use std::collections::BTreeMap;
+
+use axum::http::Method;
+
+use crate::throttle::{Change, Error, Knobs, Name, Store};
+
+/// The tenant of tokens that name none.
+pub const DEFAULT_TENANT: &str = "default";
+
+/// What a tenant may send, in tokens' worth: so that it may use some tokens side by side, and no more.
+const TENANT_TOKENS: f64 = 3.0;
+
+/// Endpoints that are limited together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Group {
+    /// Whatever changes nothing.
+    Read,
+    /// Whatever changes something and is in no other group.
+    Write,
+    /// New jobs.
+    Enqueue,
+    /// Tokens for other programs.
+    Acquire,
+    /// Everything that dashboards ask.
+    Dashboard,
+    /// Requests without a valid token; its keys are clients' addresses.
+    Denied,
+}
+
+impl Group {
+    /// All groups.
+    pub const ALL: [Self; 6] = [Self::Read, Self::Write, Self::Enqueue, Self::Acquire, Self::Dashboard, Self::Denied];
+
+    /// The group of a request that was let in; `None` for what passes no throttle.
+    pub fn of(method: &Method, path: &str, is_dashboard: bool) -> Option<Self> {
+        const TOKENS: [&str; 3] = ["/acquire", "/peek", "/return"];
+        let is_api = path.starts_with("/api/") || path == "/openapi.json";
+        if !is_api || path == "/api/v1/stream" {
+            return None;
+        }
+        Some(match *method {
+            _ if is_dashboard => Self::Dashboard,
+            Method::GET | Method::HEAD | Method::OPTIONS => Self::Read,
+            Method::POST if path == "/api/v1/jobs" || path == "/api/v1/jobs/batch" => Self::Enqueue,
+            Method::POST if path.starts_with("/api/v1/throttles/") && TOKENS.iter().any(|verb| path.ends_with(verb)) => {
+                Self::Acquire
+            }
+            _ => Self::Write,
+        })
+    }
+
+    fn word(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Enqueue => "enqueue",
+            Self::Acquire => "acquire",
+            Self::Dashboard => "dashboard",
+            Self::Denied => "denied",
+        }
+    }
+
+    /// Requests a second of one token, or for [`Group::Denied`] of one address, unless somebody turns the knob.
+    fn key_rps(self) -> f64 {
+        match self {
+            Self::Read => 200.0,
+            Self::Write | Self::Dashboard => 100.0,
+            Self::Enqueue => 1000.0,
+            Self::Acquire => 2000.0,
+            Self::Denied => 10.0,
+        }
+    }
+
+    /// The throttle of this group for a tenant.
+    pub fn throttle(self, tenant: &str) -> Result<Name, String> {
+        let name = match tenant {
+            DEFAULT_TENANT => format!("api:{}", self.word()),
+            tenant => format!("api:{}:{tenant}", self.word()),
+        };
+        Name::new(name).map_err(|error| error.to_string())
+    }
+}
+
+/// Makes the throttles of the API where they are not there; what somebody set stays.
+pub async fn seed(store: &dyn Store, tenants: &[&str]) -> Result<(), Error> {
+    let all = tenants.iter().flat_map(|tenant| Group::ALL.map(|group| (group, *tenant)));
+    // Who has no valid token has no tenant.
+    for (group, tenant) in all.filter(|(group, tenant)| *group != Group::Denied || *tenant == DEFAULT_TENANT) {
+        let Ok(name) = group.throttle(tenant) else { continue };
+        let total = if group == Group::Denied { 20.0 } else { TENANT_TOKENS };
+        let fields = [
+            ("rps", (group.key_rps() * total).to_string()),
+            ("key_rps", group.key_rps().to_string()),
+            ("burst", "5".to_owned()),
+            ("key_burst", "5".to_owned()),
+            ("window", "1".to_owned()),
+            // Without Redis the API goes on: it is how people find out.
+            ("on_store_loss", "open".to_owned()),
+        ];
+        let change = Change {
+            fields: fields.into_iter().map(|(field, text)| (field.to_owned(), Some(text))).collect::<BTreeMap<_, _>>(),
+            by: "flyball".to_owned(),
+            why: "what the API lets through; turn it as you like".to_owned(),
+            create: true,
+            absent_only: true,
+            ..Change::default()
+        };
+        match store.set(&name, &change).await {
+            Ok(_) => {}
+            // What somebody wrote live stays and is shown where people look; it must not keep the process from starting.
+            Err(error @ Error::Invalid(_)) => {
+                let reason = error.to_string();
+                tracing::warn!(throttle.name = %name, reason, "what the API lets through cannot be added to what stands in the store");
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// What a throttle of the API promises, for the headers of RFC draft-ietf-httpapi-ratelimit-headers-10.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Promise {
+    name: Name,
+    key_rps: f64,
+    rps: f64,
+}
+
+impl Promise {
+    /// As its knobs say it.
+    pub fn of(name: &Name, knobs: &Knobs) -> Self {
+        Self { name: name.clone(), key_rps: knobs.key_rps, rps: knobs.rps }
+    }
+
+    /// `RateLimit-Policy`: what one token may send, and what all tokens of its tenant may; empty where nothing limits.
+    pub fn policy(&self) -> String {
+        let policies = [(String::new(), self.key_rps), ("/total".to_owned(), self.rps)];
+        let limited = policies.iter().filter(|(_, rps)| *rps > 0.0).map(|(part, rps)| {
+            let (quota, window) = quota(*rps);
+            format!("\"{}{part}\";q={quota};w={window}", self.name)
+        });
+        limited.collect::<Vec<_>>().join(", ")
+    }
+
+    /// `RateLimit`: what is left, and when there is more where nothing is.
+    pub fn standing(name: &Name, is_total: bool, remaining: u32, wait_s: u64) -> String {
+        let part = if is_total { "/total" } else { "" };
+        let wait = if wait_s > 0 { format!(";t={wait_s}") } else { String::new() };
+        format!("\"{name}{part}\";r={remaining}{wait}")
+    }
+}
+
+/// A rate as a whole quota in whole seconds.
+fn quota(rps: f64) -> (u64, u64) {
+    if rps >= 1.0 { (rps.floor() as u64, 1) } else { (1, (1.0 / rps).ceil() as u64) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_grouped_by_method_and_path() {
+        let of = |method: Method, path: &str| Group::of(&method, path, false);
+        assert_eq!(of(Method::GET, "/api/v1/jobs"), Some(Group::Read));
+        assert_eq!(of(Method::POST, "/api/v1/jobs"), Some(Group::Enqueue));
+        assert_eq!(of(Method::POST, "/api/v1/jobs/batch"), Some(Group::Enqueue));
+        assert_eq!(of(Method::POST, "/api/v1/jobs/cancel"), Some(Group::Write));
+        assert_eq!(of(Method::PATCH, "/api/v1/throttles/mail"), Some(Group::Write));
+        assert_eq!(of(Method::POST, "/api/v1/throttles/a%2Fb/acquire"), Some(Group::Acquire));
+        assert_eq!(of(Method::POST, "/api/v1/throttles/mail/return"), Some(Group::Acquire));
+        assert_eq!(of(Method::POST, "/api/v1/throttles/mail/pause"), Some(Group::Write));
+        assert_eq!(Group::of(&Method::PATCH, "/api/v1/throttles/mail", true), Some(Group::Dashboard));
+    }
+
+    #[test]
+    fn what_shows_how_the_process_stands_passes_no_throttle() {
+        for path in ["/", "/assets/app.js", "/login", "/healthz", "/readyz", "/metrics", "/api/v1/stream"] {
+            for is_dashboard in [true, false] {
+                assert_eq!(Group::of(&Method::GET, path, is_dashboard), None, "{path}");
+            }
+        }
+    }
+
+    #[test]
+    fn rates_are_promised_in_whole_requests_and_seconds_and_never_more_than_there_are() {
+        assert_eq!(quota(40.0), (40, 1));
+        assert_eq!(quota(2.9), (2, 1));
+        assert_eq!(quota(0.3), (1, 4));
+        let name = Group::Write.throttle("acme").unwrap();
+        let knobs = Knobs { rps: 120.0, key_rps: 40.0, ..Knobs::default() };
+        assert_eq!(Promise::of(&name, &knobs).policy(), r#""api:write:acme";q=40;w=1, "api:write:acme/total";q=120;w=1"#);
+        assert_eq!(Promise::of(&name, &Knobs { rps: -1.0, key_rps: -1.0, ..knobs }).policy(), "");
+        assert_eq!(Promise::standing(&name, false, 7, 0), r#""api:write:acme";r=7"#);
+        assert_eq!(Promise::standing(&name, true, 0, 3), r#""api:write:acme/total";r=0;t=3"#);
+    }
+}

@@ -1,0 +1,105 @@
+//! Requests that wait on the server for tokens: one line per throttle and key, first come, first served.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex as Lock, MutexGuard as Locked, PoisonError};
+
+use tokio::sync::{Mutex, MutexGuard};
+
+use crate::throttle::Name;
+
+/// Requests of one process that may wait at once; more are answered without waiting.
+const WAITING_MAX: usize = 1000;
+
+type Lane = (Name, String);
+
+/// All lines of a process. A clone is another handle to the same.
+#[derive(Clone, Debug, Default)]
+pub struct Lines(Arc<Lock<Standing>>);
+
+#[derive(Debug, Default)]
+struct Standing {
+    lines: HashMap<Lane, (Arc<Mutex<()>>, usize)>,
+    waiting: usize,
+}
+
+/// A place in a line, left when it is dropped.
+#[derive(Debug)]
+pub struct Place {
+    lines: Lines,
+    lane: Lane,
+    line: Arc<Mutex<()>>,
+}
+
+impl Lines {
+    /// Joins the line of a key; `None` if as many wait as may.
+    pub fn join(&self, throttle: &Name, key: &str) -> Option<Place> {
+        let lane = (throttle.clone(), key.to_owned());
+        let mut standing = self.locked();
+        if standing.waiting >= WAITING_MAX {
+            return None;
+        }
+        standing.waiting += 1;
+        let (line, places) = standing.lines.entry(lane.clone()).or_default();
+        *places += 1;
+        Some(Place { lines: self.clone(), lane, line: line.clone() })
+    }
+
+    fn locked(&self) -> Locked<'_, Standing> {
+        // The state is consistent between any two statements, so a poisoned lock is still good.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Place {
+    /// Waits until everybody who came before has left; the turn lasts until it is dropped.
+    pub async fn turn(&self) -> MutexGuard<'_, ()> {
+        self.line.lock().await
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut standing = self.lines.locked();
+        standing.waiting -= 1;
+        if let Entry::Occupied(mut line) = standing.lines.entry(self.lane.clone()) {
+            line.get_mut().1 -= 1;
+            if line.get().1 == 0 {
+                line.remove();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future as _;
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+
+    use super::*;
+
+    #[test]
+    fn a_lane_has_one_turn_at_a_time_and_other_lanes_have_their_own() {
+        let (lines, mail) = (Lines::default(), Name::new("mail").unwrap());
+        let [first, second, other] = [lines.join(&mail, "a"), lines.join(&mail, "a"), lines.join(&mail, "b")].map(Option::unwrap);
+        let mut context = Context::from_waker(Waker::noop());
+        let turn = first.line.try_lock().unwrap();
+        let mut next = pin!(second.turn());
+
+        assert!(next.as_mut().poll(&mut context).is_pending());
+        assert!(other.line.try_lock().is_ok());
+        drop(turn);
+        assert!(next.as_mut().poll(&mut context).is_ready());
+    }
+
+    #[test]
+    fn places_are_bounded_and_nothing_is_left_behind() {
+        let (lines, mail) = (Lines::default(), Name::new("mail").unwrap());
+        let places: Vec<Place> = (0..2000).map_while(|i| lines.join(&mail, &(i % 7).to_string())).collect();
+
+        assert_eq!(places.len(), WAITING_MAX);
+        drop(places);
+        assert!(lines.locked().lines.is_empty() && lines.join(&mail, "").is_some());
+    }
+}
