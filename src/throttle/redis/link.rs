@@ -201,14 +201,9 @@ fn connect(client: &Client) -> RedisResult<ConnectionManager> {
 /// True unless the server itself answered and merely did not like the call, or knows another that would.
 fn means_lost(error: &RedisError) -> bool {
     match error.kind() {
-        ErrorKind::Server(kind) => matches!(
-            kind,
-            ServerErrorKind::BusyLoading
-                | ServerErrorKind::MasterDown
-                | ServerErrorKind::TryAgain
-                | ServerErrorKind::ReadOnly
-                | ServerErrorKind::ClusterDown
-        ),
+        ErrorKind::Server(kind) => {
+            matches!(kind, ServerErrorKind::BusyLoading | ServerErrorKind::MasterDown | ServerErrorKind::ReadOnly)
+        }
         ErrorKind::UnexpectedReturnType | ErrorKind::Parse | ErrorKind::Client | ErrorKind::Extension => false,
         _ => true,
     }

@@ -74,7 +74,8 @@ mod tests {
             range(5461, 16383, Value::BulkString(b"2001:db8::2".to_vec()), 7002),
         ]);
 
-        let read: Vec<_> = ranges(&answer, &asked()).into_iter().map(|r| (r.first, r.last, r.primary.host, r.primary.port)).collect();
+        let read: Vec<_> =
+            ranges(&answer, &asked()).into_iter().map(|r| (r.first, r.last, r.primary.host, r.primary.port)).collect();
 
         assert_eq!(read, [(0, 5460, "10.0.0.1".to_owned(), 7001), (5461, 16383, "2001:db8::2".to_owned(), 7002)]);
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, FutureExt, try_join_all};
+use futures_util::future::{BoxFuture, FutureExt, join_all};
 use redis::{RedisResult, from_redis_value};
 use tokio::time::Instant;
 
@@ -48,6 +48,8 @@ pub struct RedisStore {
     pub(super) shapes: Mutex<Shapes>,
     pub(super) memo: Mutex<Memo>,
     adoption: Mutex<Adoption>,
+    /// The names as last read, for a cluster that has lost the server which holds them.
+    known: Mutex<Vec<Name>>,
 }
 
 /// The text of `parent` of each level of a tree, `None` for one that cannot be asked.
@@ -81,6 +83,7 @@ impl RedisStore {
             shapes: Mutex::default(),
             memo: Mutex::default(),
             adoption: Mutex::default(),
+            known: Mutex::default(),
         })
     }
 
@@ -146,9 +149,8 @@ impl RedisStore {
             pipe.cmd("EXISTS").arg(self.layout.key(&name, KNOBS, ""));
             pipe.cmd("HGET").arg(self.layout.key(&name, KNOBS, "")).arg("parent");
             let pipe = &pipe;
-            let read = |mut redis: Connection| async move {
-                pipe.query_async::<(bool, RedisResult<Option<Text>>)>(&mut redis).await
-            };
+            let read =
+                |mut redis: Connection| async move { pipe.query_async::<(bool, RedisResult<Option<Text>>)>(&mut redis).await };
             let parent = match self.layout.is_together(leaf, &name) {
                 false => None,
                 // A key that is no hash is no throttle.
@@ -275,34 +277,50 @@ impl RedisStore {
                 *locked(&self.adoption) = Adoption::default();
                 self.adopt().await?.into_iter().map(Text).collect()
             }
+            // One server of many: what the others hold can be asked all the same.
+            Err(Error::Lost(_)) if !locked(&self.known).is_empty() => {
+                locked(&self.known).iter().map(|name| Text(name.to_string())).collect()
+            }
             read => read?,
         };
         let names: BTreeSet<Name> = texts.into_iter().filter_map(|text| Name::new(text.0).ok()).collect();
-        // A hash that somebody deleted is no throttle any more.
         let mut slots: BTreeMap<u16, Vec<Name>> = BTreeMap::new();
         for name in names.into_iter().filter(|name| self.layout.check(name).is_ok()) {
             slots.entry(self.layout.slot(&name)).or_default().push(name);
         }
-        let exist = slots.into_iter().map(|(slot, names)| self.existing(slot, names));
-        let mut names = try_join_all(exist).await?.concat();
+        let (mut names, mut answered, mut lost) = (Vec::new(), false, None);
+        let answers = join_all(slots.iter().map(|(slot, names)| self.exist(*slot, names))).await;
+        for (known, exist) in slots.into_values().zip(answers) {
+            match exist {
+                Ok(exist) => {
+                    answered = true;
+                    // A hash that somebody deleted is no throttle any more.
+                    names.extend(known.into_iter().zip(exist).filter_map(|(name, exists)| exists.then_some(name)));
+                }
+                // What cannot be asked has not gone.
+                Err(error) => {
+                    names.extend(known);
+                    lost = Some(error);
+                }
+            }
+        }
+        if let Some(error) = lost.filter(|_| !answered) {
+            return Err(error);
+        }
         names.sort();
+        locked(&self.known).clone_from(&names);
         Ok(names)
     }
 
-    /// Those of the names, all of one slot, that have knobs.
-    async fn existing(&self, slot: u16, names: Vec<Name>) -> Result<Vec<Name>, Error> {
+    /// Which of the names, all of one slot, have knobs.
+    async fn exist(&self, slot: u16, names: &[Name]) -> Result<Vec<bool>, Error> {
         let mut pipe = redis::pipe();
-        for name in &names {
+        for name in names {
             pipe.cmd("EXISTS").arg(self.layout.key(name, KNOBS, ""));
         }
         let pipe = &pipe;
         let read = |mut redis: Connection| async move { pipe.query_async::<Vec<bool>>(&mut redis).await };
-        match self.servers.run(slot, self.operator_bound, read).await {
-            Ok(exist) => Ok(names.into_iter().zip(exist).filter_map(|(name, exists)| exists.then_some(name)).collect()),
-            // One server of many: what it holds has not gone.
-            Err(Error::Lost(_)) if self.servers.is_cluster() => Ok(names),
-            Err(error) => Err(error),
-        }
+        self.servers.run(slot, self.operator_bound, read).await
     }
 
     /// Looks for hashes that people wrote with redis-cli: one bounded stretch of SCAN, server after server.
