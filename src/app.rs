@@ -30,7 +30,7 @@ use crate::reindex::{self, Database, ReindexHandler};
 use crate::runner::{self, Worker};
 use crate::service::Vital;
 use crate::throttle::postgres::Record;
-use crate::throttle::{Knobs, KnobsFile, LeasedStore, Name, RedisStore, Store, seed};
+use crate::throttle::{self, Knobs, KnobsFile, LeasedStore, Name, RedisStore, Store, seed};
 
 pub use decisions::Journalled;
 pub use library::{Builder, Runner};
@@ -330,6 +330,10 @@ async fn seed_knobs(store: &dyn Store, record: &Record, files: &[KnobsFile], ten
                     tracing::info!(throttle.name = %name, "knobs seeded");
                 }
                 return Ok(());
+            }
+            // Knobs that this Redis cannot hold are no matter of time.
+            Err(error) if matches!(error.downcast_ref(), Some(throttle::Error::Invalid(_))) => {
+                return Err(error.context("the recorded knobs cannot be restored"));
             }
             Err(_) if begun.elapsed() < PATIENCE => tokio::time::sleep(Duration::from_millis(200)).await,
             Err(error) => return Err(error.context("cannot reach Redis; set REDIS_URL or redis_url")),

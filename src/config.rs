@@ -38,6 +38,9 @@ pub const KEYS: &[(&str, &str)] = &[
     ("log_format", "FLYBALL_LOG_FORMAT"),
 ];
 
+/// How the URL of Redis may begin.
+const REDIS_SCHEMES: &[&str] = &["redis://", "rediss://", "redis+unix://", "unix://", "redis+cluster://", "rediss+cluster://"];
+
 /// The settings of one process. What each means is told in `default.toml`.
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -335,8 +338,9 @@ impl Settings {
                 "postgres://user@host/database, or empty for none",
             );
         }
-        if !["redis://", "rediss://", "redis+unix://", "unix://"].iter().any(|scheme| self.redis_url.starts_with(scheme)) {
-            return refuse("redis_url", "not such a URL".to_owned(), "redis://, rediss:// or redis+unix://");
+        if !REDIS_SCHEMES.iter().any(|scheme| self.redis_url.starts_with(scheme)) {
+            let allowed = "redis://, rediss://, redis+unix://, redis+cluster:// or rediss+cluster://";
+            return refuse("redis_url", "not such a URL".to_owned(), allowed);
         }
         if !self.prometheus_url.starts_with("http://") && !self.prometheus_url.starts_with("https://") {
             return refuse("prometheus_url", "not such a URL".to_owned(), "http:// or https://");

@@ -73,11 +73,26 @@ fn rows(cli: &Cli) -> Vec<Row> {
         row("active-informed, at 97 %", with("active-informed", 0.97), alone, "0".to_owned()),
         row("active-informed, at 100 %", with("active-informed", 1.0), alone, "0, and what jitter adds".to_owned()),
         row("active-informed, told what is left", with("active-informed", 1.0), Rules { tells: true, ..alone }, "0".to_owned()),
-        row("half used by others: passive-informed", with("passive-informed", 0.0), half, format!("{:.0} x those under way", 2.0 * windows - 1.0)),
+        row(
+            "half used by others: passive-informed",
+            with("passive-informed", 0.0),
+            half,
+            format!("{:.0} x those under way", 2.0 * windows - 1.0),
+        ),
         row("half used by others: active-naive", with("active-naive", 1.0), half, format!("about {:.0}", jobs)),
-        row("half used by others: active-informed", with("active-informed", 1.0), half, format!("{:.0}, goal 100", 2.0 * windows * 100.0 - 1.0)),
+        row(
+            "half used by others: active-informed",
+            with("active-informed", 1.0),
+            half,
+            format!("{:.0}, goal 100", 2.0 * windows * 100.0 - 1.0),
+        ),
         row("half used by others: no rate known", with("active-informed", 0.0), half, "goal 100".to_owned()),
-        row("half used by others: told what is left", with("active-informed", 0.0), Rules { tells: true, ..half }, "goal 100".to_owned()),
+        row(
+            "half used by others: told what is left",
+            with("active-informed", 0.0),
+            Rules { tells: true, ..half },
+            "goal 100".to_owned(),
+        ),
     ]
 }
 
@@ -125,7 +140,7 @@ async fn burst(cli: &Cli, row: &Row, queue: &Queue, store: Arc<dyn Store>, at: u
     store.set(&Name::new(throttle.as_str())?, &change).await?;
     let (address, seen) = server::start(row.rules).await?;
     let mut kinds = Kinds::default();
-    let allowed = outbound::Config { allow_private: true, ..outbound::Config::default() };
+    let allowed = outbound::Config { guard: outbound::Guard::open(), ..outbound::Config::default() };
     kinds.register("http", HttpHandler::new(allowed)?);
     let job = |key: String| {
         let args = json!({"url": format!("http://{address}/{key}"), "method": "POST"});

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::service::{Pace, periodic};
 use crate::throttle::postgres::Record;
-use crate::throttle::{Change, Name, Status, Store};
+use crate::throttle::{self, Change, Name, Status, Store};
 
 /// How long an emptied Redis may stay empty, and how long a turned knob stays unknown to what reads the record in SQL.
 const EVERY: Duration = Duration::from_secs(1);
@@ -30,35 +30,51 @@ pub(super) async fn run(store: Arc<dyn Store>, record: Record, cancel: Cancellat
     .await;
 }
 
-/// Restores what is missing, then records what has changed.
+/// Restores what is missing, then records what has changed. What cannot be asked now leaves the others alone and is told at the
+/// end.
 pub(super) async fn tick(
     store: &dyn Store,
     record: &Record,
     saved: &mut BTreeMap<Name, BTreeMap<String, String>>,
 ) -> anyhow::Result<()> {
     let kept: BTreeMap<Name, BTreeMap<String, String>> = record.load().await?.into_iter().collect();
-    let mut known: BTreeSet<Name> = store.names().await?.into_iter().collect();
-    known.extend(kept.keys().cloned());
+    let mut failed: Option<throttle::Error> = None;
+    let mut known: BTreeSet<Name> = kept.keys().cloned().collect();
+    match store.names().await {
+        Ok(names) => known.extend(names),
+        Err(error) => failed = Some(error),
+    }
     let read = |name: Name| async move {
         let status = store.status(&name).await;
         (name, status)
     };
     let mut statuses = stream::iter(known).map(read).buffered(ASKED_AT_ONCE);
     while let Some((name, status)) = statuses.next().await {
-        let status = match (status?, kept.get(&name)) {
-            (Some(status), _) => status,
-            (None, Some(_)) if store.was_taken_away(&name).await? => {
-                record.forget(&name).await?;
-                saved.remove(&name);
-                tracing::warn!(throttle.name = %name, "somebody has taken the knobs away in Redis; its jobs wait");
+        let status = match (status, kept.get(&name)) {
+            (Ok(None), Some(fields)) => match store.was_taken_away(&name).await {
+                Ok(true) => {
+                    record.forget(&name).await?;
+                    saved.remove(&name);
+                    tracing::warn!(throttle.name = %name, "somebody has taken the knobs away in Redis; its jobs wait");
+                    continue;
+                }
+                Ok(false) => {
+                    // What marked it as kept is lost as well.
+                    saved.remove(&name);
+                    restore(store, &name, fields).await
+                }
+                Err(error) => Err(error),
+            },
+            (Ok(None), None) => continue,
+            (Ok(Some(status)), _) => Ok(status),
+            (Err(error), _) => Err(error),
+        };
+        let status = match status {
+            Ok(status) => status,
+            Err(error) => {
+                failed = Some(error);
                 continue;
             }
-            (None, Some(fields)) => {
-                // What marked it as kept is lost as well.
-                saved.remove(&name);
-                restore(store, &name, fields).await?
-            }
-            (None, None) => continue,
         };
         // A key that is no hash has no knobs to keep; those kept before stay.
         if status.raw.is_empty() {
@@ -80,10 +96,10 @@ pub(super) async fn tick(
             saved.insert(name, fields);
         }
     }
-    Ok(())
+    failed.map_or(Ok(()), |error| Err(error.into()))
 }
 
-async fn restore(store: &dyn Store, name: &Name, fields: &BTreeMap<String, String>) -> anyhow::Result<Status> {
+async fn restore(store: &dyn Store, name: &Name, fields: &BTreeMap<String, String>) -> Result<Status, throttle::Error> {
     let fields = fields.iter().filter(|(field, _)| !PASSING.contains(&field.as_str()));
     let change = Change {
         fields: fields.map(|(field, text)| (field.clone(), Some(text.clone()))).collect(),

@@ -10,7 +10,7 @@ use super::{connect, output, pause};
 use crate::config::Settings;
 use crate::jobs::Depth;
 use crate::jobs::postgres::KindCost;
-use crate::throttle::Status;
+use crate::throttle::{self, Status};
 
 #[derive(clap::Args)]
 pub(super) struct Args {
@@ -31,7 +31,12 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
     match connect::throttles(&settings).await {
         Ok(store) => {
             for name in store.names().await? {
-                rates.extend(store.status(&name).await?.map(|status| (name.to_string(), status)));
+                match store.status(&name).await {
+                    Ok(status) => rates.extend(status.map(|status| (name.to_string(), status))),
+                    // One server of a cluster: the others have more to tell.
+                    Err(error @ throttle::Error::Lost(_)) => store_lost = Some(error.to_string()),
+                    Err(error) => return Err(error.into()),
+                }
             }
         }
         Err(error) => store_lost = Some(super::exit::message(&error)),

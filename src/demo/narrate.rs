@@ -44,8 +44,12 @@ pub(super) fn line(t_s: f64, now: &Sample, rate: f64, in_all: u64, setpoint: f64
 
 /// How redis-cli reaches a URL.
 fn redis_cli(url: &str) -> String {
-    match url.strip_prefix("redis+unix://") {
-        Some(socket) => format!("redis-cli -s {socket}"),
+    if let Some(socket) = url.strip_prefix("redis+unix://") {
+        return format!("redis-cli -s {socket}");
+    }
+    match url.split_once("+cluster://") {
+        // Any server of a cluster leads to the others.
+        Some((scheme, servers)) => format!("redis-cli -c -u '{scheme}://{}'", servers.split(',').next().unwrap_or_default()),
         None => format!("redis-cli -u '{url}'"),
     }
 }
@@ -53,6 +57,12 @@ fn redis_cli(url: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn redis_is_reached_where_it_is() {
+        assert_eq!(redis_cli("redis://me@redis:6379"), "redis-cli -u 'redis://me@redis:6379'");
+        assert_eq!(redis_cli("rediss+cluster://me@one:6379,two:6379"), "redis-cli -c -u 'rediss://me@one:6379'");
+    }
 
     #[test]
     fn the_lines_to_try_use_the_sockets_that_are_there() {

@@ -98,8 +98,7 @@ impl MemoryStore {
             !throttle.learned.is_empty() || throttle.pauses.values().any(|(until_ms, _)| until_ms * 1000 > now)
         };
         let is_refused = chain.iter().any(|name| throttles[name].refusal.is_some());
-        answer.levels_decide =
-            knobs.key_rate().rps < 0.0 && !is_refused && !throttles.get(&ask.throttle).is_some_and(has_own);
+        answer.levels_decide = knobs.key_rate().rps < 0.0 && !is_refused && !throttles.get(&ask.throttle).is_some_and(has_own);
         let mut levels: Vec<Level> = chain.iter().map(|name| throttles[name].level(now)).collect();
         let is_paused = |level: &Level| level.refusal.as_ref().is_some_and(|refusal| refusal.until > now as f64);
         let is_stopped = levels.iter().any(|level| level.rate.rps == 0.0 || is_paused(level));

@@ -967,30 +967,30 @@ local function resume()
   return { 'ok', old and old * 1000 > now and 1 or 0 }
 end
 
--- set: KEYS knobs, bucket, names; ARGV verb, now, name, if_seq, term, if_rps (empty for no condition; `=` before the
+-- set: KEYS knobs, bucket; ARGV verb, now, if_seq, term, if_rps (empty for no condition; `=` before the
 -- text of if_rps), create 0|1, absent_only 0|1, by, why, then (field, `=text` or `-`) pairs.
 local function set()
-  local key, name = KEYS[1], ARGV[3]
+  local key = KEYS[1]
   local before = redis.call('HGETALL', key)
   local stands = {}
   for i = 1, #before, 2 do stands[before[i]] = before[i + 1] end
-  if #before == 0 and ARGV[7] ~= '1' then return { 'unknown' } end
+  if #before == 0 and ARGV[6] ~= '1' then return { 'unknown' } end
   local seq = math.floor(number(stands.seq, 0, 9e15) or 0)
   local term = math.floor(number(stands.term, 0, 9e15) or 0)
-  if ARGV[4] ~= '' and seq ~= tonumber(ARGV[4]) then
-    return { 'conflict', string.format('seq is %.0f, not %s', seq, ARGV[4]) }
+  if ARGV[3] ~= '' and seq ~= tonumber(ARGV[3]) then
+    return { 'conflict', string.format('seq is %.0f, not %s', seq, ARGV[3]) }
   end
-  if ARGV[5] ~= '' and term > tonumber(ARGV[5]) then
-    return { 'conflict', string.format('term %.0f has written since term %s', term, ARGV[5]) }
+  if ARGV[4] ~= '' and term > tonumber(ARGV[4]) then
+    return { 'conflict', string.format('term %.0f has written since term %s', term, ARGV[4]) }
   end
-  if ARGV[6] ~= '' and '=' .. (stands.rps or '') ~= ARGV[6] then
-    return { 'conflict', string.format('rps is %s, not %s', stands.rps or 'missing', string.sub(ARGV[6], 2)) }
+  if ARGV[5] ~= '' and '=' .. (stands.rps or '') ~= ARGV[5] then
+    return { 'conflict', string.format('rps is %s, not %s', stands.rps or 'missing', string.sub(ARGV[5], 2)) }
   end
   local after, changed, resumed = {}, #before == 0, false
   for field, value in pairs(stands) do after[field] = value end
-  for i = 11, #ARGV, 2 do
+  for i = 10, #ARGV, 2 do
     local field, value = ARGV[i], ARGV[i + 1]
-    if ARGV[8] ~= '1' or stands[field] == nil then
+    if ARGV[7] ~= '1' or stands[field] == nil then
       after[field] = string.sub(value, 1, 1) == '=' and string.sub(value, 2) or nil
       changed = true
       resumed = resumed or field == 'paused'
@@ -1001,7 +1001,6 @@ local function set()
   if min > max and (after.min ~= stands.min or after.max ~= stands.max) then
     return { 'min_above_max', text(min), text(max) }
   end
-  redis.call('SADD', KEYS[3], name)
   if changed then
     local earlier = knobs(key)
     -- LimitLion reads these three or none, so all three are always there.
@@ -1010,8 +1009,8 @@ local function set()
     after.window = after.window or '1'
     after.seq = string.format('%.0f', seq + 1)
     after.at = string.format('%.0f', math.floor(now / 1000))
-    after.by, after.why = ARGV[9], ARGV[10]
-    if ARGV[5] ~= '' then after.term = ARGV[5] end
+    after.by, after.why = ARGV[8], ARGV[9]
+    if ARGV[4] ~= '' then after.term = ARGV[4] end
     for field, value in pairs(after) do
       if value ~= stands[field] then redis.call('HSET', key, field, value) end
     end

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+
 /// A private redis-server on a unix socket; it ends with this value.
 pub struct Server {
     child: Child,
@@ -27,12 +29,12 @@ impl Server {
 
     /// Stops the process without ending it, as a machine that hangs.
     pub fn freeze(&self) {
-        self.signal(rustix::process::Signal::STOP);
+        freeze(&self.child);
     }
 
     /// Lets it go on.
     pub fn thaw(&self) {
-        self.signal(rustix::process::Signal::CONT);
+        thaw(&self.child);
     }
 
     /// Kills it and starts an empty one at the same place.
@@ -53,11 +55,6 @@ impl Server {
         self.dir.path().join("s")
     }
 
-    fn signal(&self, signal: rustix::process::Signal) {
-        let pid = rustix::process::Pid::from_raw(self.child.id() as i32).expect("a process id");
-        rustix::process::kill_process(pid, signal).expect("signal redis-server");
-    }
-
     fn wait(&self) {
         let deadline = Instant::now() + Duration::from_secs(10);
         while std::os::unix::net::UnixStream::connect(self.socket()).is_err() {
@@ -71,6 +68,19 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// Stops a process of ours and waits until it stands still.
+pub fn freeze(child: &Child) {
+    let pid = Pid::from_child(child);
+    kill_process(pid, Signal::STOP).expect("stop redis-server");
+    let is_still = waitid(WaitId::Pid(pid), WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT);
+    assert!(is_still.expect("waiting for redis-server").is_some_and(|status| status.stopped()), "redis-server ended");
+}
+
+/// Lets a process of ours go on.
+pub fn thaw(child: &Child) {
+    kill_process(Pid::from_child(child), Signal::CONT).expect("let redis-server go on");
 }
 
 fn spawn(socket: &std::path::Path) -> Child {

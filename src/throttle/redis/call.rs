@@ -3,10 +3,10 @@
 use std::fmt::Display;
 use std::io::Write;
 
-use redis::aio::ConnectionManager;
 use redis::{Cmd, ErrorKind, RedisResult, RedisWrite, Script, ServerErrorKind, ToRedisArgs, Value};
 
-use crate::throttle::Name;
+use super::connection::Connection;
+use super::layout::Key;
 
 /// The law in Lua.
 pub const LAW: &str = include_str!("../throttle.lua");
@@ -32,23 +32,8 @@ impl Law {
 /// A call of the Lua text: its keys, then the verb, the time and what else the verb takes.
 pub(super) struct Call(Cmd);
 
-/// A key of ours.
-pub(super) struct Key<'a> {
-    pub(super) prefix: &'a str,
-    pub(super) throttle: &'a Name,
-    /// What of the throttle, for instance `lane:`.
-    pub(super) part: &'a str,
-    /// The rate-limit key; empty for none.
-    pub(super) key: &'a str,
-}
-
 impl Call {
     pub(super) fn key(&mut self, key: &Key<'_>) {
-        self.0.arg(key);
-    }
-
-    /// A key that belongs to no throttle.
-    pub(super) fn text_key(&mut self, key: &str) {
         self.0.arg(key);
     }
 
@@ -61,7 +46,7 @@ impl Call {
     }
 
     /// Makes the call; a Redis that does not know the text yet is told it.
-    pub(super) async fn invoke(self, mut redis: ConnectionManager) -> RedisResult<Vec<Value>> {
+    pub(super) async fn invoke(&self, mut redis: Connection) -> RedisResult<Vec<Value>> {
         let is_new = |error: &redis::RedisError| error.kind() == ErrorKind::Server(ServerErrorKind::NoScript);
         match self.0.query_async(&mut redis).await {
             Err(error) if is_new(&error) => {
@@ -76,9 +61,9 @@ impl Call {
 impl ToRedisArgs for Key<'_> {
     fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
         let mut writer = out.writer_for_next_arg();
-        for part in [self.prefix, "throttle:", self.throttle.as_str(), ":", self.part, self.key] {
+        for piece in self.pieces() {
             // The buffer of a command takes anything.
-            let _ = writer.write_all(part.as_bytes());
+            let _ = writer.write_all(piece.as_bytes());
         }
     }
 }

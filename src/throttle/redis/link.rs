@@ -1,4 +1,4 @@
-//! The connection to Redis: every call is bounded, and while Redis is lost calls are answered at once.
+//! The connection to one server: every call is bounded, and while the server is lost calls are answered at once.
 //!
 //! ```text
 //!   connecting ──first PING answered──▶ up ◀──PING answered── lost
@@ -16,13 +16,13 @@ use redis::{Client, ErrorKind, RedisError, RedisResult, ServerErrorKind};
 use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 
-use crate::throttle::{Error, Problem};
+use crate::throttle::Error;
 
-/// How long the task that looks for a lost Redis waits between two looks.
-const PROBE_EVERY: Duration = Duration::from_millis(150);
+/// How long the task that looks for a lost server waits between two looks.
+pub(super) const PROBE_EVERY: Duration = Duration::from_millis(150);
 
 /// How long a look, and the first connection, may take.
-const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
+pub(super) const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// After so many looks in vain the connection is made anew, in case it leads to a host that is gone without a word.
 const PROBES_PER_CONNECTION: u32 = 5;
@@ -49,20 +49,20 @@ struct Inner {
     secret: Option<String>,
 }
 
+/// Why a call was not answered.
+pub(super) struct Failure {
+    /// In words, without a password.
+    pub(super) text: String,
+    /// What the library says; none if the call was not made or not answered in time.
+    pub(super) error: Option<RedisError>,
+}
+
 impl Link {
-    /// Takes the URL and starts to connect in the background.
-    pub(super) fn open(url: &str) -> Result<Self, Error> {
-        let unusable = |error: RedisError| {
-            let message = format!(
-                "the URL cannot be used ({}): it must be redis://host:port, rediss://host:port or redis+unix:///path",
-                error.category()
-            );
-            Error::Invalid(vec![Problem { field: "REDIS_URL".to_owned(), message }])
-        };
-        let client = Client::open(url).map_err(unusable)?;
+    /// Starts to connect in the background.
+    pub(super) fn open(client: Client) -> RedisResult<Self> {
         let secret = client.get_connection_info().redis_settings().password().map(ToOwned::to_owned);
         let inner = Arc::new(Inner {
-            manager: ArcSwap::from_pointee(connect(&client).map_err(unusable)?),
+            manager: ArcSwap::from_pointee(connect(&client)?),
             client,
             state: watch::Sender::new(State::Connecting),
             why_lost: Mutex::default(),
@@ -73,20 +73,27 @@ impl Link {
         Ok(Self { inner })
     }
 
-    /// Runs `call` and answers within `bound`, at once if Redis is known to be lost.
-    ///
-    /// Only before the very first connection stands a call may wait longer, up to a second.
-    pub(super) async fn run<T, F>(&self, bound: Duration, call: impl FnOnce(ConnectionManager) -> F) -> Result<T, Error>
-    where
-        F: Future<Output = RedisResult<T>>,
-    {
+    /// True if nothing says that the server would not answer.
+    pub(super) fn is_up(&self) -> bool {
+        *self.inner.state.borrow() == State::Up
+    }
+
+    /// Waits until the very first connection stands or is known not to stand, which takes up to a second.
+    pub(super) async fn settled(&self) {
         if *self.inner.state.borrow() == State::Connecting {
             let mut state = self.inner.state.subscribe();
             let connected = state.wait_for(|state| *state != State::Connecting);
             let _ = timeout(PROBE_TIMEOUT, connected).await;
         }
-        if *self.inner.state.borrow() != State::Up {
-            return Err(Error::Lost(self.inner.why_lost()));
+    }
+
+    /// Runs `call` and answers within `bound`, at once if the server is known to be lost.
+    pub(super) async fn run<T, F>(&self, bound: Duration, call: impl FnOnce(ConnectionManager) -> F) -> Result<T, Failure>
+    where
+        F: Future<Output = RedisResult<T>>,
+    {
+        if !self.is_up() {
+            return Err(Failure::new(self.inner.why_lost()));
         }
         let manager = ConnectionManager::clone(&self.inner.manager.load());
         match timeout(bound, call(manager)).await {
@@ -96,14 +103,26 @@ impl Link {
                 if means_lost(&error) {
                     self.inner.lose(text.clone());
                 }
-                Err(Error::Lost(text))
+                Err(Failure { text, error: Some(error) })
             }
             Err(_) => {
                 let text = format!("no answer within {} ms", bound.as_millis());
                 self.inner.lose(text.clone());
-                Err(Error::Lost(text))
+                Err(Failure::new(text))
             }
         }
+    }
+}
+
+impl Failure {
+    pub(super) fn new(text: impl Into<String>) -> Self {
+        Self { text: text.into(), error: None }
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        Self::Lost(failure.text)
     }
 }
 
@@ -179,17 +198,12 @@ fn connect(client: &Client) -> RedisResult<ConnectionManager> {
     ConnectionManager::new_lazy_with_config(client.clone(), config)
 }
 
-/// True unless Redis itself answered and merely did not like the call.
+/// True unless the server itself answered and merely did not like the call, or knows another that would.
 fn means_lost(error: &RedisError) -> bool {
     match error.kind() {
-        ErrorKind::Server(kind) => matches!(
-            kind,
-            ServerErrorKind::BusyLoading
-                | ServerErrorKind::MasterDown
-                | ServerErrorKind::TryAgain
-                | ServerErrorKind::ReadOnly
-                | ServerErrorKind::ClusterDown
-        ),
+        ErrorKind::Server(kind) => {
+            matches!(kind, ServerErrorKind::BusyLoading | ServerErrorKind::MasterDown | ServerErrorKind::ReadOnly)
+        }
         ErrorKind::UnexpectedReturnType | ErrorKind::Parse | ErrorKind::Client | ErrorKind::Extension => false,
         _ => true,
     }

@@ -4,9 +4,14 @@
 //! the hash counts from the next ask on.
 
 mod call;
+mod cluster;
+mod connection;
+mod layout;
 mod link;
 mod reply;
+mod servers;
 mod shape;
+mod slots;
 mod store;
 mod tokens;
 

@@ -5,21 +5,22 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, FutureExt};
-use redis::aio::ConnectionManager;
+use futures_util::future::{BoxFuture, FutureExt, join_all};
 use redis::{RedisResult, from_redis_value};
 use tokio::time::Instant;
 
 use super::call::{Call, Law};
-use super::link::Link;
+use super::connection::Connection;
+use super::layout::{KNOBS, Layout, other_tag};
 use super::reply::{self, Parts, Text, float, garbled};
+use super::servers::Servers;
 use super::shape::Shapes;
 use crate::throttle::bucket::Meter;
 use crate::throttle::loss::Memo;
 use crate::throttle::memory::Clock;
 use crate::throttle::rules::min_above_max;
 use crate::throttle::store::{MAX_PAUSE_MS, no_hash};
-use crate::throttle::tree::MAX_LEVELS;
+use crate::throttle::tree::{MAX_LEVELS, MISSING};
 use crate::throttle::{Answer, Ask, Change, Ended, Error, Holder, Name, Paused, Problem, Refund, Refused, Scope, Status, Store};
 
 /// Longest that an ask waits for Redis: work goes on or stops, it never hangs.
@@ -36,8 +37,8 @@ const ADOPT_BUDGET: Duration = Duration::from_millis(40);
 
 /// Throttles in Redis.
 pub struct RedisStore {
-    pub(super) link: Link,
-    pub(super) prefix: String,
+    pub(super) servers: Servers,
+    pub(super) layout: Layout,
     pub(super) law: Law,
     pub(super) ask_bound: Duration,
     operator_bound: Duration,
@@ -47,23 +48,32 @@ pub struct RedisStore {
     pub(super) shapes: Mutex<Shapes>,
     pub(super) memo: Mutex<Memo>,
     adoption: Mutex<Adoption>,
+    /// The names as last read, for a cluster that has lost the server which holds them.
+    known: Mutex<Vec<Name>>,
 }
 
+/// The text of `parent` of each level of a tree, `None` for one that cannot be asked.
+type Parents = BTreeMap<Name, Option<String>>;
+
 /// Where the search for hashes that people wrote stands.
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 struct Adoption {
+    /// The server that is being searched, counted from 0.
+    server: usize,
     cursor: u64,
     ended: Option<Instant>,
 }
 
 impl RedisStore {
-    /// Takes the URL (`redis://`, `rediss://`, `redis+unix://`) and connects in the background; every key begins with `prefix`.
+    /// Takes the URL (`redis://`, `rediss://`, `redis+unix://`, or `redis+cluster://` and `rediss+cluster://` with some servers
+    /// of a cluster) and connects in the background; every key begins with `prefix`.
     ///
     /// Never waits: with Redis down the store answers [`Error::Lost`] until it is there. Must be called inside a Tokio runtime.
     pub fn connect(url: &str, prefix: &str) -> Result<Self, Error> {
+        let servers = Servers::open(url)?;
         Ok(Self {
-            link: Link::open(url)?,
-            prefix: prefix.to_owned(),
+            layout: Layout::new(prefix, servers.is_cluster()),
+            servers,
             law: Law::new(),
             ask_bound: ASK_BOUND,
             operator_bound: OPERATOR_BOUND,
@@ -73,6 +83,7 @@ impl RedisStore {
             shapes: Mutex::default(),
             memo: Mutex::default(),
             adoption: Mutex::default(),
+            known: Mutex::default(),
         })
     }
 
@@ -88,16 +99,6 @@ impl RedisStore {
         Self { clock: Some(clock), ..self }
     }
 
-    // --- keys ---
-
-    fn key(&self, throttle: &Name, part: &str) -> String {
-        format!("{}throttle:{throttle}:{part}", self.prefix)
-    }
-
-    fn names_key(&self) -> String {
-        format!("{}throttle:names", self.prefix)
-    }
-
     // --- a lost store ---
 
     fn answer_of_lost_store(&self, ask: &Ask) -> Answer {
@@ -109,15 +110,20 @@ impl RedisStore {
 
     async fn read_status(&self, throttle: &Name) -> Result<Option<Status>, Error> {
         type Reply = (RedisResult<Vec<(Text, Text)>>, RedisResult<Vec<Option<Text>>>, (i64, i64), i64);
+        if self.layout.check(throttle).is_err() {
+            return Ok(None);
+        }
         let mut pipe = redis::pipe();
         // People may have put anything under these keys; what is wrong with one throttle must not hide the others.
         pipe.ignore_errors();
-        pipe.cmd("HGETALL").arg(self.key(throttle, "knobs"));
-        pipe.cmd("HMGET").arg(self.key(throttle, "bucket")).arg(&["used", "limited_us", "limited_to"]);
+        pipe.cmd("HGETALL").arg(self.layout.key(throttle, KNOBS, ""));
+        pipe.cmd("HMGET").arg(self.layout.key(throttle, "bucket", "")).arg(&["used", "limited_us", "limited_to"]);
         pipe.cmd("TIME");
-        pipe.cmd("PTTL").arg(self.key(throttle, "knobs"));
-        let read = |mut redis: ConnectionManager| async move { pipe.query_async::<Reply>(&mut redis).await };
-        let (fields, meter, (s, us), expires_ms) = self.link.run(self.operator_bound, read).await?;
+        pipe.cmd("PTTL").arg(self.layout.key(throttle, KNOBS, ""));
+        let pipe = &pipe;
+        let read = |mut redis: Connection| async move { pipe.query_async::<Reply>(&mut redis).await };
+        let (fields, meter, (s, us), expires_ms) =
+            self.servers.run(self.layout.slot(throttle), self.operator_bound, read).await?;
         let now_us = self.clock.as_ref().map_or(s * 1_000_000 + us, |clock| clock());
         let raw = match fields {
             Ok(fields) => hash(fields),
@@ -132,25 +138,29 @@ impl RedisStore {
         if status.knobs.parent.is_none() {
             return Ok(Some(status));
         }
-        Ok(Some(status.with_parents(&self.read_parents(throttle, self.operator_bound).await?)))
+        let parents = self.read_parents(throttle, self.operator_bound).await?;
+        Ok(Some(self.with_parents(status, &parents)))
     }
 
-    /// The text of `parent` of a throttle and of those above it, `None` for one that does not exist.
-    pub(super) async fn read_parents(&self, leaf: &Name, bound: Duration) -> Result<BTreeMap<Name, Option<String>>, Error> {
-        let mut parents: BTreeMap<Name, Option<String>> = BTreeMap::new();
+    /// The text of `parent` of a throttle and of those above it, `None` for one that does not exist or has another hash tag.
+    pub(super) async fn read_parents(&self, leaf: &Name, bound: Duration) -> Result<Parents, Error> {
+        let mut parents = Parents::new();
         let mut next = Some(leaf.clone());
         while let Some(name) = next.filter(|name| !parents.contains_key(name) && parents.len() <= MAX_LEVELS) {
             let mut pipe = redis::pipe();
             pipe.ignore_errors();
-            pipe.cmd("EXISTS").arg(self.key(&name, "knobs"));
-            pipe.cmd("HGET").arg(self.key(&name, "knobs")).arg("parent");
-            let read = |mut redis: ConnectionManager| async move {
-                pipe.query_async::<(bool, RedisResult<Option<Text>>)>(&mut redis).await
-            };
-            // A key that is no hash is no throttle.
-            let parent = match self.link.run(bound, read).await? {
-                (true, Ok(parent)) => Some(parent.map_or_else(String::new, |text| text.0)),
-                _ => None,
+            pipe.cmd("EXISTS").arg(self.layout.key(&name, KNOBS, ""));
+            pipe.cmd("HGET").arg(self.layout.key(&name, KNOBS, "")).arg("parent");
+            let pipe = &pipe;
+            let read =
+                |mut redis: Connection| async move { pipe.query_async::<(bool, RedisResult<Option<Text>>)>(&mut redis).await };
+            let parent = match self.layout.is_together(leaf, &name) {
+                false => None,
+                // A key that is no hash is no throttle.
+                true => match self.servers.run(self.layout.slot(&name), bound, read).await? {
+                    (true, Ok(parent)) => Some(parent.map_or_else(String::new, |text| text.0)),
+                    _ => None,
+                },
             };
             next = parent.as_deref().and_then(|parent| Name::new(parent).ok());
             parents.insert(name, parent);
@@ -158,16 +168,28 @@ impl RedisStore {
         Ok(parents)
     }
 
-    fn pause_call(&self, verb: &str, throttle: &Name, key: &str) -> Call {
+    fn with_parents(&self, status: Status, parents: &Parents) -> Status {
+        let mut status = status.with_parents(parents);
+        if let Some(apart) = parents.keys().find(|parent| !self.layout.is_together(&status.name, parent)) {
+            let message = format!("{MISSING}{}; nothing flows", other_tag(&status.name, apart));
+            status.problems.retain(|problem| problem.field != "parent");
+            status.problems.push(Problem { field: "parent".to_owned(), message });
+        }
+        status
+    }
+
+    fn pause_call(&self, verb: &str, throttle: &Name, key: &str) -> Result<Call, Error> {
+        self.layout.check(throttle).map_err(|problem| Error::Invalid(vec![problem]))?;
         let mut call = self.law.call(3);
-        call.key(&self.key_of(throttle, "pause:", key));
-        call.key(&self.key_of(throttle, "pauses", ""));
-        call.key(&self.key_of(throttle, "learned:", key));
+        call.key(&self.layout.key(throttle, "pause:", key));
+        call.key(&self.layout.key(throttle, "pauses", ""));
+        call.key(&self.layout.key(throttle, "learned:", key));
         self.begin(&mut call, verb);
-        call
+        Ok(call)
     }
 
     async fn refuse(&self, throttle: &Name, refused: &Refused<'_>) -> Result<Paused, Error> {
+        self.layout.check(throttle).map_err(|problem| Error::Invalid(vec![problem]))?;
         let begin = |mut call: Call, verb| {
             self.begin(&mut call, verb);
             match refused.said_us() {
@@ -180,24 +202,24 @@ impl RedisStore {
         };
         let call = if refused.scope == Scope::Key {
             let mut call = self.law.call(4);
-            call.key(&self.key_of(throttle, "knobs", ""));
+            call.key(&self.layout.key(throttle, KNOBS, ""));
             for part in ["pause:", "learned:"] {
-                call.key(&self.key_of(throttle, part, refused.key));
+                call.key(&self.layout.key(throttle, part, refused.key));
             }
-            call.key(&self.key_of(throttle, "pauses", ""));
+            call.key(&self.layout.key(throttle, "pauses", ""));
             let mut call = begin(call, "refused");
             call.number(u8::from(!refused.key.is_empty()));
             call
         } else {
-            let chain = self.resolve_chain(throttle).await?.chain;
+            let chain = self.resolve_chain(throttle).await?.map_err(Error::Unknown)?.chain;
             let names: Vec<Name> = chain.iter().map(|(name, _)| name.clone()).collect();
             let level = refused.level(&names).unwrap_or(throttle);
             let mut call = self.law.call(2);
-            call.key(&self.key_of(level, "knobs", ""));
-            call.key(&self.key_of(level, "bucket", ""));
+            call.key(&self.layout.key(level, KNOBS, ""));
+            call.key(&self.layout.key(level, "bucket", ""));
             begin(call, "refused_all")
         };
-        let mut parts = Parts::new(self.invoke(call, self.operator_bound).await?);
+        let mut parts = Parts::new(self.invoke(throttle, &call, self.operator_bound).await?);
         parts.text();
         let mut number = || parts.whole().map_err(|error| Error::Lost(error.to_string()));
         let (until_ms, alone, delay_us) = (number()?, number()? == 1, number()?);
@@ -205,21 +227,20 @@ impl RedisStore {
     }
 
     /// The number that a verb answers after its `ok`.
-    async fn second(&self, call: Call) -> Result<i64, Error> {
-        let mut parts = Parts::new(self.invoke(call, self.operator_bound).await?);
+    async fn second(&self, throttle: &Name, call: &Call) -> Result<i64, Error> {
+        let mut parts = Parts::new(self.invoke(throttle, call, self.operator_bound).await?);
         parts.text();
         parts.whole().map_err(|error| Error::Lost(error.to_string()))
     }
 
     async fn write(&self, throttle: &Name, change: &Change) -> Result<(Option<Status>, Status), Error> {
         change.check_parent(throttle)?;
-        let mut call = self.law.call(3);
-        call.key(&self.key_of(throttle, "knobs", ""));
-        call.key(&self.key_of(throttle, "bucket", ""));
-        call.text_key(&self.names_key());
+        self.check_tags(throttle, change)?;
+        let mut call = self.law.call(2);
+        call.key(&self.layout.key(throttle, KNOBS, ""));
+        call.key(&self.layout.key(throttle, "bucket", ""));
         self.begin(&mut call, "set");
         let number = |n: Option<u64>| n.map_or_else(String::new, |n| n.to_string());
-        call.text(throttle.as_str());
         call.text(&number(change.if_seq));
         call.text(&number(change.term));
         call.text(&change.if_rps.as_ref().map_or_else(String::new, |rps| format!("={rps}")));
@@ -231,105 +252,189 @@ impl RedisStore {
             call.text(field);
             call.text(&text.as_ref().map_or_else(|| "-".to_owned(), |text| format!("={text}")));
         }
-        let write = |redis: ConnectionManager| async move { Written::read(Parts::new(call.invoke(redis).await?)) };
-        let written = self.link.run(self.operator_bound, write).await;
+        let call = &call;
+        let write = |redis: Connection| async move { Written::read(Parts::new(call.invoke(redis).await?)) };
+        let written = self.servers.run(self.layout.slot(throttle), self.operator_bound, write).await;
         match written.map_err(|error| refusal_of_wrong_type(error, throttle))? {
             Written::Unknown => Err(Error::Unknown(throttle.clone())),
             Written::Conflict(what) => Err(Error::Conflict { name: throttle.clone(), what }),
             Written::MinAboveMax(min, max) => Err(Error::Invalid(vec![min_above_max(min, max)])),
             Written::Done { now_us, before, after, meter } => {
+                // A name that is not noted is found by the next search.
+                let _ = self.note_names(&[throttle.to_string()]).await;
                 let status = |raw| Status::read(throttle.clone(), raw, &meter, now_us);
                 let (before, mut after) = ((!before.is_empty()).then(|| status(before)), status(after));
                 // The change is made; that its parents cannot be read now must not look as if it were not.
                 if after.knobs.parent.is_some()
                     && let Ok(parents) = self.read_parents(throttle, self.operator_bound).await
                 {
-                    after = after.with_parents(&parents);
+                    after = self.with_parents(after, &parents);
                 }
                 Ok((before, after))
             }
         }
     }
 
+    /// Refuses a name, and a parent, that would spread the keys of one call over slots of a cluster.
+    fn check_tags(&self, throttle: &Name, change: &Change) -> Result<(), Error> {
+        let refuse = |problem| Error::Invalid(vec![problem]);
+        self.layout.check(throttle).map_err(refuse)?;
+        let parent = change.fields.get("parent").and_then(|text| Name::new(text.as_deref()?).ok());
+        match parent.filter(|parent| !self.layout.is_together(throttle, parent)) {
+            Some(parent) => Err(refuse(Problem { field: "parent".to_owned(), message: other_tag(throttle, &parent) })),
+            None => Ok(()),
+        }
+    }
+
+    // --- names ---
+
+    async fn note_names(&self, names: &[String]) -> Result<(), Error> {
+        let mut add = redis::cmd("SADD");
+        add.arg(self.layout.names()).arg(names);
+        self.change_names(&add).await
+    }
+
+    async fn change_names(&self, command: &redis::Cmd) -> Result<(), Error> {
+        let change = |mut redis: Connection| async move { command.exec_async(&mut redis).await };
+        self.servers.run(self.layout.names_slot(), self.operator_bound, change).await
+    }
+
     async fn known_names(&self) -> Result<Vec<Name>, Error> {
         let found = self.adopt().await?;
-        let names_key = self.names_key();
-        let read = |mut redis: ConnectionManager| async move {
-            if !found.is_empty() {
-                redis::cmd("SADD").arg(&names_key).arg(&found).exec_async(&mut redis).await?;
-            }
-            redis::cmd("SMEMBERS").arg(&names_key).query_async::<Vec<Text>>(&mut redis).await
+        let noted = if found.is_empty() { Ok(()) } else { self.note_names(&found).await };
+        let mut members = redis::cmd("SMEMBERS");
+        members.arg(self.layout.names());
+        let members = &members;
+        let read = |mut redis: Connection| async move { members.query_async::<Vec<Text>>(&mut redis).await };
+        let read = match noted {
+            Ok(()) => self.servers.run(self.layout.names_slot(), self.operator_bound, read).await,
+            Err(error) => Err(error),
         };
-        let texts = match self.link.run(self.operator_bound, read).await {
+        let texts = match read {
             // The set is ours alone: one that is no set is made anew, by the next search.
             Err(error) if is_wrong_type(&error.to_string()) => {
-                let key = self.names_key();
-                let forget =
-                    |mut redis: ConnectionManager| async move { redis::cmd("DEL").arg(key).exec_async(&mut redis).await };
-                self.link.run(self.operator_bound, forget).await?;
+                let mut forget = redis::cmd("DEL");
+                forget.arg(self.layout.names());
+                self.change_names(&forget).await?;
                 *locked(&self.adoption) = Adoption::default();
                 self.adopt().await?.into_iter().map(Text).collect()
+            }
+            // One server of many: what the others hold can be asked all the same.
+            Err(Error::Lost(_)) if !locked(&self.known).is_empty() => {
+                locked(&self.known).iter().map(|name| Text(name.to_string())).collect()
             }
             read => read?,
         };
         let names: BTreeSet<Name> = texts.into_iter().filter_map(|text| Name::new(text.0).ok()).collect();
-        if names.is_empty() {
-            return Ok(Vec::new());
+        let mut slots: BTreeMap<u16, Vec<Name>> = BTreeMap::new();
+        for name in names.into_iter().filter(|name| self.layout.check(name).is_ok()) {
+            slots.entry(self.layout.slot(&name)).or_default().push(name);
         }
-        // A hash that somebody deleted is no throttle any more.
-        let mut pipe = redis::pipe();
-        for name in &names {
-            pipe.cmd("EXISTS").arg(self.key(name, "knobs"));
+        let (mut names, mut answered, mut lost) = (Vec::new(), false, None);
+        let answers = join_all(slots.iter().map(|(slot, names)| self.exist(*slot, names))).await;
+        for (known, exist) in slots.into_values().zip(answers) {
+            match exist {
+                Ok(exist) => {
+                    answered = true;
+                    // A hash that somebody deleted is no throttle any more.
+                    names.extend(known.into_iter().zip(exist).filter_map(|(name, exists)| exists.then_some(name)));
+                }
+                // What cannot be asked has not gone.
+                Err(error) => {
+                    names.extend(known);
+                    lost = Some(error);
+                }
+            }
         }
-        let read = |mut redis: ConnectionManager| async move { pipe.query_async::<Vec<bool>>(&mut redis).await };
-        let exist = self.link.run(self.operator_bound, read).await?;
-        Ok(names.into_iter().zip(exist).filter_map(|(name, exists)| exists.then_some(name)).collect())
+        if let Some(error) = lost.filter(|_| !answered) {
+            return Err(error);
+        }
+        names.sort();
+        locked(&self.known).clone_from(&names);
+        Ok(names)
     }
 
-    /// Looks for hashes that people wrote with redis-cli: one bounded stretch of SCAN.
+    /// Which of the names, all of one slot, have knobs.
+    async fn exist(&self, slot: u16, names: &[Name]) -> Result<Vec<bool>, Error> {
+        let mut pipe = redis::pipe();
+        for name in names {
+            pipe.cmd("EXISTS").arg(self.layout.key(name, KNOBS, ""));
+        }
+        let pipe = &pipe;
+        let read = |mut redis: Connection| async move { pipe.query_async::<Vec<bool>>(&mut redis).await };
+        self.servers.run(slot, self.operator_bound, read).await
+    }
+
+    /// Looks for hashes that people wrote with redis-cli: one bounded stretch of SCAN, server after server.
     async fn adopt(&self) -> Result<Vec<String>, Error> {
         let begin = Instant::now();
-        let mut cursor = {
-            let adoption = locked(&self.adoption);
-            if adoption.ended.is_some_and(|ended| ended.elapsed() < ADOPT_EVERY) {
-                return Ok(Vec::new());
-            }
-            adoption.cursor
-        };
+        let mut place = *locked(&self.adoption);
+        if place.ended.is_some_and(|ended| ended.elapsed() < ADOPT_EVERY) {
+            return Ok(Vec::new());
+        }
         let mut found = Vec::new();
-        loop {
-            let (next, names) = self.scan(cursor).await?;
+        place.ended = None;
+        while place.ended.is_none() && begin.elapsed() <= ADOPT_BUDGET {
+            let (next, names) = match self.scan(place.server, place.cursor).await {
+                Some(Ok(scanned)) => scanned,
+                // One server of many: it is searched the next time.
+                Some(Err(_)) if self.servers.is_cluster() => (0, Vec::new()),
+                Some(Err(error)) => return Err(error),
+                None => {
+                    place = Adoption { ended: Some(Instant::now()), ..Adoption::default() };
+                    break;
+                }
+            };
             found.extend(names.into_iter().filter(|name| Name::new(name.as_str()).is_ok()));
-            cursor = next;
-            if cursor == 0 || begin.elapsed() > ADOPT_BUDGET {
-                break;
+            place.cursor = next;
+            if next == 0 {
+                place.server += 1;
             }
         }
-        *locked(&self.adoption) = Adoption { cursor, ended: (cursor == 0).then(Instant::now) };
+        *locked(&self.adoption) = place;
         Ok(found)
     }
 
-    /// One step of SCAN: where the next begins, and the names of the hashes that were found.
-    async fn scan(&self, cursor: u64) -> Result<(u64, Vec<String>), Error> {
-        let (head, tail) = (format!("{}throttle:", self.prefix), ":knobs");
+    /// One step of SCAN on one server: where the next begins, and the names of the hashes that were found. `None` behind the
+    /// last server.
+    async fn scan(&self, server: usize, cursor: u64) -> Option<Result<(u64, Vec<String>), Error>> {
+        let (head, tail) = self.layout.around_names();
         let mut scan = redis::cmd("SCAN");
         scan.arg(cursor).arg("MATCH").arg(format!("{}*{tail}", literal(&head))).arg("COUNT").arg(1000);
-        let read = |mut redis: ConnectionManager| async move { scan.query_async::<(u64, Vec<Text>)>(&mut redis).await };
-        let (next, keys) = self.link.run(self.operator_bound, read).await?;
+        let scan = &scan;
+        let read = |mut redis: Connection| async move { scan.query_async::<(u64, Vec<Text>)>(&mut redis).await };
+        let scanned = self.servers.run_at(server, self.operator_bound, read).await?;
         let name = |key: &Text| Some(key.0.strip_prefix(&head)?.strip_suffix(tail)?.to_owned());
-        Ok((next, keys.iter().filter_map(name).collect()))
+        Some(scanned.map(|(next, keys)| (next, keys.iter().filter_map(name).collect())))
     }
 
     async fn search_all(&self) -> Result<Vec<String>, Error> {
-        let (mut cursor, mut found) = (0, BTreeSet::new());
-        loop {
-            let (next, names) = self.scan(cursor).await?;
+        let (mut server, mut cursor, mut found) = (0, 0, BTreeSet::new());
+        while let Some(scanned) = self.scan(server, cursor).await {
+            let (next, names) = scanned?;
             found.extend(names);
             cursor = next;
             if cursor == 0 {
-                return Ok(found.into_iter().collect());
+                server += 1;
             }
         }
+        Ok(found.into_iter().collect())
+    }
+
+    async fn take_away(&self, throttle: &Name) -> Result<bool, Error> {
+        let mut pipe = redis::pipe();
+        pipe.cmd("DEL").arg(self.layout.key(throttle, KNOBS, ""));
+        pipe.cmd("DEL").arg(self.layout.key(throttle, "bucket", "")).ignore();
+        // A process that has just read the record must not take this for a loss; by tomorrow none has.
+        pipe.cmd("EXPIRE").arg(self.layout.key(throttle, "kept", "")).arg(86_400).ignore();
+        let pipe = &pipe;
+        let take = |mut redis: Connection| async move { pipe.query_async::<(bool,)>(&mut redis).await };
+        let (was_there,) = self.servers.run(self.layout.slot(throttle), self.operator_bound, take).await?;
+        let mut forget = redis::cmd("SREM");
+        forget.arg(self.layout.names()).arg(throttle.as_str());
+        // A name whose knobs are gone is passed over.
+        let _ = self.change_names(&forget).await;
+        Ok(was_there)
     }
 }
 
@@ -428,16 +533,16 @@ impl Store for RedisStore {
         why: &'a str,
     ) -> BoxFuture<'a, Result<i64, Error>> {
         async move {
-            let mut call = self.pause_call("pause", throttle, key);
+            let mut call = self.pause_call("pause", throttle, key)?;
             call.number(delay.as_millis().min(MAX_PAUSE_MS));
             call.text(why);
-            self.second(call).await
+            self.second(throttle, &call).await
         }
         .boxed()
     }
 
     fn resume_key<'a>(&'a self, throttle: &'a Name, key: &'a str) -> BoxFuture<'a, Result<bool, Error>> {
-        async move { Ok(self.second(self.pause_call("resume", throttle, key)).await? == 1) }.boxed()
+        async move { Ok(self.second(throttle, &self.pause_call("resume", throttle, key)?).await? == 1) }.boxed()
     }
 
     fn refused<'a>(&'a self, throttle: &'a Name, refused: &'a Refused<'a>) -> BoxFuture<'a, Result<Paused, Error>> {
@@ -465,29 +570,30 @@ impl Store for RedisStore {
     }
 
     fn keep<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<(), Error>> {
-        let mut pipe = redis::pipe();
-        pipe.cmd("PERSIST").arg(self.key(throttle, "knobs")).ignore();
-        pipe.cmd("SET").arg(self.key(throttle, "kept")).arg(1).ignore();
-        let keep = |mut redis: ConnectionManager| async move { pipe.exec_async(&mut redis).await };
-        async move { self.link.run(self.operator_bound, keep).await }.boxed()
+        async move {
+            let mut pipe = redis::pipe();
+            pipe.cmd("PERSIST").arg(self.layout.key(throttle, KNOBS, "")).ignore();
+            pipe.cmd("SET").arg(self.layout.key(throttle, "kept", "")).arg(1).ignore();
+            let pipe = &pipe;
+            let keep = |mut redis: Connection| async move { pipe.exec_async(&mut redis).await };
+            self.servers.run(self.layout.slot(throttle), self.operator_bound, keep).await
+        }
+        .boxed()
     }
 
     fn was_taken_away<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<bool, Error>> {
-        let mut pipe = redis::pipe();
-        pipe.cmd("EXISTS").arg(self.key(throttle, "kept"));
-        pipe.cmd("EXISTS").arg(self.key(throttle, "knobs"));
-        let read = |mut redis: ConnectionManager| async move { pipe.query_async::<(bool, bool)>(&mut redis).await };
-        async move { Ok(self.link.run(self.operator_bound, read).await? == (true, false)) }.boxed()
+        async move {
+            let mut pipe = redis::pipe();
+            pipe.cmd("EXISTS").arg(self.layout.key(throttle, "kept", ""));
+            pipe.cmd("EXISTS").arg(self.layout.key(throttle, KNOBS, ""));
+            let pipe = &pipe;
+            let read = |mut redis: Connection| async move { pipe.query_async::<(bool, bool)>(&mut redis).await };
+            Ok(self.servers.run(self.layout.slot(throttle), self.operator_bound, read).await? == (true, false))
+        }
+        .boxed()
     }
 
     fn delete<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<bool, Error>> {
-        let mut pipe = redis::pipe();
-        pipe.cmd("DEL").arg(self.key(throttle, "knobs"));
-        pipe.cmd("DEL").arg(self.key(throttle, "bucket")).ignore();
-        pipe.cmd("SREM").arg(self.names_key()).arg(throttle.as_str()).ignore();
-        // A process that has just read the record must not take this for a loss; by tomorrow none has.
-        pipe.cmd("EXPIRE").arg(self.key(throttle, "kept")).arg(86_400).ignore();
-        let take = |mut redis: ConnectionManager| async move { pipe.query_async::<(bool,)>(&mut redis).await };
-        async move { Ok(self.link.run(self.operator_bound, take).await?.0) }.boxed()
+        self.take_away(throttle).boxed()
     }
 }

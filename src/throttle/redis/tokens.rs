@@ -1,17 +1,25 @@
 //! What flows: asks, refunds, settlements and the word of holders, each one call of the Lua text.
 
+use std::time::Duration;
+
 use redis::Value;
 
-use super::call::{Call, Key};
+use super::call::Call;
+use super::connection::Connection;
+use super::layout::KNOBS;
 use super::reply::{self, Acquired, Parts};
 use super::shape::{Extra, Shape};
 use super::store::{RedisStore, locked};
+use crate::throttle::bucket::STOPPED_WAIT_US;
 use crate::throttle::serve::sane_cost;
 use crate::throttle::tree;
-use crate::throttle::{Answer, Ask, Ended, Error, Grant, Holder, LaneAsk, MAX_LANES_PER_ASK, Name, Refund};
+use crate::throttle::{Answer, Ask, Ended, Error, Grant, Holder, LaneAsk, Limit, MAX_LANES_PER_ASK, Name, Refund};
 
 /// People who turn knobs while we ask may win some times in a row, not for ever.
 const TRIES: usize = 4;
+
+/// How long those wait who ask a throttle that cannot exist.
+const UNKNOWN_WAIT: Duration = Duration::from_micros(STOPPED_WAIT_US as u64);
 
 impl RedisStore {
     // --- asks ---
@@ -45,10 +53,13 @@ impl RedisStore {
     }
 
     async fn ask_lanes(&self, verb: &str, throttle: &Name, holder: Option<&Holder>, lanes: &[LaneAsk]) -> Result<Answer, Error> {
+        if self.layout.check(throttle).is_err() {
+            return self.answer_of_unknown(throttle, throttle.clone(), lanes).await;
+        }
         let mut shape = locked(&self.shapes).of(throttle);
         for _ in 0..TRIES {
             let call = self.acquire_call(verb, throttle, &shape, holder, lanes);
-            let values = self.invoke(call, self.ask_bound).await?;
+            let values = self.invoke(throttle, &call, self.ask_bound).await?;
             match reply::acquired(values, &shape.chain, lanes).map_err(|error| Error::Lost(error.to_string()))? {
                 Acquired::Answer(answer, seen, needed) => {
                     // An ask without a holder does not tell whether those with one need the keys of holds.
@@ -63,7 +74,10 @@ impl RedisStore {
                     return Ok(answer);
                 }
                 Acquired::KeysMissing(needed) => shape.extra = needed,
-                Acquired::ChainChanged => shape = self.resolve_chain(throttle).await?,
+                Acquired::ChainChanged => match self.resolve_chain(throttle).await? {
+                    Ok(resolved) => shape = resolved,
+                    Err(apart) => return self.answer_of_unknown(throttle, apart, lanes).await,
+                },
             }
             locked(&self.shapes).keep(throttle, &shape);
         }
@@ -74,14 +88,14 @@ impl RedisStore {
         let extra = Extra { holds: shape.extra.holds && holder.is_some(), ..shape.extra };
         let mut call = self.law.call(3 * shape.chain.len() + 1 + extra.parts().count() * lanes.len());
         for (name, _) in shape.chain.iter() {
-            for part in ["knobs", "bucket", "holds"] {
-                call.key(&self.key_of(name, part, ""));
+            for part in [KNOBS, "bucket", "holds"] {
+                call.key(&self.layout.key(name, part, ""));
             }
         }
-        call.key(&self.key_of(throttle, "pauses", ""));
+        call.key(&self.layout.key(throttle, "pauses", ""));
         for (_, part) in extra.parts() {
             for lane in lanes {
-                call.key(&self.key_of(throttle, part, &lane.key));
+                call.key(&self.layout.key(throttle, part, &lane.key));
             }
         }
         self.begin(&mut call, verb);
@@ -112,13 +126,17 @@ impl RedisStore {
         call
     }
 
-    pub(super) async fn resolve_chain(&self, leaf: &Name) -> Result<Shape, Error> {
+    /// The chain as it is now, or the parent in it that cannot be asked together with the others.
+    pub(super) async fn resolve_chain(&self, leaf: &Name) -> Result<Result<Shape, Name>, Error> {
         let parents = self.read_parents(leaf, self.ask_bound).await?;
         let chain = tree::chain(leaf, |name| parents.get(name).cloned().flatten().unwrap_or_default());
+        if let Some((apart, _)) = chain.iter().find(|(name, _)| !self.layout.is_together(leaf, name)) {
+            return Ok(Err(apart.clone()));
+        }
         let mut shapes = locked(&self.shapes);
         let shape = Shape { chain: chain.into(), ..shapes.of(leaf) };
         shapes.keep(leaf, &shape);
-        Ok(shape)
+        Ok(Ok(shape))
     }
 
     // --- calls that only name the chain ---
@@ -132,15 +150,16 @@ impl RedisStore {
         keys: &[(&str, &str)],
         add: impl Fn(&mut Call, &Shape),
     ) -> Result<(Shape, Vec<Value>), Error> {
+        self.layout.check(throttle).map_err(|_| Error::Unknown(throttle.clone()))?;
         let mut shape = locked(&self.shapes).of(throttle);
         for _ in 0..TRIES {
             let mut call = self.law.call(2 * shape.chain.len() + keys.len());
             for (name, _) in shape.chain.iter() {
-                call.key(&self.key_of(name, "knobs", ""));
-                call.key(&self.key_of(name, part, ""));
+                call.key(&self.layout.key(name, KNOBS, ""));
+                call.key(&self.layout.key(name, part, ""));
             }
             for (key_part, key) in keys {
-                call.key(&self.key_of(throttle, key_part, key));
+                call.key(&self.layout.key(throttle, key_part, key));
             }
             self.begin(&mut call, verb);
             call.number(shape.chain.len());
@@ -148,9 +167,11 @@ impl RedisStore {
                 call.text(parent);
             }
             add(&mut call, &shape);
-            let values = self.invoke(call, self.ask_bound).await?;
+            let values = self.invoke(throttle, &call, self.ask_bound).await?;
             match values.first() {
-                Some(Value::BulkString(word)) if word == b"chain" => shape = self.resolve_chain(throttle).await?,
+                Some(Value::BulkString(word)) if word == b"chain" => {
+                    shape = self.resolve_chain(throttle).await?.map_err(Error::Unknown)?;
+                }
                 _ => return Ok((shape, values)),
             }
         }
@@ -251,10 +272,6 @@ impl RedisStore {
 
     // --- pieces ---
 
-    pub(super) fn key_of<'a>(&'a self, throttle: &'a Name, part: &'a str, key: &'a str) -> Key<'a> {
-        Key { prefix: &self.prefix, throttle, part, key }
-    }
-
     /// The verb and the time, which follow the keys.
     pub(super) fn begin(&self, call: &mut Call, verb: &str) {
         call.text(verb);
@@ -264,8 +281,19 @@ impl RedisStore {
         }
     }
 
-    pub(super) async fn invoke(&self, call: Call, bound: std::time::Duration) -> Result<Vec<Value>, Error> {
-        self.link.run(bound, |redis| call.invoke(redis)).await
+    pub(super) async fn invoke(&self, throttle: &Name, call: &Call, bound: Duration) -> Result<Vec<Value>, Error> {
+        self.servers.run(self.layout.slot(throttle), bound, |redis| call.invoke(redis)).await
+    }
+
+    /// Answers an ask that cannot be made because the throttle, or one above it, cannot exist under its name.
+    async fn answer_of_unknown(&self, throttle: &Name, missing: Name, lanes: &[LaneAsk]) -> Result<Answer, Error> {
+        let time = |mut redis: Connection| async move { redis::cmd("TIME").query_async::<(i64, i64)>(&mut redis).await };
+        let (s, us) = self.servers.run(self.layout.slot(throttle), self.ask_bound, time).await?;
+        let nothing = |lane: &LaneAsk| match lane.want {
+            0 => Grant::default(),
+            _ => Grant { wait: UNKNOWN_WAIT, limit: Some(Limit::Unknown { name: missing.clone() }), ..Grant::default() },
+        };
+        Ok(Answer { lanes: lanes.iter().map(nothing).collect(), at_us: s * 1_000_000 + us, ..Answer::default() })
     }
 }
 

@@ -9,6 +9,8 @@ pub mod ledger;
 pub mod pgbouncer;
 pub mod process;
 pub mod proxy;
+pub mod redis_cluster;
+pub mod timeline;
 
 use std::fmt::Write as _;
 use std::future::Future;

@@ -1,0 +1,308 @@
+//! The servers of a cluster: each has a link of its own, so that one which is lost takes along only its own slots.
+//!
+//! A call goes to the server that is known to serve its slot and follows MOVED and ASK within its bound. One task asks
+//! CLUSTER SLOTS: at first, after a call found the map to be wrong, and while any of the servers is lost, which is how a
+//! fail-over is noticed. Callers never wait for it.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use redis::aio::ConnectionManager;
+use redis::{AsyncConnectionConfig, Client, ConnectionAddr, RedisResult, Value};
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::connection::{Connection, Elsewhere};
+use super::link::{Failure, Link, PROBE_EVERY, PROBE_TIMEOUT};
+use super::slots::{Address, Range, SLOTS, ranges};
+
+/// Redirections that one call follows.
+const MAX_REDIRECTIONS: u32 = 8;
+
+/// How long a call whose keys are half here and half there waits before it asks again.
+const UNDERWAY_PAUSE: Duration = Duration::from_millis(5);
+
+/// A slot that nobody serves.
+const NOBODY: u16 = u16::MAX;
+
+/// The servers of a cluster.
+pub(super) struct Cluster {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    /// Those that the URL names.
+    seeds: Vec<Client>,
+    map: ArcSwap<Map>,
+    /// Held while the map is replaced.
+    turn: Mutex<()>,
+    /// Slots on their way to another server, in which calls have waited in vain.
+    underway: Mutex<HashSet<u16>>,
+    /// False until the map has been asked for once.
+    asked: watch::Sender<bool>,
+    wake: Arc<Notify>,
+}
+
+#[derive(Clone)]
+struct Map {
+    nodes: Vec<Arc<Node>>,
+    /// For each slot the place of its server in `nodes`, or [`NOBODY`].
+    owners: Box<[u16]>,
+}
+
+struct Node {
+    address: Address,
+    link: Link,
+}
+
+impl Cluster {
+    /// Takes servers of the cluster, any that are reached lead to the others; connects in the background.
+    pub(super) fn open(seeds: Vec<Client>) -> Self {
+        let inner = Arc::new(Inner {
+            seeds,
+            map: ArcSwap::from_pointee(Map::empty()),
+            turn: Mutex::default(),
+            underway: Mutex::default(),
+            asked: watch::Sender::new(false),
+            wake: Arc::new(Notify::new()),
+        });
+        tokio::spawn(follow(Arc::downgrade(&inner), inner.wake.clone()));
+        Self { inner }
+    }
+
+    /// Runs `call` at the server of `slot` and answers within `bound`.
+    ///
+    /// Only before the map is known for the first time a call may wait longer, up to a second.
+    pub(super) async fn run<T, F>(&self, slot: u16, bound: Duration, call: impl Fn(Connection) -> F) -> Result<T, Failure>
+    where
+        F: Future<Output = RedisResult<T>>,
+    {
+        self.settled().await;
+        let deadline = Instant::now() + bound;
+        let mut asked_to: Option<Arc<Node>> = None;
+        let mut redirections = 0;
+        loop {
+            let is_asking = asked_to.is_some();
+            let Some(node) = asked_to.take().or_else(|| self.inner.map.load().owner(slot)) else {
+                self.inner.wake.notify_one();
+                return Err(Failure::new("no server of the cluster is known to serve the slot"));
+            };
+            let _ = timeout(deadline.saturating_duration_since(Instant::now()), node.link.settled()).await;
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() || redirections > MAX_REDIRECTIONS {
+                return Err(Failure::new("the slot moves faster than it can be followed"));
+            }
+            let failure = match node.link.run(left, |manager| call(Connection::new(manager, is_asking))).await {
+                Ok(answer) => {
+                    locked(&self.inner.underway).remove(&slot);
+                    return Ok(answer);
+                }
+                Err(failure) => failure,
+            };
+            match failure.error.as_ref().and_then(Elsewhere::read) {
+                Some(Elsewhere::Moved(address)) => {
+                    let moved = Address::read(address, &node.address).and_then(|address| self.inner.moved(slot, &address));
+                    moved.ok_or_else(|| Failure::new("the server of the slot has moved to an address that cannot be used"))?;
+                }
+                Some(Elsewhere::Ask(address)) => {
+                    asked_to = Address::read(address, &node.address).and_then(|address| self.inner.node(&address));
+                }
+                Some(Elsewhere::Underway) => {
+                    let waited_in_vain = deadline.saturating_duration_since(Instant::now()) <= UNDERWAY_PAUSE;
+                    let is_known = locked(&self.inner.underway).contains(&slot);
+                    if waited_in_vain || is_known {
+                        locked(&self.inner.underway).insert(slot);
+                        return Err(Failure::new("the slot is on its way to another server of the cluster"));
+                    }
+                    sleep(UNDERWAY_PAUSE).await;
+                    continue;
+                }
+                Some(Elsewhere::Down) | None => {
+                    self.inner.wake.notify_one();
+                    return Err(failure);
+                }
+            }
+            redirections += 1;
+        }
+    }
+
+    /// Runs `call` at the server of that number, counted from 0; `None` if there is none.
+    pub(super) async fn run_at<T, F>(
+        &self,
+        number: usize,
+        bound: Duration,
+        call: impl Fn(Connection) -> F,
+    ) -> Option<Result<T, Failure>>
+    where
+        F: Future<Output = RedisResult<T>>,
+    {
+        self.settled().await;
+        let node = self.inner.map.load().nodes.get(number).cloned()?;
+        Some(node.link.run(bound, |manager| call(Connection::new(manager, false))).await)
+    }
+
+    async fn settled(&self) {
+        let mut asked = self.inner.asked.subscribe();
+        let _ = timeout(PROBE_TIMEOUT, asked.wait_for(|asked| *asked)).await;
+    }
+}
+
+impl Map {
+    fn empty() -> Self {
+        Self { nodes: Vec::new(), owners: vec![NOBODY; SLOTS].into() }
+    }
+
+    fn owner(&self, slot: u16) -> Option<Arc<Node>> {
+        self.nodes.get(usize::from(self.owners[usize::from(slot)])).cloned()
+    }
+
+    fn place(&mut self, address: &Address, open: impl FnOnce() -> Option<Arc<Node>>) -> Option<u16> {
+        let place = self.nodes.iter().position(|node| node.address == *address);
+        let place = match place {
+            Some(place) => place,
+            None => {
+                self.nodes.push(open()?);
+                self.nodes.len() - 1
+            }
+        };
+        u16::try_from(place).ok()
+    }
+
+    /// True if every slot has a server and none of them is lost.
+    fn is_whole(&self) -> bool {
+        self.owners.iter().all(|owner| *owner != NOBODY) && self.nodes.iter().all(|node| node.link.is_up())
+    }
+}
+
+impl Inner {
+    /// A server as it is known, or newly met.
+    fn open(&self, address: &Address) -> Option<Arc<Node>> {
+        let known = self.map.load().nodes.iter().find(|node| node.address == *address).cloned();
+        known.or_else(|| {
+            let seed = self.seeds.first()?.get_connection_info();
+            let info = seed.clone().set_addr(elsewhere(seed.addr(), address));
+            let link = Link::open(Client::open(info).ok()?).ok()?;
+            Some(Arc::new(Node { address: address.clone(), link }))
+        })
+    }
+
+    /// A server that was named in passing; it is kept until the map is read anew.
+    fn node(&self, address: &Address) -> Option<Arc<Node>> {
+        let _turn = locked(&self.turn);
+        let mut map = Map::clone(&self.map.load());
+        let place = map.place(address, || self.open(address))?;
+        let node = map.nodes[usize::from(place)].clone();
+        self.map.store(Arc::new(map));
+        Some(node)
+    }
+
+    /// One slot is served by another from now on, and probably more are; `None` if that one cannot be reached.
+    fn moved(&self, slot: u16, address: &Address) -> Option<()> {
+        let _turn = locked(&self.turn);
+        let mut map = Map::clone(&self.map.load());
+        map.owners[usize::from(slot)] = map.place(address, || self.open(address))?;
+        self.map.store(Arc::new(map));
+        self.wake.notify_one();
+        Some(())
+    }
+
+    /// Replaces the map; who is not in it any more is forgotten.
+    fn adopt(&self, ranges: &[Range]) {
+        let _turn = locked(&self.turn);
+        let mut map = Map::empty();
+        for range in ranges {
+            let Some(place) = map.place(&range.primary, || self.open(&range.primary)) else { continue };
+            map.owners[usize::from(range.first)..=usize::from(range.last)].fill(place);
+        }
+        self.map.store(Arc::new(map));
+    }
+
+    /// Asks a server which slots who serves: one that answers, another each time, or those that the URL names.
+    async fn ask(&self, round: usize) -> Option<Vec<Range>> {
+        let map = self.map.load_full();
+        let count = map.nodes.len();
+        for node in (0..count).map(|i| &map.nodes[(round + i) % count]).filter(|node| node.link.is_up()) {
+            let answer = node.link.run(PROBE_TIMEOUT / 2, cluster_slots).await;
+            let found = answer.map(|answer| ranges(&answer, &node.address)).unwrap_or_default();
+            if !found.is_empty() {
+                return Some(found);
+            }
+        }
+        for i in 0..self.seeds.len() {
+            let seed = &self.seeds[(round + i) % self.seeds.len()];
+            let Some(address) = address_of(seed.get_connection_info().addr()) else { continue };
+            let config = AsyncConnectionConfig::new()
+                .set_connection_timeout(Some(PROBE_TIMEOUT))
+                .set_response_timeout(Some(PROBE_TIMEOUT));
+            let answer = async {
+                let mut connection = seed.get_multiplexed_async_connection_with_config(&config).await?;
+                redis::cmd("CLUSTER").arg("SLOTS").query_async::<Value>(&mut connection).await
+            };
+            let found = answer.await.map(|answer| ranges(&answer, &address)).unwrap_or_default();
+            if !found.is_empty() {
+                return Some(found);
+            }
+        }
+        None
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.wake.notify_one();
+    }
+}
+
+async fn cluster_slots(mut manager: ConnectionManager) -> RedisResult<Value> {
+    redis::cmd("CLUSTER").arg("SLOTS").query_async(&mut manager).await
+}
+
+/// Keeps the map: asks, then waits a little, and for as long as nobody finds anything wrong with it.
+async fn follow(inner: Weak<Inner>, wake: Arc<Notify>) {
+    for round in 0.. {
+        let Some(cluster) = inner.upgrade() else { return };
+        if let Ok(Some(ranges)) = timeout(PROBE_TIMEOUT, cluster.ask(round)).await {
+            cluster.adopt(&ranges);
+        }
+        let map = cluster.map.load_full();
+        if !*cluster.asked.borrow() {
+            for node in &map.nodes {
+                node.link.settled().await;
+            }
+            cluster.asked.send_replace(true);
+        }
+        drop(cluster);
+        sleep(PROBE_EVERY).await;
+        if map.is_whole() {
+            drop(map);
+            wake.notified().await;
+        }
+    }
+}
+
+/// Where `address` is, reached in the way in which `like` is.
+fn elsewhere(like: &ConnectionAddr, address: &Address) -> ConnectionAddr {
+    let Address { host, port } = address.clone();
+    match like {
+        ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
+            ConnectionAddr::TcpTls { host, port, insecure: *insecure, tls_params: tls_params.clone() }
+        }
+        _ => ConnectionAddr::Tcp(host, port),
+    }
+}
+
+fn address_of(address: &ConnectionAddr) -> Option<Address> {
+    match address {
+        ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+            Some(Address { host: host.clone(), port: *port })
+        }
+        _ => None,
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Every statement under these locks leaves them whole, so a poisoned lock is still good.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,92 @@
+//! A connection to one server for one call, which may have to say ASKING before each command.
+
+use futures_util::future::FutureExt;
+use redis::aio::{ConnectionLike, ConnectionManager};
+use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisFuture, ServerErrorKind, Value};
+
+/// What a call is given to send its commands by.
+pub(super) struct Connection {
+    manager: ConnectionManager,
+    /// The slot of the call is on its way to this server, which serves it to those alone who say that they know.
+    is_asking: bool,
+}
+
+impl Connection {
+    pub(super) fn new(manager: ConnectionManager, is_asking: bool) -> Self {
+        Self { manager, is_asking }
+    }
+}
+
+/// True if a server of a cluster says that the call has to be made elsewhere or later, so that nothing was done.
+fn is_elsewhere(kind: Option<ServerErrorKind>) -> bool {
+    use ServerErrorKind::{Ask, ClusterDown, Moved, TryAgain};
+    matches!(kind, Some(Ask | ClusterDown | Moved | TryAgain))
+}
+
+impl ConnectionLike for Connection {
+    fn req_packed_command<'a>(&'a mut self, command: &'a Cmd) -> RedisFuture<'a, Value> {
+        if !self.is_asking {
+            return self.manager.req_packed_command(command);
+        }
+        async move {
+            let mut both = Pipeline::with_capacity(2);
+            both.cmd("ASKING").add_command(command.clone());
+            let mut answers = self.manager.req_packed_commands(&both, 0, 2).await?;
+            answers.pop().unwrap_or(Value::Nil).extract_error()
+        }
+        .boxed()
+    }
+
+    fn req_packed_commands<'a>(&'a mut self, pipeline: &'a Pipeline, offset: usize, count: usize) -> RedisFuture<'a, Vec<Value>> {
+        async move {
+            let answers = if self.is_asking {
+                let mut both = Pipeline::with_capacity(2 * pipeline.len());
+                pipeline.cmd_iter().for_each(|command| {
+                    both.cmd("ASKING").add_command(command.clone());
+                });
+                let answers = self.manager.req_packed_commands(&both, 2 * offset, 2 * count).await?;
+                answers.into_iter().skip(1).step_by(2).collect()
+            } else {
+                self.manager.req_packed_commands(pipeline, offset, count).await?
+            };
+            // One that went elsewhere takes the others along; a pipeline that ignores errors would hide it.
+            match answers.iter().find_map(|answer| match answer {
+                Value::ServerError(error) if is_elsewhere(error.kind()) => Some(error.clone()),
+                _ => None,
+            }) {
+                Some(error) => Err(RedisError::from(error)),
+                None => Ok(answers),
+            }
+        }
+        .boxed()
+    }
+
+    fn get_db(&self) -> i64 {
+        self.manager.get_db()
+    }
+}
+
+/// What `error` says about a call that has to be made elsewhere.
+pub(super) enum Elsewhere<'a> {
+    /// The slot lives there now.
+    Moved(&'a str),
+    /// This key is there already, the slot is on its way.
+    Ask(&'a str),
+    /// Some of the keys are here and some there.
+    Underway,
+    /// The cluster has no server for the slot, or not enough servers to be sure.
+    Down,
+}
+
+impl<'a> Elsewhere<'a> {
+    pub(super) fn read(error: &'a RedisError) -> Option<Self> {
+        let address = error.redirect_node().map(|(address, _)| address);
+        match (error.kind(), address) {
+            (ErrorKind::Server(ServerErrorKind::Moved), Some(address)) => Some(Self::Moved(address)),
+            (ErrorKind::Server(ServerErrorKind::Ask), Some(address)) => Some(Self::Ask(address)),
+            (ErrorKind::Server(ServerErrorKind::TryAgain), _) => Some(Self::Underway),
+            (ErrorKind::Server(ServerErrorKind::ClusterDown), _) => Some(Self::Down),
+            _ => None,
+        }
+    }
+}

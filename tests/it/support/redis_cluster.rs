@@ -1,0 +1,187 @@
+//! A Redis or Valkey Cluster of a test's own: three primaries, and a replica of the first where it is asked for.
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use redis::{FromRedisValue, RedisResult};
+
+use crate::throttle_redis::{freeze, thaw};
+
+/// Servers that keep slots.
+pub const PRIMARIES: usize = 3;
+
+/// How long starting, joining and failing over may take on a machine that is busy.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The servers; they end with this value.
+pub struct RedisCluster {
+    servers: Vec<Server>,
+    _dir: tempfile::TempDir,
+}
+
+struct Server {
+    child: Child,
+    port: u16,
+}
+
+impl RedisCluster {
+    /// Starts one and waits until all its servers know each other.
+    pub fn start(program: &str, has_replica: bool, node_timeout: Duration) -> Self {
+        let count = PRIMARIES + usize::from(has_replica);
+        for _ in 0..5 {
+            let dir = tempfile::Builder::new().prefix("fbc").tempdir_in("/tmp").expect("a directory in /tmp");
+            // All are held at once, so that they differ; somebody else may still take one before we do.
+            let held: Vec<TcpListener> = (0..2 * count).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port")).collect();
+            let ports: Vec<u16> = held.iter().map(|one| one.local_addr().expect("an address").port()).collect();
+            drop(held);
+            let servers = ports.chunks(2).map(|ports| Server::start(program, dir.path(), ports, node_timeout)).collect();
+            let mut cluster = Self { servers, _dir: dir };
+            if cluster.servers.iter_mut().all(Server::listens) {
+                cluster.join(&ports);
+                return cluster;
+            }
+        }
+        panic!("{program} could not be started on free ports");
+    }
+
+    /// The URL for clients; the last primary is left out, because it has to be found.
+    pub fn url(&self) -> String {
+        format!("redis+cluster://127.0.0.1:{},127.0.0.1:{}", self.servers[0].port, self.servers[1].port)
+    }
+
+    /// A throttle's name without a hash tag whose slot this primary serves.
+    pub fn name_at(&self, primary: usize, kind: &str) -> String {
+        let name = (0..).map(|n| format!("{kind}{n}")).find(|name| self.home(&format!("throttle:{name}:knobs")) == primary);
+        name.expect("numbers do not end")
+    }
+
+    /// The primary to which the slot of a key was given in the beginning.
+    pub fn home(&self, key: &str) -> usize {
+        let slot = self.slot(key);
+        (0..PRIMARIES).find(|primary| range(*primary).1 >= slot).expect("all slots are given")
+    }
+
+    pub fn slot(&self, key: &str) -> u16 {
+        self.ask(1, &["CLUSTER", "KEYSLOT", key])
+    }
+
+    /// Tells one server a command as it is.
+    pub fn tell<T: FromRedisValue>(&self, server: usize, words: &[&str]) -> RedisResult<T> {
+        let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.servers[server].port))?;
+        let mut connection = client.get_connection_with_timeout(Duration::from_secs(5))?;
+        connection.set_read_timeout(Some(Duration::from_secs(10)))?;
+        redis::cmd(words[0]).arg(&words[1..]).query(&mut connection)
+    }
+
+    pub fn ask<T: FromRedisValue>(&self, server: usize, words: &[&str]) -> T {
+        self.tell(server, words).unwrap_or_else(|error| panic!("{words:?} at server {server}: {error}"))
+    }
+
+    pub fn port(&self, server: usize) -> u16 {
+        self.servers[server].port
+    }
+
+    pub fn kill(&mut self, server: usize) {
+        self.servers[server].end();
+    }
+
+    pub fn freeze(&self, server: usize) {
+        freeze(&self.servers[server].child);
+    }
+
+    pub fn thaw(&self, server: usize) {
+        thaw(&self.servers[server].child);
+    }
+
+    fn join(&self, ports: &[u16]) {
+        for primary in 0..PRIMARIES {
+            let (first, last) = range(primary);
+            self.ask::<()>(primary, &["CLUSTER", "SET-CONFIG-EPOCH", &(primary + 1).to_string()]);
+            self.ask::<()>(primary, &["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()]);
+        }
+        for server in ports.chunks(2).skip(1) {
+            self.ask::<()>(0, &["CLUSTER", "MEET", "127.0.0.1", &server[0].to_string(), &server[1].to_string()]);
+        }
+        if self.servers.len() > PRIMARIES {
+            let first: String = self.ask(0, &["CLUSTER", "MYID"]);
+            // It has to have heard of its primary first.
+            wait("the replica to join", || self.tell::<()>(PRIMARIES, &["CLUSTER", "REPLICATE", &first]).is_ok());
+        }
+        let says = |server, words: &[&str], text: &str| self.tell::<String>(server, words).is_ok_and(|said| said.contains(text));
+        wait("the cluster to form", || {
+            (0..self.servers.len()).all(|server| {
+                says(server, &["CLUSTER", "INFO"], "cluster_state:ok")
+                    && says(server, &["CLUSTER", "INFO"], &format!("cluster_known_nodes:{}", self.servers.len()))
+                    && says(server, &["CLUSTER", "INFO"], "cluster_slots_ok:16384")
+                    && (self.servers.len() == PRIMARIES || says(server, &["CLUSTER", "NODES"], "slave"))
+            })
+        });
+        if self.servers.len() > PRIMARIES {
+            wait("the replica to follow", || says(PRIMARIES, &["INFO", "replication"], "master_link_status:up"));
+        }
+    }
+}
+
+/// The first and the last slot that a primary is given.
+fn range(primary: usize) -> (u16, u16) {
+    let bound = |primary: usize| (primary * 16384 / PRIMARIES) as u16;
+    (bound(primary), bound(primary + 1) - 1)
+}
+
+pub fn wait(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+impl Server {
+    fn start(program: &str, dir: &Path, ports: &[u16], node_timeout: Duration) -> Self {
+        let (port, bus) = (ports[0], ports[1].to_string());
+        let home = dir.join(port.to_string());
+        std::fs::create_dir(&home).expect("a directory");
+        let child = Command::new(program)
+            .args(["--port", &port.to_string(), "--cluster-port", &bus, "--bind", "127.0.0.1", "--cluster-enabled", "yes"])
+            .args(["--cluster-node-timeout", &node_timeout.as_millis().to_string()])
+            // A primary that is gone takes along its own slots alone, and its replica stands in however old its data are.
+            .args(["--cluster-require-full-coverage", "no", "--cluster-replica-validity-factor", "0"])
+            .args(["--repl-diskless-sync-delay", "0", "--save", "", "--appendonly", "no", "--dir"])
+            .arg(&home)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("redis-server can be started; install Redis or Valkey");
+        Self { child, port }
+    }
+
+    /// Waits until it answers; false if it ended instead.
+    fn listens(&mut self) -> bool {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port)).expect("a URL");
+            let connection = client.get_connection_with_timeout(Duration::from_secs(1));
+            if connection.is_ok_and(|mut connection| redis::cmd("PING").exec(&mut connection).is_ok()) {
+                return true;
+            }
+            let has_ended = self.child.try_wait().is_ok_and(|status| status.is_some());
+            if has_ended || Instant::now() > deadline {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn end(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
