@@ -102,21 +102,26 @@ fn once(world: &World, row: &Row, processes: usize, seconds: f64) -> anyhow::Res
     let mut redis = world.redis()?;
     let askers = world.askers(row.what, throttle, seconds, processes)?;
     let said = askers.go(|| Ok(redis::cmd("CONFIG").arg("RESETSTAT").exec(&mut redis)?))?;
-    let (mut decisions, mut per_s, mut busy_s) = (0.0, 0.0, 0.0);
+    let (mut decisions, mut per_s, mut busy_s, mut known_decisions) = (0.0, 0.0, 0.0, 0.0);
     for line in said.iter().flatten() {
         let numbers: Vec<f64> = line.split(' ').map(str::parse).collect::<Result<_, _>>()?;
-        let [count, took, each_us @ ..] = numbers.as_slice() else { anyhow::bail!("a process that asks said {line:?}") };
+        // Who asks now and then tells how long an answer took, and of how many Redis knows.
+        let (count, took, busy, known) = match numbers[..] {
+            [count, took] => (count, took, took, count),
+            [count, took, each_us, all] => (count, took, each_us * count / 1e6, all),
+            _ => anyhow::bail!("a process that asks said {line:?}"),
+        };
         decisions += count;
         per_s += count / took;
-        // Who asks now and then tells how long an answer took.
-        busy_s += each_us.first().map_or(*took, |each_us| each_us * count / 1e6);
+        busy_s += busy;
+        known_decisions += known;
     }
     let (calls, redis_us) = scripts(&mut redis)?;
     Ok(Round {
         per_s,
         client_us: busy_s * 1e6 / decisions,
         redis_us_per_call: redis_us / calls,
-        redis_us: if row.what == What::Leased { redis_us / decisions } else { redis_us / calls / row.lanes as f64 },
+        redis_us: if row.what == What::Leased { redis_us / known_decisions } else { redis_us / calls / row.lanes as f64 },
     })
 }
 
