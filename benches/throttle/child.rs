@@ -11,6 +11,8 @@ use flyball::throttle::lease::MAX_HORIZON;
 use flyball::throttle::{Ask, LaneAsk, LeasedStore, Name, RedisStore, Store};
 use futures_util::future::try_join_all;
 
+use crate::report::median;
+
 /// The bare script that the law is held against.
 const BARE: &str = "return redis.call('INCR', KEYS[1])";
 
@@ -88,7 +90,7 @@ pub async fn run(args: ChildArgs) -> anyhow::Result<()> {
         What::Single => asked(&redis, &lanes(1, 1), 1, begun, time).await?,
         What::One => asked(&redis, &lanes(1, 1), IN_FLIGHT, begun, time).await?,
         What::Lanes => asked(&redis, &lanes(LANES, 1), IN_FLIGHT, begun, time).await?,
-        What::Leased => leased(redis, &lanes(1, 1), begun, time).await?,
+        What::Leased => return leased(redis, &lanes(1, 1), time).await,
         What::Pace => return pace(&*redis, &lanes(1, 1_000_000), begun, time).await,
     };
     println!("{decisions} {}", begun.elapsed().as_secs_f64());
@@ -123,17 +125,39 @@ async fn asked(store: &Arc<dyn Store>, ask: &Ask, in_flight: usize, begun: Insta
     Ok(try_join_all((0..in_flight).map(|_| one())).await?.iter().sum())
 }
 
-/// As fast as one loop can ask.
-async fn leased(redis: Arc<dyn Store>, ask: &Ask, begun: Instant, time: Duration) -> anyhow::Result<u64> {
+/// Asks so many times in each millisecond, as a handler that does something with every token.
+const A_MILLISECOND: u32 = 20;
+
+/// After this time what is leased is what is spent.
+const SETTLED: Duration = Duration::from_secs(2);
+
+/// Says how many were decided in which time, how long one took at the median of all milliseconds, and how many there were with
+/// those before everything had settled.
+async fn leased(redis: Arc<dyn Store>, ask: &Ask, time: Duration) -> anyhow::Result<()> {
     let store = LeasedStore::new(redis, MAX_HORIZON);
-    let mut decisions = 0;
-    while begun.elapsed() < time {
-        let answer = store.acquire(ask).await;
-        anyhow::ensure!(answer.lanes[0].granted == 1, "there is enough for everybody");
-        decisions += 1;
+    let (mut each_us, mut before_that) = (Vec::new(), 0);
+    let mut tick = tokio::time::interval(Duration::from_millis(1));
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let (begun, mut settled) = (Instant::now(), None);
+    while begun.elapsed() < SETTLED + time {
+        tick.tick().await;
+        if settled.is_none() && begun.elapsed() >= SETTLED {
+            before_that = each_us.len();
+            each_us.clear();
+            settled = Some(Instant::now());
+        }
+        let before = Instant::now();
+        for _ in 0..A_MILLISECOND {
+            let answer = store.acquire(ask).await;
+            anyhow::ensure!(answer.lanes[0].granted == 1, "there is enough for everybody");
+        }
+        each_us.push(before.elapsed().as_secs_f64() * 1e6 / f64::from(A_MILLISECOND));
     }
+    let took_s = settled.unwrap_or(begun).elapsed().as_secs_f64();
     store.give_back_all().await;
-    Ok(decisions)
+    let [decisions, all] = [each_us.len(), each_us.len() + before_that].map(|times| times * A_MILLISECOND as usize);
+    println!("{decisions} {took_s} {} {all}", median(each_us));
+    Ok(())
 }
 
 /// Comes when it was told to; says when it was granted how much, by Redis' clock.
