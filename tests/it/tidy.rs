@@ -77,6 +77,7 @@ const NOUNS: &[&str] = &[
     "throttle/bucket.rs",
     "throttle/knobs.rs",
     "throttle/name.rs",
+    "throttle/redis/layout.rs",
     "throttle/store.rs",
 ];
 
