@@ -81,6 +81,7 @@ const NOUNS: &[&str] = &[
     "throttle/knobs.rs",
     "throttle/lease.rs",
     "throttle/name.rs",
+    "throttle/redis/layout.rs",
     "throttle/store.rs",
 ];
 

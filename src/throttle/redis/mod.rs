@@ -8,6 +8,7 @@ mod cluster;
 mod connection;
 mod layout;
 mod link;
+mod names;
 mod reply;
 mod servers;
 mod shape;

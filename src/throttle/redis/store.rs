@@ -1,17 +1,18 @@
 //! The store in Redis: one Lua text for everything that changes a bucket, plain reads for the rest.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, FutureExt, join_all};
+use futures_util::future::{BoxFuture, FutureExt};
 use redis::{RedisResult, from_redis_value};
 use tokio::time::Instant;
 
 use super::call::{Call, Law};
 use super::connection::Connection;
 use super::layout::{KNOBS, Layout, other_tag};
+use super::names::Adoption;
 use super::reply::{self, Parts, Text, float, garbled};
 use super::servers::Servers;
 use super::shape::Shapes;
@@ -29,40 +30,25 @@ const ASK_BOUND: Duration = Duration::from_millis(50);
 /// Longest that an operator's call waits for Redis; nothing flows through these.
 const OPERATOR_BOUND: Duration = Duration::from_millis(250);
 
-/// Hashes that people wrote without us are looked for at most this often.
-const ADOPT_EVERY: Duration = Duration::from_secs(10);
-
-/// Longest that one search for such hashes takes; the next goes on where it ended.
-const ADOPT_BUDGET: Duration = Duration::from_millis(40);
-
 /// Throttles in Redis.
 pub struct RedisStore {
     pub(super) servers: Servers,
     pub(super) layout: Layout,
     pub(super) law: Law,
     pub(super) ask_bound: Duration,
-    operator_bound: Duration,
+    pub(super) operator_bound: Duration,
     pub(super) clock: Option<Clock>,
     started: Instant,
     workers: AtomicU32,
     pub(super) shapes: Mutex<Shapes>,
     pub(super) memo: Mutex<Memo>,
-    adoption: Mutex<Adoption>,
+    pub(super) adoption: Mutex<Adoption>,
     /// The names as last read, for a cluster that has lost the server which holds them.
-    known: Mutex<Vec<Name>>,
+    pub(super) known: Mutex<Vec<Name>>,
 }
 
 /// The text of `parent` of each level of a tree, `None` for one that cannot be asked.
 type Parents = BTreeMap<Name, Option<String>>;
-
-/// Where the search for hashes that people wrote stands.
-#[derive(Clone, Copy, Default)]
-struct Adoption {
-    /// The server that is being searched, counted from 0.
-    server: usize,
-    cursor: u64,
-    ended: Option<Instant>,
-}
 
 impl RedisStore {
     /// Takes the URL (`redis://`, `rediss://`, `redis+unix://`, or `redis+cluster://` and `rediss+cluster://` with some servers
@@ -286,141 +272,6 @@ impl RedisStore {
         }
     }
 
-    // --- names ---
-
-    async fn note_names(&self, names: &[String]) -> Result<(), Error> {
-        let mut add = redis::cmd("SADD");
-        add.arg(self.layout.names()).arg(names);
-        self.change_names(&add).await
-    }
-
-    async fn change_names(&self, command: &redis::Cmd) -> Result<(), Error> {
-        let change = |mut redis: Connection| async move { command.exec_async(&mut redis).await };
-        self.servers.run(self.layout.names_slot(), self.operator_bound, change).await
-    }
-
-    async fn known_names(&self) -> Result<Vec<Name>, Error> {
-        let found = self.adopt().await?;
-        let noted = if found.is_empty() { Ok(()) } else { self.note_names(&found).await };
-        let mut members = redis::cmd("SMEMBERS");
-        members.arg(self.layout.names());
-        let members = &members;
-        let read = |mut redis: Connection| async move { members.query_async::<Vec<Text>>(&mut redis).await };
-        let read = match noted {
-            Ok(()) => self.servers.run(self.layout.names_slot(), self.operator_bound, read).await,
-            Err(error) => Err(error),
-        };
-        let texts = match read {
-            // The set is ours alone: one that is no set is made anew, by the next search.
-            Err(error) if is_wrong_type(&error.to_string()) => {
-                let mut forget = redis::cmd("DEL");
-                forget.arg(self.layout.names());
-                self.change_names(&forget).await?;
-                *locked(&self.adoption) = Adoption::default();
-                self.adopt().await?.into_iter().map(Text).collect()
-            }
-            // One server of many: what the others hold can be asked all the same.
-            Err(Error::Lost(_)) if !locked(&self.known).is_empty() => {
-                locked(&self.known).iter().map(|name| Text(name.to_string())).collect()
-            }
-            read => read?,
-        };
-        let names: BTreeSet<Name> = texts.into_iter().filter_map(|text| Name::new(text.0).ok()).collect();
-        let mut slots: BTreeMap<u16, Vec<Name>> = BTreeMap::new();
-        for name in names.into_iter().filter(|name| self.layout.check(name).is_ok()) {
-            slots.entry(self.layout.slot(&name)).or_default().push(name);
-        }
-        let (mut names, mut answered, mut lost) = (Vec::new(), false, None);
-        let answers = join_all(slots.iter().map(|(slot, names)| self.exist(*slot, names))).await;
-        for (known, exist) in slots.into_values().zip(answers) {
-            match exist {
-                Ok(exist) => {
-                    answered = true;
-                    // A hash that somebody deleted is no throttle any more.
-                    names.extend(known.into_iter().zip(exist).filter_map(|(name, exists)| exists.then_some(name)));
-                }
-                // What cannot be asked has not gone.
-                Err(error) => {
-                    names.extend(known);
-                    lost = Some(error);
-                }
-            }
-        }
-        if let Some(error) = lost.filter(|_| !answered) {
-            return Err(error);
-        }
-        names.sort();
-        locked(&self.known).clone_from(&names);
-        Ok(names)
-    }
-
-    /// Which of the names, all of one slot, have knobs.
-    async fn exist(&self, slot: u16, names: &[Name]) -> Result<Vec<bool>, Error> {
-        let mut pipe = redis::pipe();
-        for name in names {
-            pipe.cmd("EXISTS").arg(self.layout.key(name, KNOBS, ""));
-        }
-        let pipe = &pipe;
-        let read = |mut redis: Connection| async move { pipe.query_async::<Vec<bool>>(&mut redis).await };
-        self.servers.run(slot, self.operator_bound, read).await
-    }
-
-    /// Looks for hashes that people wrote with redis-cli: one bounded stretch of SCAN, server after server.
-    async fn adopt(&self) -> Result<Vec<String>, Error> {
-        let begin = Instant::now();
-        let mut place = *locked(&self.adoption);
-        if place.ended.is_some_and(|ended| ended.elapsed() < ADOPT_EVERY) {
-            return Ok(Vec::new());
-        }
-        let mut found = Vec::new();
-        place.ended = None;
-        while place.ended.is_none() && begin.elapsed() <= ADOPT_BUDGET {
-            let (next, names) = match self.scan(place.server, place.cursor).await {
-                Some(Ok(scanned)) => scanned,
-                // One server of many: it is searched the next time.
-                Some(Err(_)) if self.servers.is_cluster() => (0, Vec::new()),
-                Some(Err(error)) => return Err(error),
-                None => {
-                    place = Adoption { ended: Some(Instant::now()), ..Adoption::default() };
-                    break;
-                }
-            };
-            found.extend(names.into_iter().filter(|name| Name::new(name.as_str()).is_ok()));
-            place.cursor = next;
-            if next == 0 {
-                place.server += 1;
-            }
-        }
-        *locked(&self.adoption) = place;
-        Ok(found)
-    }
-
-    /// One step of SCAN on one server: where the next begins, and the names of the hashes that were found. `None` behind the
-    /// last server.
-    async fn scan(&self, server: usize, cursor: u64) -> Option<Result<(u64, Vec<String>), Error>> {
-        let (head, tail) = self.layout.around_names();
-        let mut scan = redis::cmd("SCAN");
-        scan.arg(cursor).arg("MATCH").arg(format!("{}*{tail}", literal(&head))).arg("COUNT").arg(1000);
-        let scan = &scan;
-        let read = |mut redis: Connection| async move { scan.query_async::<(u64, Vec<Text>)>(&mut redis).await };
-        let scanned = self.servers.run_at(server, self.operator_bound, read).await?;
-        let name = |key: &Text| Some(key.0.strip_prefix(&head)?.strip_suffix(tail)?.to_owned());
-        Some(scanned.map(|(next, keys)| (next, keys.iter().filter_map(name).collect())))
-    }
-
-    async fn search_all(&self) -> Result<Vec<String>, Error> {
-        let (mut server, mut cursor, mut found) = (0, 0, BTreeSet::new());
-        while let Some(scanned) = self.scan(server, cursor).await {
-            let (next, names) = scanned?;
-            found.extend(names);
-            cursor = next;
-            if cursor == 0 {
-                server += 1;
-            }
-        }
-        Ok(found.into_iter().collect())
-    }
-
     async fn take_away(&self, throttle: &Name) -> Result<bool, Error> {
         let mut pipe = redis::pipe();
         pipe.cmd("DEL").arg(self.layout.key(throttle, KNOBS, ""));
@@ -465,7 +316,7 @@ impl Written {
 }
 
 /// True if Redis says that a key holds another type than it should.
-fn is_wrong_type(message: &str) -> bool {
+pub(super) fn is_wrong_type(message: &str) -> bool {
     message.contains("WRONGTYPE")
 }
 
@@ -480,12 +331,6 @@ fn refusal_of_wrong_type(error: Error, throttle: &Name) -> Error {
 
 fn hash(fields: Vec<(Text, Text)>) -> BTreeMap<String, String> {
     fields.into_iter().map(|(field, text)| (field.0, text.0)).collect()
-}
-
-/// The text with the characters escaped that a glob pattern would take for its own.
-fn literal(text: &str) -> String {
-    let escape = |c: char| if "*?[]^\\".contains(c) { vec!['\\', c] } else { vec![c] };
-    text.chars().flat_map(escape).collect()
 }
 
 pub(super) fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

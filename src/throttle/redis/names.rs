@@ -1,0 +1,173 @@
+//! Which throttles there are: a set that ours are noted in, and a search for the hashes that people wrote without us.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::time::Instant;
+
+use super::connection::Connection;
+use super::layout::KNOBS;
+use super::reply::Text;
+use super::store::{RedisStore, is_wrong_type, locked};
+use crate::throttle::{Error, Name};
+
+/// Hashes that people wrote without us are looked for at most this often.
+const ADOPT_EVERY: Duration = Duration::from_secs(10);
+
+/// Longest that one search for such hashes takes; the next goes on where it ended.
+const ADOPT_BUDGET: Duration = Duration::from_millis(40);
+
+/// Where the search for hashes that people wrote stands.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Adoption {
+    /// The server that is being searched, counted from 0.
+    server: usize,
+    cursor: u64,
+    ended: Option<Instant>,
+}
+
+impl RedisStore {
+    /// Notes throttles that there are now.
+    pub(super) async fn note_names(&self, names: &[String]) -> Result<(), Error> {
+        let mut add = redis::cmd("SADD");
+        add.arg(self.layout.names()).arg(names);
+        self.change_names(&add).await
+    }
+
+    /// Changes the set of names.
+    pub(super) async fn change_names(&self, command: &redis::Cmd) -> Result<(), Error> {
+        let change = |mut redis: Connection| async move { command.exec_async(&mut redis).await };
+        self.servers.run(self.layout.names_slot(), self.operator_bound, change).await
+    }
+
+    /// All throttles that there are, found ones as well, in the order of their names.
+    pub(super) async fn known_names(&self) -> Result<Vec<Name>, Error> {
+        let found = self.adopt().await?;
+        let noted = if found.is_empty() { Ok(()) } else { self.note_names(&found).await };
+        let mut members = redis::cmd("SMEMBERS");
+        members.arg(self.layout.names());
+        let members = &members;
+        let read = |mut redis: Connection| async move { members.query_async::<Vec<Text>>(&mut redis).await };
+        let read = match noted {
+            Ok(()) => self.servers.run(self.layout.names_slot(), self.operator_bound, read).await,
+            Err(error) => Err(error),
+        };
+        let texts = match read {
+            // The set is ours alone: one that is no set is made anew, by the next search.
+            Err(error) if is_wrong_type(&error.to_string()) => {
+                let mut forget = redis::cmd("DEL");
+                forget.arg(self.layout.names());
+                self.change_names(&forget).await?;
+                *locked(&self.adoption) = Adoption::default();
+                self.adopt().await?.into_iter().map(Text).collect()
+            }
+            // One server of many: what the others hold can be asked all the same.
+            Err(Error::Lost(_)) if !locked(&self.known).is_empty() => {
+                locked(&self.known).iter().map(|name| Text(name.to_string())).collect()
+            }
+            read => read?,
+        };
+        let names: BTreeSet<Name> = texts.into_iter().filter_map(|text| Name::new(text.0).ok()).collect();
+        let mut slots: BTreeMap<u16, Vec<Name>> = BTreeMap::new();
+        for name in names.into_iter().filter(|name| self.layout.check(name).is_ok()) {
+            slots.entry(self.layout.slot(&name)).or_default().push(name);
+        }
+        let (mut names, mut answered, mut lost) = (Vec::new(), false, None);
+        let answers = join_all(slots.iter().map(|(slot, names)| self.exist(*slot, names))).await;
+        for (known, exist) in slots.into_values().zip(answers) {
+            match exist {
+                Ok(exist) => {
+                    answered = true;
+                    // A hash that somebody deleted is no throttle any more.
+                    names.extend(known.into_iter().zip(exist).filter_map(|(name, exists)| exists.then_some(name)));
+                }
+                // What cannot be asked has not gone.
+                Err(error) => {
+                    names.extend(known);
+                    lost = Some(error);
+                }
+            }
+        }
+        if let Some(error) = lost.filter(|_| !answered) {
+            return Err(error);
+        }
+        names.sort();
+        locked(&self.known).clone_from(&names);
+        Ok(names)
+    }
+
+    /// Which of the names, all of one slot, have knobs.
+    async fn exist(&self, slot: u16, names: &[Name]) -> Result<Vec<bool>, Error> {
+        let mut pipe = redis::pipe();
+        for name in names {
+            pipe.cmd("EXISTS").arg(self.layout.key(name, KNOBS, ""));
+        }
+        let pipe = &pipe;
+        let read = |mut redis: Connection| async move { pipe.query_async::<Vec<bool>>(&mut redis).await };
+        self.servers.run(slot, self.operator_bound, read).await
+    }
+
+    /// Looks for hashes that people wrote with redis-cli: one bounded stretch of SCAN, server after server.
+    async fn adopt(&self) -> Result<Vec<String>, Error> {
+        let begin = Instant::now();
+        let mut place = *locked(&self.adoption);
+        if place.ended.is_some_and(|ended| ended.elapsed() < ADOPT_EVERY) {
+            return Ok(Vec::new());
+        }
+        let mut found = Vec::new();
+        place.ended = None;
+        while place.ended.is_none() && begin.elapsed() <= ADOPT_BUDGET {
+            let (next, names) = match self.scan(place.server, place.cursor).await {
+                Some(Ok(scanned)) => scanned,
+                // One server of many: it is searched the next time.
+                Some(Err(_)) if self.servers.is_cluster() => (0, Vec::new()),
+                Some(Err(error)) => return Err(error),
+                None => {
+                    place = Adoption { ended: Some(Instant::now()), ..Adoption::default() };
+                    break;
+                }
+            };
+            found.extend(names.into_iter().filter(|name| Name::new(name.as_str()).is_ok()));
+            place.cursor = next;
+            if next == 0 {
+                place.server += 1;
+            }
+        }
+        *locked(&self.adoption) = place;
+        Ok(found)
+    }
+
+    /// The names of all hashes that look like knobs, whoever wrote them.
+    pub(super) async fn search_all(&self) -> Result<Vec<String>, Error> {
+        let (mut server, mut cursor, mut found) = (0, 0, BTreeSet::new());
+        while let Some(scanned) = self.scan(server, cursor).await {
+            let (next, names) = scanned?;
+            found.extend(names);
+            cursor = next;
+            if cursor == 0 {
+                server += 1;
+            }
+        }
+        Ok(found.into_iter().collect())
+    }
+
+    /// One step of SCAN on one server: where the next begins, and the names of the hashes that were found. `None` behind the
+    /// last server.
+    async fn scan(&self, server: usize, cursor: u64) -> Option<Result<(u64, Vec<String>), Error>> {
+        let (head, tail) = self.layout.around_names();
+        let mut scan = redis::cmd("SCAN");
+        scan.arg(cursor).arg("MATCH").arg(format!("{}*{tail}", literal(&head))).arg("COUNT").arg(1000);
+        let scan = &scan;
+        let read = |mut redis: Connection| async move { scan.query_async::<(u64, Vec<Text>)>(&mut redis).await };
+        let scanned = self.servers.run_at(server, self.operator_bound, read).await?;
+        let name = |key: &Text| Some(key.0.strip_prefix(&head)?.strip_suffix(tail)?.to_owned());
+        Some(scanned.map(|(next, keys)| (next, keys.iter().filter_map(name).collect())))
+    }
+}
+
+/// The text with the characters escaped that a glob pattern would take for its own.
+fn literal(text: &str) -> String {
+    let escape = |c: char| if "*?[]^\\".contains(c) { vec!['\\', c] } else { vec![c] };
+    text.chars().flat_map(escape).collect()
+}
