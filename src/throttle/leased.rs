@@ -270,6 +270,18 @@ impl Store for LeasedStore {
         self.desk.store.names()
     }
 
+    fn search(&self) -> BoxFuture<'_, Result<Vec<String>, Error>> {
+        self.desk.store.search()
+    }
+
+    fn keep<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<(), Error>> {
+        self.desk.store.keep(throttle)
+    }
+
+    fn was_taken_away<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<bool, Error>> {
+        self.desk.store.was_taken_away(throttle)
+    }
+
     fn set<'a>(&'a self, throttle: &'a Name, change: &'a Change) -> BoxFuture<'a, Result<(Option<Status>, Status), Error>> {
         async move {
             let set = self.desk.store.set(throttle, change).await;

@@ -211,6 +211,7 @@ async fn a_stopped_throttle_holds_its_jobs_and_an_edit_lets_them_go() {
 
 #[tokio::test]
 async fn a_throttled_answer_pauses_the_key_alone_and_uses_no_attempt() {
+    const REST: Duration = Duration::from_secs(6);
     let mut house = House::new().await;
     let runs = Arc::new(Mutex::new(Vec::new()));
     let seen = runs.clone();
@@ -221,7 +222,7 @@ async fn a_throttled_answer_pauses_the_key_alone_and_uses_no_attempt() {
             seen.iter().filter(|(key, _)| key == "hot").count() == 1
         };
         std::future::ready(if job.key == "hot" && first {
-            Outcome::Throttled { scope: Scope::Key, delay: Some(Duration::from_millis(1500)), error: "429".into() }
+            Outcome::Throttled { scope: Scope::Key, delay: Some(REST), error: "429".into() }
         } else {
             Outcome::Done
         })
@@ -241,7 +242,7 @@ async fn a_throttled_answer_pauses_the_key_alone_and_uses_no_attempt() {
     let runs = runs.lock().unwrap().clone();
     let hot_runs: Vec<Instant> = runs.iter().filter(|(key, _)| key == "hot").map(|(_, at)| *at).collect();
     assert_eq!(hot_runs.len(), 2);
-    assert!(hot_runs[1] - hot_runs[0] >= Duration::from_millis(1500), "the key rested as long as it was told to");
+    assert!(hot_runs[1] - hot_runs[0] >= REST, "the key rested as long as it was told to");
     let detail = house.queue.get(hot).await.unwrap().unwrap();
     assert_eq!(detail.summary.attempt, 1, "being throttled used no attempt");
     worker.stop().await;

@@ -194,7 +194,7 @@ fn connect(client: &Client) -> RedisResult<ConnectionManager> {
     let config = ConnectionManagerConfig::new()
         .set_number_of_retries(0)
         .set_connection_timeout(Some(PROBE_TIMEOUT))
-        .set_response_timeout(Some(PROBE_TIMEOUT));
+        .set_response_timeout(None);
     ConnectionManager::new_lazy_with_config(client.clone(), config)
 }
 
