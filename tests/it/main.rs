@@ -30,6 +30,7 @@ mod over_limit;
 mod packaging;
 mod plans;
 mod pooler;
+mod push_back;
 mod reindex;
 mod reindex_fakes;
 mod reindex_postgres;

@@ -235,7 +235,7 @@ impl Inner {
             let Some(address) = address_of(seed.get_connection_info().addr()) else { continue };
             let config = AsyncConnectionConfig::new()
                 .set_connection_timeout(Some(PROBE_TIMEOUT))
-                .set_response_timeout(None);
+                .set_response_timeout(Some(PROBE_TIMEOUT));
             let answer = async {
                 let mut connection = seed.get_multiplexed_async_connection_with_config(&config).await?;
                 redis::cmd("CLUSTER").arg("SLOTS").query_async::<Value>(&mut connection).await

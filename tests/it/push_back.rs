@@ -1,0 +1,210 @@
+//! A worker against a real server that pushes back: who waits, for how long, and that nothing is lost by it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::extract::{Path, State as Shared};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::routing::post;
+use flyball::jobs::{Kinds, NewJob, Queue, State};
+use flyball::outbound::{Config, Guard, HttpHandler};
+use flyball::runner::{self, Metrics, Worker};
+use flyball::throttle::{Change, Limit, Name, RedisStore, Store};
+use serde_json::json;
+
+use crate::support::{Database, database, eventually, redis_prefix, stack};
+
+const SOON: Duration = Duration::from_secs(60);
+
+/// What a path answers: a status and headers, decided by how often it was asked before.
+type Answer = Box<dyn Fn(&str, usize) -> (u16, Vec<(&'static str, String)>) + Send + Sync>;
+
+/// A server that writes down who came when.
+#[derive(Clone)]
+struct Server {
+    answer: Arc<Answer>,
+    came: Arc<Mutex<Vec<(String, Instant)>>>,
+}
+
+impl Server {
+    async fn start(answer: impl Fn(&str, usize) -> (u16, Vec<(&'static str, String)>) + Send + Sync + 'static) -> (Self, String) {
+        let server = Self { answer: Arc::new(Box::new(answer)), came: Arc::default() };
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let router = Router::new().route("/{key}", post(serve)).with_state(server.clone());
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        (server, url)
+    }
+
+    fn times(&self, key: &str) -> Vec<Instant> {
+        self.came.lock().unwrap().iter().filter(|(came, _)| came == key).map(|(_, at)| *at).collect()
+    }
+}
+
+async fn serve(Shared(server): Shared<Server>, Path(key): Path<String>) -> (StatusCode, HeaderMap) {
+    let before = {
+        let mut came = server.came.lock().unwrap();
+        came.push((key.clone(), Instant::now()));
+        came.iter().filter(|(known, _)| *known == key).count() - 1
+    };
+    let (status, headers) = (server.answer)(&key, before);
+    let header = |(name, text): (&'static str, String)| (HeaderName::from_static(name), HeaderValue::from_str(&text).unwrap());
+    (StatusCode::from_u16(status).unwrap(), headers.into_iter().map(header).collect())
+}
+
+struct House {
+    _database: Database,
+    queue: Queue,
+    store: Arc<dyn Store>,
+    url: String,
+}
+
+impl House {
+    async fn new(url: String) -> Self {
+        let database = database().await;
+        let queue = Queue::connect(database.url(), 6, SOON).await.unwrap();
+        let store: Arc<dyn Store> = Arc::new(RedisStore::connect(&stack().await.redis_url, &redis_prefix()).unwrap());
+        Self { _database: database, queue, store, url }
+    }
+
+    async fn knobs(&self, throttle: &str, knobs: &[(&str, &str)]) {
+        let fields: BTreeMap<_, _> = knobs.iter().map(|(knob, text)| ((*knob).to_owned(), Some((*text).to_owned()))).collect();
+        let change = Change { fields, by: "test".into(), create: true, ..Change::default() };
+        self.store.set(&Name::new(throttle).unwrap(), &change).await.unwrap();
+    }
+
+    async fn worker(&self) -> Worker {
+        let mut kinds = Kinds::default();
+        kinds.register("http", HttpHandler::new(Config { guard: Guard::open(), ..Config::default() }).unwrap());
+        let metrics = Metrics::register(&mut prometheus_client::registry::Registry::default());
+        Worker::start(runner::Config::default(), self.queue.clone(), self.store.clone(), kinds, metrics).await.unwrap()
+    }
+
+    async fn enqueue(&self, throttle: &str, key: &str, jobs: usize) -> Vec<i64> {
+        let args = json!({"url": format!("{}/{key}", self.url), "method": "POST"});
+        let job = NewJob { throttle: throttle.into(), key: key.into(), ..NewJob::new("http", args) };
+        self.queue.enqueue(&vec![job; jobs]).await.unwrap().iter().map(|one| one.id).collect()
+    }
+
+    async fn all_done(&self, ids: &[i64]) {
+        for id in ids {
+            eventually(&format!("the end of job {id}"), SOON, || async {
+                (self.queue.get(*id).await.unwrap().unwrap().summary.state == State::Completed).then_some(())
+            })
+            .await;
+        }
+    }
+
+    async fn limit(&self, throttle: &str, key: &str) -> Option<Limit> {
+        let request = crate::throttle::ask(throttle, &[(key, 1, 1.0)]);
+        self.store.peek(&request).await.lanes.remove(0).limit
+    }
+}
+
+fn after(seconds: &str) -> Vec<(&'static str, String)> {
+    vec![("retry-after", seconds.to_owned())]
+}
+
+#[tokio::test]
+async fn a_refused_key_waits_as_long_as_it_was_told_and_goes_on_one_by_one_while_others_flow() {
+    // The first of the hot key is refused.
+    let (server, url) = Server::start(|key, before| match key {
+        "hot" if before == 0 => (429, after("3")),
+        _ => (200, Vec::new()),
+    })
+    .await;
+    let house = House::new(url).await;
+    house.knobs("mail", &[("rps", "-1"), ("key_rps", "1000"), ("key_burst", "0"), ("key_concurrency", "1")]).await;
+    let hot = house.enqueue("mail", "hot", 30).await;
+    let worker = house.worker().await;
+    eventually("the refusal", SOON, || async { (!server.times("hot").is_empty()).then_some(()) }).await;
+    let cold = house.enqueue("mail", "cold", 5).await;
+    house.all_done(&cold).await;
+    let when_cold_was_done = Instant::now();
+    house.all_done(&hot).await;
+
+    let times = server.times("hot");
+    assert!(times[1] - times[0] >= Duration::from_secs(3), "{:?}", times[1] - times[0]);
+    assert_eq!(times.len(), 31, "one refusal, and each job once");
+    assert!(when_cold_was_done < times[1] || server.times("cold").iter().all(|at| *at < times[1]), "others did not wait");
+    let detail = house.queue.get(hot[0]).await.unwrap().unwrap();
+    assert!(detail.summary.attempt <= 1, "a refusal uses no attempt");
+    worker.stop().await;
+}
+
+#[tokio::test]
+async fn an_answer_that_names_the_account_pauses_the_throttle_above() {
+    let (server, url) = Server::start(|key, before| match key {
+        "one" if before == 0 => (429, vec![("retry-after", "4".to_owned()), ("x-ratelimit-scope", "account".to_owned())]),
+        _ => (200, Vec::new()),
+    })
+    .await;
+    let house = House::new(url).await;
+    house.knobs("account", &[("rps", "-1")]).await;
+    house.knobs("sms", &[("rps", "-1"), ("parent", "account")]).await;
+    house.knobs("mail", &[("rps", "-1"), ("parent", "account")]).await;
+    let one = house.enqueue("sms", "one", 1).await;
+    let worker = house.worker().await;
+    eventually("the pause of the account", SOON, || async {
+        let limit = house.limit("mail", "other").await;
+        matches!(limit, Some(Limit::Paused { name: Some(name), .. }) if name.as_str() == "account").then_some(())
+    })
+    .await;
+    let other = house.enqueue("mail", "other", 3).await;
+    house.all_done(&one).await;
+    house.all_done(&other).await;
+
+    let refused_at = server.times("one")[0];
+    let earliest = server.times("other").into_iter().min().unwrap();
+    assert!(earliest - refused_at >= Duration::from_secs(4), "{:?}", earliest - refused_at);
+    worker.stop().await;
+}
+
+#[tokio::test]
+async fn a_quota_that_successes_tell_is_kept_to_before_anybody_is_refused() {
+    // Fifty in the first four seconds, counted from the first that comes.
+    let begun: Arc<OnceLock<Instant>> = Arc::default();
+    let first = begun.clone();
+    let (server, url) = Server::start(move |_, before| {
+        let rest = Duration::from_secs(4).saturating_sub(first.get_or_init(Instant::now).elapsed());
+        let remaining = 50_usize.saturating_sub(before + 1);
+        match rest.is_zero() {
+            true => (200, Vec::new()),
+            false => (200, vec![("ratelimit", format!("\"default\";r={remaining};t={}", rest.as_secs_f64().ceil()))]),
+        }
+    })
+    .await;
+    let house = House::new(url).await;
+    house.knobs("mail", &[("rps", "-1"), ("key_concurrency", "1")]).await;
+    let jobs = house.enqueue("mail", "k", 120).await;
+    let worker = house.worker().await;
+    house.all_done(&jobs).await;
+
+    let begun = *begun.get().unwrap();
+    let early = server.times("k").iter().filter(|at| at.saturating_duration_since(begun) < Duration::from_secs(4)).count();
+    assert!(early <= 55, "{early} of 120 came while fifty were left");
+    worker.stop().await;
+}
+
+#[tokio::test]
+async fn a_refused_job_of_a_naive_throttle_waits_by_itself() {
+    let (server, url) = Server::start(|_, before| if before == 0 { (429, after("3")) } else { (200, Vec::new()) }).await;
+    let house = House::new(url).await;
+    house.knobs("mail", &[("rps", "-1"), ("on_429", "passive-naive"), ("key_concurrency", "1")]).await;
+    let first = house.enqueue("mail", "k", 1).await;
+    let worker = house.worker().await;
+    eventually("the refusal", SOON, || async { (!server.times("k").is_empty()).then_some(()) }).await;
+    let others = house.enqueue("mail", "k", 5).await;
+    house.all_done(&others).await;
+    house.all_done(&first).await;
+
+    let times = server.times("k");
+    assert_eq!(times.len(), 7);
+    assert!(times[6] - times[0] >= Duration::from_secs(3), "the refused one came last: {:?}", times[6] - times[0]);
+    let detail = house.queue.get(first[0]).await.unwrap().unwrap();
+    let outcomes: Vec<&str> = detail.attempts.iter().map(|attempt| attempt.outcome.as_str()).collect();
+    assert_eq!(outcomes.iter().filter(|outcome| **outcome == "throttled").count(), 1, "{outcomes:?}");
+    worker.stop().await;
+}
