@@ -393,17 +393,18 @@ async function mockChecks(page, mock, url) {
     }
   });
 
-  await check('a job is found, with why it waits, and can be cancelled and retried', async () => {
+  await check('a job is found, with why it waits, and can be cancelled, and a dead one retried', async () => {
     await page.evaluate(`document.getElementById('lookup-id').value = '7600001111', document.getElementById('lookup').requestSubmit(), true`);
     await page.until('why it waits', `document.querySelector('#lookup-result .waits')?.textContent.includes('Until')`);
     await page.evaluate(`document.getElementById('lookup').scrollIntoView({ block: 'start' })`);
     await page.until('a progress bar', `document.querySelector('#running progress')?.value > 0`);
     await page.evaluate(`scrollBy(0, -80)`);
     await shot(page, 'jobs', false);
-    for (const [button, word] of [['Cancel', 'cancelled'], ['Retry now', 'ready']]) {
-      await page.evaluate(`[...document.querySelectorAll('#lookup-result button')].find((b) => b.textContent === '${button}').click()`);
-      await page.until(`the state ${word}`, `document.querySelector('#lookup-result .badge')?.textContent === '${word}'`);
-    }
+    await page.evaluate(`[...document.querySelectorAll('#lookup-result button')].find((b) => b.textContent === 'Cancel').click()`);
+    await page.until('the state cancelled', `document.querySelector('#lookup-result .badge')?.textContent === 'cancelled'`);
+    // A job that has ended for good has nothing to be cancelled or tried again.
+    const buttons = await page.evaluate(`[...document.querySelectorAll('#lookup-result button')].map((b) => b.textContent)`);
+    if (buttons.join() !== 'Look again') return [`a cancelled job offers ${buttons.join(', ')}`];
     provoked.push(/status of 404/);
     await page.evaluate(`document.getElementById('lookup-id').value = '7', document.getElementById('lookup').requestSubmit(), true`);
     await page.until('that there is none', `document.querySelector('#lookup-result .error')?.textContent.includes('no job 7')`);
