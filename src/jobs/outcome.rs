@@ -42,6 +42,16 @@ pub enum Outcome {
         /// What it answered.
         error: String,
     },
+    /// The other side sheds load, whoever asks: as [`Outcome::Throttled`], but nobody is taken to have asked for too much, and no
+    /// rate is learned from it.
+    Overloaded {
+        /// Whom it named.
+        scope: Scope,
+        /// How long, when the other side said so.
+        delay: Option<Duration>,
+        /// What it answered.
+        error: String,
+    },
     /// Run again later without using an attempt.
     Snooze {
         /// Wait this long.

@@ -48,7 +48,7 @@ impl Response {
         match self.status {
             status if is_success(&request.success, status) => Outcome::Done,
             429 => Outcome::Throttled { scope, delay: any_delay(&self.headers, now_s), error: error(brief) },
-            503 if asked.is_some() => Outcome::Throttled { scope, delay: asked, error: error(brief) },
+            503 if asked.is_some() => Outcome::Overloaded { scope, delay: asked, error: error(brief) },
             408 | 500..=599 => Outcome::Retry { after: None, error: error(brief) },
             300..=399 => {
                 let why = match request.redirects {
@@ -141,7 +141,7 @@ mod tests {
         );
         assert_eq!(
             outcome(503, &after, ""),
-            Outcome::Throttled { scope: Scope::Key, delay: seven, error: "answered 503 (retry-after: 7)".to_owned() }
+            Outcome::Overloaded { scope: Scope::Key, delay: seven, error: "answered 503 (retry-after: 7)".to_owned() }
         );
         for status in [408, 500, 502, 503, 504, 599] {
             assert!(matches!(outcome(status, &[("x-ratelimit-reset", "3")], ""), Outcome::Retry { after: None, .. }), "{status}");

@@ -147,7 +147,12 @@ async fn judge(
         (Outcome::Throttled { scope, delay, error }, _) => {
             // From now on it counts how the others of the lane end.
             shared.answers.watch(lane_id, true);
-            let alone = refused(shared, job, scope, delay, &error).await;
+            let alone = refused(shared, job, (scope, false), delay, &error).await;
+            Ending::Throttled { alone, error }
+        }
+        (Outcome::Overloaded { scope, delay, error }, _) => {
+            shared.answers.watch(lane_id, true);
+            let alone = refused(shared, job, (scope, true), delay, &error).await;
             Ending::Throttled { alone, error }
         }
         (Outcome::Ambiguous { error, .. }, _) => {
@@ -183,10 +188,16 @@ fn stranger(job: &About, is_known: bool) -> String {
 
 /// Pauses whom the refusal concerns, for everybody; or answers how long this job alone is to wait, where its throttle wants it so.
 /// A store that is away only means that the next job will hear the same answer.
-async fn refused(shared: &Shared, job: &About, scope: Scope, delay: Option<Duration>, why: &str) -> Option<Duration> {
+async fn refused(
+    shared: &Shared,
+    job: &About,
+    (scope, is_overload): (Scope, bool),
+    delay: Option<Duration>,
+    why: &str,
+) -> Option<Duration> {
     let throttle = Name::new(job.throttle.clone()).ok()?;
     let delay = delay.map(|delay| delay.min(MAX_PAUSE));
-    let refused = Refused { key: &job.key, scope, delay, jitter: rand::random(), why };
+    let refused = Refused { key: &job.key, scope, is_overload, delay, jitter: rand::random(), why };
     for pause in [Duration::from_millis(20), Duration::from_millis(200), Duration::ZERO] {
         match shared.throttles.refused(&throttle, &refused).await {
             Ok(paused) => return paused.alone,

@@ -170,7 +170,7 @@ fn judge(handler: &dyn Handler, job: &Job, outcome: Outcome) -> Ending {
         Outcome::Cancelled => Ending::Cancelled,
         Outcome::HandedBack => Ending::HandedBack,
         Outcome::Snooze { delay } => Ending::Snoozed { delay, why: String::new() },
-        Outcome::Throttled { error, .. } => Ending::Throttled { alone: None, error },
+        Outcome::Throttled { error, .. } | Outcome::Overloaded { error, .. } => Ending::Throttled { alone: None, error },
         Outcome::Retry { error, .. } if policy.is_last(job.attempt, job.max_attempts) => Ending::Dead { error },
         Outcome::Ambiguous { policy: on, error } => {
             let again = on == OnAmbiguous::Retry && !policy.is_last(job.attempt, job.max_attempts);

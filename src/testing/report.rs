@@ -41,7 +41,11 @@ impl Run {
     /// What went wrong, where something did.
     pub fn error(&self) -> Option<&str> {
         match &self.outcome {
-            Outcome::Retry { error, .. } | Outcome::Throttled { error, .. } | Outcome::Dead { error } => Some(error),
+            Outcome::Retry { error, .. }
+            | Outcome::Throttled { error, .. }
+            | Outcome::Overloaded { error, .. }
+            | Outcome::Ambiguous { error, .. }
+            | Outcome::Dead { error } => Some(error),
             _ => None,
         }
     }

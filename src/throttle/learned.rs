@@ -158,8 +158,9 @@ impl Learned {
         self.probe = Probe::begin(self.grows_from);
     }
 
-    /// Jobs were answered at `now`: so many succeeded, with so many tokens, and so many failed in another way.
-    pub fn answered(&mut self, succeeded: f64, tokens: f64, failed: f64, learns: bool, now: f64) {
+    /// Jobs were answered at `now`: so many succeeded, with so many tokens, and so many failed in another way. Where no rate
+    /// `is_known`, learned or the key's own, a few at a time go on feeling their way.
+    pub fn answered(&mut self, succeeded: f64, tokens: f64, failed: f64, is_known: bool, now: f64) {
         if now < self.grows_from {
             return;
         }
@@ -172,7 +173,7 @@ impl Learned {
                 self.since = now - span / 2.0;
             }
         }
-        self.probe.answered(succeeded, failed, self.settle > 0.0 || !learns, now);
+        self.probe.answered(succeeded, failed, self.settle > 0.0 || is_known, now);
     }
 
     /// The other side said that `remaining` tokens are left for the next `reset_us` microseconds.

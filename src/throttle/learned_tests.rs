@@ -6,7 +6,7 @@ const S: f64 = 1e6;
 fn refused_at(rate: f64) -> Learned {
     let mut learned = Learned::new(0.0);
     learned.refuse(10.0 * S, 10.0 * S, 1000.0, true);
-    learned.answered(rate * 11.0, rate * 11.0, 0.0, true, 19.0 * S);
+    learned.answered(rate * 11.0, rate * 11.0, 0.0, false, 19.0 * S);
     learned.refuse(20.0 * S, 21.0 * S, 1000.0, true);
     learned
 }
@@ -33,7 +33,7 @@ fn more_is_allowed_as_more_succeeds() {
     let later = (21.0 + 60.0) * S;
     assert!((learned.rate(later) - 20.0).abs() < 1e-9);
 
-    learned.answered(900.0, 900.0, 0.0, true, later);
+    learned.answered(900.0, 900.0, 0.0, false, later);
 
     assert!(learned.rate(later) > 29.0, "{}", learned.rate(later));
 }
@@ -101,11 +101,11 @@ fn a_probe_that_nobody_answers_for_is_given_up() {
 fn while_the_rate_is_unknown_the_credit_stays() {
     let mut unknown = Learned::new(0.0);
     unknown.refuse(S, 2.0 * S, -1.0, true);
-    unknown.answered(40.0, 40.0, 0.0, true, 3.0 * S);
+    unknown.answered(40.0, 40.0, 0.0, false, 3.0 * S);
     assert_eq!(unknown.probe.left(3.0 * S), Some(81.0));
 
     unknown.refuse(4.0 * S, 5.0 * S, -1.0, true);
-    unknown.answered(40.0, 40.0, 0.0, true, 6.0 * S);
+    unknown.answered(40.0, 40.0, 0.0, false, 6.0 * S);
 
     assert!((unknown.settle - 40.0 / 3.0).abs() < 1e-9);
     assert_eq!(unknown.probe, Probe::OPEN);
@@ -128,7 +128,7 @@ fn what_is_left_of_a_quota_is_spread_over_its_rest() {
 #[test]
 fn what_was_learned_is_forgotten_when_the_keys_own_rate_is_reached() {
     let mut learned = refused_at(500.0);
-    learned.answered(20.0, 20.0, 0.0, true, 22.0 * S);
+    learned.answered(20.0, 20.0, 0.0, false, 22.0 * S);
 
     assert!(!learned.is_over(500.0, 40.0 * S));
     assert!(learned.is_over(500.0, 41.0 * S));

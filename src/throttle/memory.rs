@@ -310,7 +310,7 @@ impl Throttle {
         let until_ms = self.pause_key(refused.key, until_ms, refused.why);
         let (now, configured) = (now as f64, if refused.key.is_empty() { -1.0 } else { knobs.key_rate().rps });
         let mut known = known.unwrap_or_else(|| Learned::new(now));
-        known.refuse(now, until_ms as f64 * 1000.0, configured, knobs.on_429.learns());
+        known.refuse(now, until_ms as f64 * 1000.0, configured, knobs.on_429.learns() && !refused.is_overload);
         self.learned.insert(refused.key.to_owned(), (known, kept_until_ms(&known, now)));
         Paused { until_ms, alone: None }
     }
@@ -350,11 +350,13 @@ impl Throttle {
         let learns = knobs.on_429.learns();
         let quota = ended.quota.filter(|_| learns);
         let Some(mut known) = known.or_else(|| quota.map(|_| Learned::new(now))) else { return };
-        known.answered(f64::from(ended.succeeded), ended.tokens, f64::from(ended.failed), learns, now);
+        let configured = if ended.key.is_empty() { -1.0 } else { knobs.key_rate().rps };
+        let is_known = !learns || configured > 0.0;
+        known.answered(f64::from(ended.succeeded), ended.tokens, f64::from(ended.failed), is_known, now);
         if let Some(quota) = quota {
             known.told(quota.remaining.max(0.0), quota.reset_us(), now);
         }
-        if known.is_over(if ended.key.is_empty() { -1.0 } else { knobs.key_rate().rps }, now) {
+        if known.is_over(configured, now) {
             self.learned.remove(ended.key);
         } else {
             self.learned.insert(ended.key.to_owned(), (known, kept_until_ms(&known, now)));

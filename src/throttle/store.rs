@@ -157,6 +157,8 @@ pub struct Refused<'a> {
     pub key: &'a str,
     /// Whom it concerns.
     pub scope: Scope,
+    /// It sheds load, whoever asks: no rate is learned from it.
+    pub is_overload: bool,
     /// How long to stay away, where it was said; otherwise by back-off.
     pub delay: Option<Duration>,
     /// A number from 0 to 1 that nobody can foresee, for the jitter.

@@ -855,7 +855,8 @@ local function refused_until(strikes)
   return math.ceil((now + math.floor(plain * (1 + JITTER * tonumber(ARGV[4])))) / 1000)
 end
 
--- refused: somebody else refused a job. KEYS knobs, pause, learned, pauses; ARGV verb, now, said, jitter, why, keyed 0|1.
+-- refused: somebody else refused a job. KEYS knobs, pause, learned, pauses; ARGV verb, now, said, jitter, why, keyed 0|1,
+-- 1 if the other side sheds load, whoever asks, from which no rate is learned.
 -- Answers the end of the pause, and 1 if only the refused job is to wait.
 local function refused()
   local k = knobs(KEYS[1])
@@ -868,7 +869,7 @@ local function refused()
   l.refused = l.refused + 1
   -- Whoever was under way when the others were refused says nothing new.
   if l.grows_from <= now then
-    if not k or k.learns then
+    if (not k or k.learns) and ARGV[7] ~= '1' then
       if l.done > 0 and until_us > l.since then
         l.settle = l.done * 1e6 / (until_us - l.since)
       elseif l.settle > 0 then
@@ -936,6 +937,7 @@ local function ended()
     local l = parse_learned(redis.call('GET', KEYS[lane]))
     local remaining, reset = learns and tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
     if remaining and not l then l = new_learned() end
+    local configured = k and ARGV[at + 5] == '1' and k.key_rps or -1
     if l then
       local good, tokens, bad = tonumber(ARGV[at]), tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
       if now >= l.grows_from then
@@ -944,10 +946,10 @@ local function ended()
           local span = now - l.since
           if span > 2e6 * period(l) then l.done, l.since = l.done / 2, now - span / 2 end
         end
-        probe_answered(l, good, bad, l.settle > 0 or not learns)
+        probe_answered(l, good, bad, l.settle > 0 or not learns or configured > 0)
       end
       if remaining then l.share, l.share_to = remaining * 1e6 / reset, now + reset end
-      if learned_over(l, k and ARGV[at + 5] == '1' and k.key_rps or -1) then
+      if learned_over(l, configured) then
         redis.call('DEL', KEYS[lane])
         redis.pcall('ZREM', zset, KEYS[lane])
       else

@@ -81,7 +81,8 @@ async fn burst(way: &Way<'_>, mut server: Server) -> Burst {
                 }
                 (None, reset) => {
                     refused += 1;
-                    let answer = Refused { key: "k", scope: Scope::Key, delay: Some(reset), jitter: 0.5, why: "429" };
+                    let answer =
+                        Refused { key: "k", scope: Scope::Key, is_overload: false, delay: Some(reset), jitter: 0.5, why: "429" };
                     let paused = world.store.refused(&name("mail"), &answer).await.unwrap();
                     if let Some(alone) = paused.alone {
                         due -= 1;

@@ -184,6 +184,7 @@ laws! {
     four_levels_are_charged_in_one_call,
     a_refusal_pauses_the_key_and_one_job_goes_first,
     a_refusal_of_the_account_pauses_everything_below_it,
+    load_that_is_shed_pauses_the_key_and_teaches_no_rate,
     a_naive_throttle_lets_the_refused_job_wait_by_itself,
     a_passive_throttle_does_not_hold_keys_to_their_rate,
     whoever_takes_the_pause_off_takes_off_the_refusal_too,
@@ -586,7 +587,7 @@ async fn four_levels_are_charged_in_one_call(world: World) {
 }
 
 fn refusal(key: &str, scope: Scope, delay_s: u64) -> Refused<'_> {
-    Refused { key, scope, delay: Some(Duration::from_secs(delay_s)), jitter: 0.0, why: "answered 429" }
+    Refused { key, scope, is_overload: false, delay: Some(Duration::from_secs(delay_s)), jitter: 0.0, why: "answered 429" }
 }
 
 fn success(key: &str, jobs: u32) -> Ended<'_> {
@@ -642,6 +643,19 @@ async fn a_refusal_of_the_account_pauses_everything_below_it(world: World) {
     assert_eq!(world.granted("one", 9).await, 2);
     world.store.ended(&name("one"), &[success("", 8)]).await.unwrap();
     assert_eq!(world.granted("one", 9).await, 9);
+}
+
+async fn load_that_is_shed_pauses_the_key_and_teaches_no_rate(world: World) {
+    world.knobs("a", &[("rps", "-1"), ("key_rps", "100")]);
+    let shed = Refused { is_overload: true, ..refusal("k", Scope::Key, 5) };
+    world.store.refused(&name("a"), &shed).await.unwrap();
+
+    world.pass(Duration::from_secs(4));
+    assert_eq!(world.store.acquire(&ask("a", &[("k", 9, 1.0)])).await.lanes[0].granted, 0);
+    world.pass(Duration::from_secs(1));
+    assert_eq!(world.store.acquire(&ask("a", &[("k", 9, 1.0)])).await.lanes[0].granted, 1, "one goes first all the same");
+    world.store.ended(&name("a"), &[success("k", 8)]).await.unwrap();
+    assert_eq!(world.store.acquire(&ask("a", &[("k", 90, 1.0)])).await.lanes[0].granted, 90, "and then the key's own rate holds");
 }
 
 async fn a_naive_throttle_lets_the_refused_job_wait_by_itself(world: World) {

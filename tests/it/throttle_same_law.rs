@@ -231,7 +231,14 @@ async fn seen(world: &World, op: &Op, last: &mut Option<(usize, Vec<(Lane, Grant
         }
         Op::Refused(t, k, scope, ms, jitter) => {
             let delay = ms.map(std::time::Duration::from_millis);
-            let refused = Refused { key: KEYS[*k], scope: *scope, delay, jitter: *jitter, why: "429 | slow\ndown" };
+            let refused = Refused {
+                key: KEYS[*k],
+                scope: *scope,
+                is_overload: *jitter > 0.7,
+                delay,
+                jitter: *jitter,
+                why: "429 | slow\ndown",
+            };
             format!("{:?}", world.store.refused(&name(THROTTLES[*t]), &refused).await)
         }
         Op::Ended(t, ended) => {

@@ -195,6 +195,7 @@ impl RedisStore {
             call.key(&self.layout.key(throttle, "pauses", ""));
             let mut call = begin(call, "refused");
             call.number(u8::from(!refused.key.is_empty()));
+            call.number(u8::from(refused.is_overload));
             call
         } else {
             let chain = self.resolve_chain(throttle).await?.map_err(Error::Unknown)?.chain;
