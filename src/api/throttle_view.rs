@@ -67,6 +67,10 @@ pub struct KnobsView {
     pub key_burst: f64,
     /// `closed`, `open` or `local`.
     pub on_store_loss: &'static str,
+    /// It takes what its parent has to spare beyond its own rate.
+    pub borrow: bool,
+    /// `active-informed`, `active-naive`, `passive-informed` or `passive-naive`.
+    pub on_429: &'static str,
     /// Jobs that may run at once over all processes; -1 is no limit.
     pub concurrency: i64,
     /// Jobs of one key that may run at once over all processes; -1 is no limit.
@@ -177,6 +181,8 @@ impl KnobsView {
             key_rps: knobs.key_rps,
             key_burst: knobs.key_burst,
             on_store_loss: knobs.on_store_loss.as_str(),
+            borrow: knobs.borrow,
+            on_429: knobs.on_429.as_str(),
             concurrency: knobs.concurrency,
             key_concurrency: knobs.key_concurrency,
             weight: knobs.weight,

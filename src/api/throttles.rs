@@ -25,7 +25,7 @@ use super::{body, clock};
 use crate::throttle::{Change, Name, Status};
 
 /// The knobs that a person may turn.
-const KNOBS: [&str; 18] = [
+const KNOBS: [&str; 20] = [
     "rps",
     "burst",
     "window",
@@ -38,6 +38,8 @@ const KNOBS: [&str; 18] = [
     "parent",
     "paused",
     "on_store_loss",
+    "borrow",
+    "on_429",
     "concurrency",
     "key_concurrency",
     "weight",
@@ -46,7 +48,7 @@ const KNOBS: [&str; 18] = [
     "on_backlog",
 ];
 /// The fields of an edit.
-const EDIT: [&str; 20] = [
+const EDIT: [&str; 22] = [
     "rps",
     "burst",
     "window",
@@ -59,6 +61,8 @@ const EDIT: [&str; 20] = [
     "parent",
     "paused",
     "on_store_loss",
+    "borrow",
+    "on_429",
     "concurrency",
     "key_concurrency",
     "weight",
@@ -120,6 +124,10 @@ pub struct Edit {
     paused: Option<bool>,
     /// `closed`, `open` or `local`.
     on_store_loss: Option<String>,
+    /// `true` lets it take what its parent has to spare beyond its own rate.
+    borrow: Option<bool>,
+    /// `active-informed`, `active-naive`, `passive-informed` or `passive-naive`.
+    on_429: Option<String>,
     /// Jobs that may run at once over all processes; 0 lets none run, -1 is no limit.
     concurrency: Option<i64>,
     /// Jobs of one key that may run at once over all processes; -1 is no limit.
@@ -295,4 +303,20 @@ pub fn view(status: &Status, sample: Option<&Sample>) -> View {
 /// The answer that shows a throttle.
 pub fn answer(view: View) -> impl IntoResponse {
     (AppendHeaders([(ETAG, format!("\"{}\"", view.seq))]), Json(view))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::throttle::rules::TABLE;
+
+    #[test]
+    fn every_knob_that_may_be_set_can_be_set_here() {
+        let settable: BTreeSet<&str> = TABLE.iter().filter(|knob| knob.is_settable()).map(|knob| knob.name).collect();
+
+        assert_eq!(KNOBS.into_iter().collect::<BTreeSet<_>>(), settable);
+        assert_eq!(EDIT.into_iter().filter(|field| !["by", "why"].contains(field)).collect::<BTreeSet<_>>(), settable);
+    }
 }
