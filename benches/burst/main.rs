@@ -43,6 +43,15 @@ struct Row {
     knobs: Vec<(&'static str, String)>,
     rules: Rules,
     arithmetic: String,
+    /// Refusals that it may cost.
+    goal: Option<u64>,
+}
+
+/// Jobs of other keys start within so many milliseconds, ninety-nine of a hundred.
+const GOAL_MS: f64 = 50.0;
+
+fn met(is_met: bool) -> &'static str {
+    if is_met { "met" } else { "missed" }
 }
 
 /// What a row came to.
@@ -65,7 +74,14 @@ fn rows(cli: &Cli) -> Vec<Row> {
     };
     let alone = Rules { quota, others: 0.0, tells: false };
     let half = Rules { others: quota / 2.0, ..alone };
-    let row = |name: &str, knobs, rules, arithmetic: String| Row { name: name.to_owned(), knobs, rules, arithmetic };
+    let row = |name: &str, knobs, rules: Rules, arithmetic: String| {
+        let goal = match (name.contains("active-informed") || name.contains("told") || name.contains("no rate"), rules.others > 0.0) {
+            (true, true) => Some(100),
+            (true, false) if !name.contains("100 %") => Some(0),
+            _ => None,
+        };
+        Row { name: name.to_owned(), knobs, rules, arithmetic, goal }
+    };
     vec![
         row("passive-naive", with("passive-naive", 0.0), alone, format!("{:.0}", quota * windows * (windows - 1.0) / 2.0)),
         row("passive-informed", with("passive-informed", 0.0), alone, format!("{:.0} x those under way", windows - 1.0)),
@@ -84,14 +100,14 @@ fn rows(cli: &Cli) -> Vec<Row> {
             "half used by others: active-informed",
             with("active-informed", 1.0),
             half,
-            format!("{:.0}, goal 100", 2.0 * windows * 100.0 - 1.0),
+            "a pause a period".to_owned(),
         ),
-        row("half used by others: no rate known", with("active-informed", 0.0), half, "goal 100".to_owned()),
+        row("half used by others: no rate known", with("active-informed", 0.0), half, "a pause a period".to_owned()),
         row(
             "half used by others: told what is left",
             with("active-informed", 0.0),
             Rules { tells: true, ..half },
-            "goal 100".to_owned(),
+            "a pause a period".to_owned(),
         ),
     ]
 }
@@ -121,11 +137,13 @@ async fn main() -> anyhow::Result<()> {
         let came = burst(&cli, row, &queue, store, at).await?;
         let (p50, p99) = came.started_ms;
         println!(
-            "| {} | {} | {} | {:.1} s | {p50:.1} / {p99:.1} ms |",
+            "| {} | {}{} | {} | {:.1} s | {p50:.1} / {p99:.1} ms ({}) |",
             row.name,
             came.refused,
+            row.goal.map_or(String::new(), |goal| format!(" (at most {goal}: {})", met(came.refused <= goal))),
             row.arithmetic,
-            came.took.as_secs_f64()
+            came.took.as_secs_f64(),
+            met(p99 <= GOAL_MS),
         );
     }
     Ok(())

@@ -9,6 +9,10 @@
 
 use std::ops::RangeInclusive;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use percent_encoding::percent_decode_str;
+
 use super::Request;
 use super::retry_after::{Headers, any_delay, retry_after};
 use crate::jobs::{Outcome, Scope};
@@ -21,6 +25,9 @@ const KEPT_CHARS: usize = 100;
 
 /// The shortest header value of ours that is looked for in an answer, so that no common word is crossed out.
 const SECRET_BYTES: usize = 8;
+
+/// So many bytes of its beginning at the end of an answer are taken for it.
+const BEGUN_BYTES: usize = 4;
 
 /// An answer, as far as it was read.
 #[derive(Clone, Debug, PartialEq)]
@@ -94,19 +101,54 @@ fn scope(headers: &Headers) -> Option<Scope> {
 }
 
 /// What of ours is crossed out.
-fn secrets(request: &Request) -> Vec<&str> {
-    let values = request.headers.iter().flat_map(|(_, value)| {
+fn secrets(request: &Request) -> Vec<String> {
+    let mut secrets = Vec::new();
+    for (_, value) in &request.headers {
         // `Bearer x` and `Basic x` may come back without their first word.
-        [Some(value.as_str()), value.split_once(' ').map(|(_, secret)| secret)].into_iter().flatten()
-    });
-    let authority = request.url.split_once("://").map_or("", |(_, rest)| rest.split(['/', '?', '#']).next().unwrap_or_default());
-    let password = authority.rsplit_once('@').map_or("", |(user, _)| user.split_once(':').map_or("", |(_, password)| password));
-    values.chain([password]).filter(|secret| secret.len() >= SECRET_BYTES).collect()
+        secrets.extend(value.split_once(' ').map(|(_, secret)| secret.to_owned()));
+        secrets.push(value.clone());
+    }
+    if let Some(credentials) = Credentials::of(&request.url) {
+        secrets.extend([credentials.basic, credentials.password]);
+        secrets.extend(credentials.raw_password);
+    }
+    secrets.retain(|secret| secret.len() >= SECRET_BYTES);
+    // The longer first, so that nothing is left of one that holds another.
+    secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
+    secrets
 }
 
-/// Somebody else's words on one line, without what is ours.
-fn tidy(text: &str, secrets: &[&str]) -> String {
-    let text = secrets.iter().fold(text.to_owned(), |text, secret| text.replace(secret, "***"));
+/// A user and a password in a URL, as they are sent.
+struct Credentials {
+    /// What follows `Basic `.
+    basic: String,
+    password: String,
+    /// As it stands in the URL.
+    raw_password: Option<String>,
+}
+
+impl Credentials {
+    fn of(url: &str) -> Option<Self> {
+        let authority = url.split_once("://")?.1.split(['/', '?', '#']).next()?;
+        let (user, raw_password) = authority.rsplit_once('@')?.0.split_once(':')?;
+        let plain = |text: &str| percent_decode_str(text).collect::<Vec<u8>>();
+        let basic = STANDARD.encode([plain(user), b":".to_vec(), plain(raw_password)].concat());
+        let password = String::from_utf8_lossy(&plain(raw_password)).into_owned();
+        Some(Self { basic, password, raw_password: Some(raw_password.to_owned()) })
+    }
+}
+
+/// Somebody else's words on one line, without what is ours. They may be cut off, so the beginning of a secret at their end goes too.
+fn tidy(text: &str, secrets: &[String]) -> String {
+    let mut text = secrets.iter().fold(text.to_owned(), |text, secret| text.replace(secret.as_str(), "***"));
+    let begun = |secret: &String| {
+        let ends = secret.char_indices().map(|(at, _)| at).filter(|at| *at >= BEGUN_BYTES).rev();
+        ends.into_iter().find(|at| text.ends_with(&secret[..*at]))
+    };
+    if let Some(begun) = secrets.iter().filter_map(begun).max() {
+        text.truncate(text.len() - begun);
+        text.push_str("***");
+    }
     let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     line.trim().to_owned()
 }
@@ -124,6 +166,25 @@ mod tests {
         let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let response = Response { status, headers, excerpt: body.as_bytes().to_vec() };
         response.outcome(&Request::parse(&args).unwrap(), 0)
+    }
+
+    fn error_of(args: &serde_json::Value, body: &str) -> String {
+        let response = Response { status: 400, headers: Headers::new(), excerpt: body.as_bytes().to_vec() };
+        let Outcome::Dead { error } = response.outcome(&Request::parse(args).unwrap(), 0) else { panic!("dead") };
+        error
+    }
+
+    #[test]
+    fn credentials_of_the_url_are_crossed_out_however_they_come_back() {
+        let args = json!({"url": "http://user:pass%21word@a/"});
+        assert_eq!(error_of(&args, "Basic dXNlcjpwYXNzIXdvcmQ= pass!word pass%21word"), "answered 400: Basic *** *** ***");
+    }
+
+    #[test]
+    fn the_beginning_of_a_secret_at_the_end_of_what_was_read_is_crossed_out() {
+        let args = json!({"url": "http://a", "headers": {"X-Key": "very-secret"}});
+        assert_eq!(error_of(&args, "your key is very-sec"), "answered 400: your key is ***");
+        assert_eq!(error_of(&args, "your key is ver"), "answered 400: your key is ver");
     }
 
     #[test]
