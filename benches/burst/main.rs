@@ -75,11 +75,12 @@ fn rows(cli: &Cli) -> Vec<Row> {
     let alone = Rules { quota, others: 0.0, tells: false };
     let half = Rules { others: quota / 2.0, ..alone };
     let row = |name: &str, knobs, rules: Rules, arithmetic: String| {
-        let goal = match (name.contains("active-informed") || name.contains("told") || name.contains("no rate"), rules.others > 0.0) {
-            (true, true) => Some(100),
-            (true, false) if !name.contains("100 %") => Some(0),
-            _ => None,
-        };
+        let goal =
+            match (name.contains("active-informed") || name.contains("told") || name.contains("no rate"), rules.others > 0.0) {
+                (true, true) => Some(100),
+                (true, false) if !name.contains("100 %") => Some(0),
+                _ => None,
+            };
         Row { name: name.to_owned(), knobs, rules, arithmetic, goal }
     };
     vec![
@@ -96,12 +97,7 @@ fn rows(cli: &Cli) -> Vec<Row> {
             format!("{:.0} x those under way", 2.0 * windows - 1.0),
         ),
         row("half used by others: active-naive", with("active-naive", 1.0), half, format!("about {:.0}", jobs)),
-        row(
-            "half used by others: active-informed",
-            with("active-informed", 1.0),
-            half,
-            "a pause a period".to_owned(),
-        ),
+        row("half used by others: active-informed", with("active-informed", 1.0), half, "a pause a period".to_owned()),
         row("half used by others: no rate known", with("active-informed", 0.0), half, "a pause a period".to_owned()),
         row(
             "half used by others: told what is left",

@@ -14,7 +14,7 @@ use super::shared::Shared;
 use crate::jobs::About;
 use crate::throttle::{Ended, Name, Quota};
 
-/// Lanes that are watched, at most; with more, all are taken to be.
+/// Lanes that are watched, at most.
 const MAX_WATCHED: usize = 100_000;
 
 /// How long to wait before a store that is away is told again; what is not heard by then is forgotten.
@@ -63,10 +63,14 @@ impl Answers {
             return;
         }
         let mut noted = self.lock();
-        if !is_watched {
-            noted.watched.remove(&lane_id);
-        } else if noted.watched.len() < MAX_WATCHED {
+        if is_watched {
+            // Those that are still watched are told again with their next grant.
+            if noted.watched.len() >= MAX_WATCHED {
+                noted.watched.clear();
+            }
             noted.watched.insert(lane_id);
+        } else {
+            noted.watched.remove(&lane_id);
         }
         self.watching.store(!noted.watched.is_empty(), Ordering::Relaxed);
     }
@@ -78,8 +82,7 @@ impl Answers {
             return;
         }
         let mut noted = self.lock();
-        let is_watched = noted.watched.len() >= MAX_WATCHED || noted.watched.contains(&lane_id);
-        if !is_watched && quota.is_none() {
+        if !noted.watched.contains(&lane_id) && quota.is_none() {
             return;
         }
         let Ok(throttle) = Name::new(job.throttle.clone()) else { return };

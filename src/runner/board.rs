@@ -256,6 +256,7 @@ impl Board {
             granted_all += grant.granted as usize;
             self.charge(*id, grant.granted, wish.cost);
             self.hold(*id, i64::from(grant.granted));
+            self.probing.remove(id);
             let Some(limit) = &grant.limit else { continue };
             let until = now + wait(grant, limit);
             match limit {
@@ -373,12 +374,13 @@ impl Board {
 
     /// Takes note that the throttles have heard answers of the lane: it need not wait for them any more.
     pub fn heard(&mut self, lane_id: i64) {
+        let was_probing = self.probing.remove(&lane_id);
         let Some(lane) = self.lanes.get(&lane_id) else { return };
         let ring = &mut self.rings[lane.ring];
         if std::mem::take(&mut ring.probes) {
             ring.not_before = None;
         }
-        if self.probing.remove(&lane_id) && matches!(lane.standing, Standing::Waiting(_)) {
+        if was_probing && matches!(lane.standing, Standing::Waiting(_)) {
             self.stand(lane_id, Standing::Due);
         }
     }

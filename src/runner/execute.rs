@@ -47,8 +47,6 @@ pub(super) async fn execute(shared: Arc<Shared>, claimed: Claimed, cancelled: Ca
         failed(Policy::default(), &about, None, "the handler panicked when it was asked for its retry policy".to_owned())
     });
     match ending {
-        // A refusal was told by itself.
-        Ending::Throttled { .. } => {}
         Ending::Completed => shared.answers.note(lane_id, &about, Answer::Succeeded),
         _ => shared.answers.note(lane_id, &about, Answer::Failed),
     }
@@ -140,19 +138,28 @@ async fn judge(
         }
         // Told to stop by a person, the job ends here, however its handler put it.
         (_, Some(Stop::Cancelled)) | (Outcome::Cancelled, _) => Ending::Cancelled,
+        // A refusal concerns others as well, so it is told though this worker is stopping.
+        (Outcome::Throttled { scope, delay, error }, Some(Stop::Draining | Stop::Fenced)) => {
+            refused(shared, job, (scope, false), delay, &error).await;
+            Ending::HandedBack
+        }
+        (Outcome::Overloaded { scope, delay, error }, Some(Stop::Draining | Stop::Fenced)) => {
+            refused(shared, job, (scope, true), delay, &error).await;
+            Ending::HandedBack
+        }
         // Where the lease was lost the fence refuses this word. Where it was not (Postgres came back just in time), the job
         // must not stay leased to a worker that no longer runs it.
         (Outcome::HandedBack, _) | (_, Some(Stop::Draining | Stop::Fenced)) => Ending::HandedBack,
         (Outcome::Snooze { delay }, _) => Ending::Snoozed { delay, why: stranger(job, handler.is_some()) },
         (Outcome::Throttled { scope, delay, error }, _) => {
-            // From now on it counts how the others of the lane end.
-            shared.answers.watch(lane_id, true);
             let alone = refused(shared, job, (scope, false), delay, &error).await;
+            // From now on it counts how the others of the lane end.
+            shared.answers.watch(lane_id, alone.is_none());
             Ending::Throttled { alone, error }
         }
         (Outcome::Overloaded { scope, delay, error }, _) => {
-            shared.answers.watch(lane_id, true);
             let alone = refused(shared, job, (scope, true), delay, &error).await;
+            shared.answers.watch(lane_id, alone.is_none());
             Ending::Throttled { alone, error }
         }
         (Outcome::Ambiguous { error, .. }, _) => {

@@ -97,7 +97,7 @@ impl Worker {
             vital.spawn("rescue_orphans", asked(), upkeep::rescue_orphans(shared.clone(), asked())),
             vital.spawn("hold_shards", asked(), upkeep::hold_shards(shared.clone(), asked())),
             vital.spawn("maintain", asked(), upkeep::maintain(shared.clone(), asked())),
-            vital.spawn("answers", asked(), answers::tell_answers(shared.clone(), asked())),
+            vital.spawn("answers", living.clone(), answers::tell_answers(shared.clone(), living.clone())),
             vital.spawn("learn costs", asked(), upkeep::learn_costs(shared.clone(), asked())),
             vital.spawn("depth", asked(), depth::keep_depth(shared.queue.clone(), asked())),
             vital.spawn("heartbeat", living.clone(), heartbeat::beat(shared.clone(), living.clone())),

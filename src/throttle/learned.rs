@@ -34,6 +34,9 @@ const PATIENCE_US: f64 = 30e6;
 /// The pause after a refusal that does not say how long, in microseconds; it doubles with each further one in a row,
 const FIRST_PAUSE_US: f64 = 1e6;
 
+/// and so does the shortest pause of one that was told not to wait,
+const SHORTEST_PAUSE_US: f64 = 50_000.0;
+
 /// as often as this.
 const MAX_DOUBLINGS: f64 = 8.0;
 
@@ -82,16 +85,18 @@ impl Probe {
     pub fn answered(&mut self, succeeded: f64, failed: f64, may_open: bool, now: f64) {
         if self.credit >= 0.0 {
             *self = Self { credit: self.credit + 2.0 * succeeded + failed, at: now };
-            if self.credit >= OPEN_CREDIT && may_open {
-                *self = Self::OPEN;
+            if self.credit >= OPEN_CREDIT {
+                *self = if may_open { Self::OPEN } else { Self { credit: OPEN_CREDIT, at: now } };
             }
         }
     }
 }
 
-/// How long a refusal pauses, in microseconds: as it said, or by back-off, with `jitter` from 0 to 1.
+/// How long a refusal pauses, in microseconds: as it said, or by back-off, with `jitter` from 0 to 1. Who is told to come back at
+/// once, again and again, waits a little longer each time.
 pub fn pause_us(said_us: Option<f64>, strikes: f64, jitter: f64) -> f64 {
-    let plain = said_us.unwrap_or_else(|| FIRST_PAUSE_US * 2.0_f64.powi(strikes.min(MAX_DOUBLINGS) as i32));
+    let doubled = 2.0_f64.powi(strikes.min(MAX_DOUBLINGS) as i32);
+    let plain = said_us.map_or(FIRST_PAUSE_US * doubled, |said| said.max(SHORTEST_PAUSE_US * doubled));
     (plain * (1.0 + JITTER * jitter)).floor()
 }
 
@@ -142,7 +147,10 @@ impl Learned {
         if self.grows_from <= now {
             if learns {
                 self.settle = match () {
-                    () if self.done > 0.0 && until > self.since => self.done * 1e6 / (until - self.since),
+                    // Times without work are no refusals, so one refusal takes no more than its share.
+                    () if self.done > 0.0 && until > self.since => {
+                        (self.done * 1e6 / (until - self.since)).max(self.settle * (1.0 - CUT))
+                    }
                     () if self.settle > 0.0 => self.settle * (1.0 - CUT),
                     () => configured.max(0.0),
                 };
@@ -195,6 +203,17 @@ impl Learned {
         if self.share_to > now { slower(rate, self.share) } else { rate }
     }
 
+    /// Microseconds of refill that may be saved up under the rate: nothing under one that is a guess, a tenth of the rest of a
+    /// window whose quota was told.
+    pub fn depth_us(&self, now: f64) -> f64 {
+        if self.settle <= 0.0 && self.share_to > now { (self.share_to - now) / 10.0 } else { 0.0 }
+    }
+
+    /// The strikes that a refusal at `now` comes after; those who were under way together count once.
+    pub fn strikes_before(&self, now: f64) -> f64 {
+        if self.grows_from > now { (self.strikes - 1.0).max(0.0) } else { self.strikes }
+    }
+
     /// True once nothing of it matters any more, beside the rate of the key itself.
     pub fn is_over(&self, configured: f64, now: f64) -> bool {
         let free = self.settle <= 0.0 || (configured > 0.0 && self.rate(now) >= configured);
@@ -204,7 +223,7 @@ impl Learned {
     /// How long it is kept from `now` on, in milliseconds.
     pub fn keep_ms(&self, now: f64) -> f64 {
         let told = (self.share_to - now).max(0.0);
-        let refused = (self.grows_from - now).max(0.0) + KEEP_US.max(KEEP_PERIODS * 1e6 * self.period_s());
+        let refused = (self.grows_from - now + KEEP_US.max(KEEP_PERIODS * 1e6 * self.period_s())).max(0.0);
         let kept = if self.settle > 0.0 || self.probe.credit >= 0.0 { told.max(refused) } else { told };
         (kept / 1000.0).ceil().clamp(1.0, 1e12)
     }
@@ -228,6 +247,11 @@ pub struct Refusal {
 }
 
 impl Refusal {
+    /// As [`Learned::strikes_before`].
+    pub fn strikes_before(&self, now: f64) -> f64 {
+        if self.until > now { (self.strikes - 1.0).max(0.0) } else { self.strikes }
+    }
+
     /// Refused at `now` until `until`, after `before`.
     pub fn again(before: Option<&Self>, now: f64, until: f64, why: &str) -> Self {
         let begun = |until: f64, strikes: f64| Self { until, probe: Probe::begin(until), strikes, why: why.to_owned() };

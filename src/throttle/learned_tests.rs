@@ -5,7 +5,7 @@ const S: f64 = 1e6;
 /// A key that was refused first at 10 s and succeeded at `rate` until it was refused again at 20 s for a second.
 fn refused_at(rate: f64) -> Learned {
     let mut learned = Learned::new(0.0);
-    learned.refuse(10.0 * S, 10.0 * S, 1000.0, true);
+    learned.refuse(10.0 * S, 10.0 * S, rate, true);
     learned.answered(rate * 11.0, rate * 11.0, 0.0, false, 19.0 * S);
     learned.refuse(20.0 * S, 21.0 * S, 1000.0, true);
     learned
@@ -18,6 +18,16 @@ fn the_rate_begins_at_seven_tenths_settles_where_it_was_and_then_feels_its_way_b
 
     assert_eq!([at(0.0), at(10.0), at(20.0), at(30.0)], [350.0, 481.0, 500.0, 519.0]);
     assert_eq!(at(1000.0), 1000.0, "never past twice what succeeded");
+}
+
+#[test]
+fn one_refusal_takes_no_more_than_its_share_however_long_nothing_was_asked() {
+    let mut learned = refused_at(500.0);
+    learned.answered(5.0, 5.0, 0.0, false, 22.0 * S);
+
+    learned.refuse(600.0 * S, 601.0 * S, 1000.0, true);
+
+    assert_eq!(learned.settle, 350.0);
 }
 
 #[test]
@@ -60,6 +70,7 @@ fn without_a_success_each_refusal_cuts_again_and_doubles_the_pause() {
     assert_eq!(pause_us(None, learned.strikes, 0.0), 4.0 * S);
     assert_eq!(pause_us(None, 1e9, 0.0), 256.0 * S);
     assert_eq!(pause_us(Some(7.0 * S), 3.0, 1.0), 7.7 * S, "what is said counts, and jitter goes upwards");
+    assert_eq!([0.0, 1.0, 2.0].map(|strikes| pause_us(Some(0.0), strikes, 0.0)), [50_000.0, 100_000.0, 200_000.0]);
 }
 
 #[test]
@@ -102,7 +113,7 @@ fn while_the_rate_is_unknown_the_credit_stays() {
     let mut unknown = Learned::new(0.0);
     unknown.refuse(S, 2.0 * S, -1.0, true);
     unknown.answered(40.0, 40.0, 0.0, false, 3.0 * S);
-    assert_eq!(unknown.probe.left(3.0 * S), Some(81.0));
+    assert_eq!(unknown.probe.left(3.0 * S), Some(16.0), "so many at once, and no more");
 
     unknown.refuse(4.0 * S, 5.0 * S, -1.0, true);
     unknown.answered(40.0, 40.0, 0.0, false, 6.0 * S);
@@ -134,6 +145,7 @@ fn what_was_learned_is_forgotten_when_the_keys_own_rate_is_reached() {
     assert!(learned.is_over(500.0, 41.0 * S));
     assert!(!learned.is_over(-1.0, 41.0 * S));
     assert_eq!(learned.keep_ms(21.0 * S), 600_000.0);
+    assert_eq!(learned.keep_ms(121.0 * S), 500_000.0, "counted from the last refusal, however much succeeds");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::bucket::{Bucket, Meter, Rate, slower};
 use super::holds::room;
-use super::serve::{self, Level, Served, Source, Where, Wish, sane_cost};
+use super::serve::{self, Heed, Level, Served, Source, Where, Wish, sane_cost};
 use super::{Answer, Ask, Grant, LaneAsk, Limit, Name, OnStoreLoss};
 
 /// How long people are told to wait before they ask a lost store again, in microseconds.
@@ -121,7 +121,13 @@ fn local(ask: &Ask, seen: &Seen, stand: &mut Stand, now_us: i64, workers: u32) -
     let holder = holder.filter(|_| seen.concurrency >= 0);
     let room = holder.map(|holder| room(share_of(seen.concurrency), holder.held));
     let mut levels = [Level { rate, bucket: stand.bucket, meter: stand.meter, room, borrows: false, refusal: None }];
-    let source = Source { levels: &mut levels, key_rate, keys: &mut stand.keys, learned: &mut BTreeMap::new() };
+    let source = Source {
+        levels: &mut levels,
+        key_rate,
+        keys: &mut stand.keys,
+        learned: &mut BTreeMap::new(),
+        heed: Heed { rates: false, probes: false },
+    };
     let (served, _) = serve::serve(now_us as f64, source, &wishes);
     (stand.bucket, stand.meter) = (levels[0].bucket, levels[0].meter);
     let grant = |one: Served| Grant {

@@ -10,7 +10,7 @@ use super::bucket::{Bucket, Meter, Rate, STOPPED_WAIT_US, Start};
 use super::holds::{Holds, room};
 use super::learned::{Learned, Refusal};
 use super::rules::{self, number};
-use super::serve::{self, KeyRoom, Level, Served, Source, Where, Wish, sane_cost};
+use super::serve::{self, Heed, KeyRoom, Level, Served, Source, Where, Wish, sane_cost};
 use super::tree;
 use super::{
     Answer, Ask, Change, Ended, Error, Grant, Holder, Knobs, LaneAsk, Limit, Name, Paused, Refund, Refused, Status, Store,
@@ -116,9 +116,11 @@ impl MemoryStore {
         let key_limit = has_key_limit.then_some(knobs.key_concurrency);
         let wishes: Vec<Wish<'_>> = ask.lanes.iter().map(|lane| leaf.wish(lane, key_limit, &who, now)).collect();
         let mut keys = std::mem::take(&mut leaf.keys);
-        let known = leaf.learned.keys().filter_map(|key| Some((key.clone(), leaf.learned_of(key, now)?)));
+        let is_heeded = |_: &&String| !knobs.on_429.is_naive();
+        let known = leaf.learned.keys().filter(is_heeded).filter_map(|key| Some((key.clone(), leaf.learned_of(key, now)?)));
         let mut learned: BTreeMap<String, Learned> = known.collect();
-        let source = Source { levels: &mut levels, key_rate: knobs.key_rate(), keys: &mut keys, learned: &mut learned };
+        let heed = Heed { rates: knobs.on_429.learns(), probes: ask.holder.is_some() };
+        let source = Source { levels: &mut levels, key_rate: knobs.key_rate(), keys: &mut keys, learned: &mut learned, heed };
         let (served, rooms) = serve::serve(now as f64, source, &wishes);
         answer.lanes = served.into_iter().zip(&ask.lanes).map(|(one, lane)| leaf.grant(one, lane, &chain, &levels)).collect();
         leaf.keys = keys;
@@ -302,7 +304,7 @@ impl Throttle {
     fn refuse_key(&mut self, refused: &Refused<'_>, now: i64) -> Paused {
         let knobs = Knobs::read(&self.raw).0;
         let known = self.learned_of(refused.key, now);
-        let strikes = known.map_or(0.0, |known| known.strikes);
+        let strikes = known.map_or(0.0, |known| known.strikes_before(now as f64));
         let until_ms = refused.until_ms(strikes, now);
         if knobs.on_429.is_naive() {
             return Paused::alone(until_ms, now);
@@ -317,7 +319,7 @@ impl Throttle {
 
     /// Pauses the whole throttle.
     fn refuse(&mut self, refused: &Refused<'_>, now: i64) -> Paused {
-        let strikes = self.refusal.as_ref().map_or(0.0, |refusal| refusal.strikes);
+        let strikes = self.refusal.as_ref().map_or(0.0, |refusal| refusal.strikes_before(now as f64));
         let until_ms = refused.until_ms(strikes, now);
         if Knobs::read(&self.raw).0.on_429.is_naive() {
             return Paused::alone(until_ms, now);

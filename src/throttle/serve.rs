@@ -109,11 +109,22 @@ pub struct Source<'a> {
     pub keys: &'a mut BTreeMap<String, Bucket>,
     /// What was learned of keys.
     pub learned: &'a mut BTreeMap<String, Learned>,
+    /// What of it counts.
+    pub heed: Heed,
+}
+
+/// What of what was learned an ask has to heed.
+#[derive(Clone, Copy, Debug)]
+pub struct Heed {
+    /// The rates.
+    pub rates: bool,
+    /// How many may go at once. It does not concern work that runs already: that would wait for its own end.
+    pub probes: bool,
 }
 
 /// Serves `wishes` at `now` (unix microseconds), with what the keys that have a limit of concurrency were granted.
 pub fn serve(now: f64, source: Source<'_>, wishes: &[Wish<'_>]) -> (Vec<Served>, BTreeMap<String, KeyRoom>) {
-    let Source { levels, key_rate, keys, learned } = source;
+    let Source { levels, key_rate, keys, learned, heed } = source;
     if let Some(stopped) = levels.iter().position(|level| level.rate.rps == 0.0) {
         let served = wishes.iter().map(|wish| nothing(wish, STOPPED_WAIT_US, Where::Stopped(stopped))).collect();
         for level in levels.iter_mut().filter(|level| level.rate.rps == 0.0) {
@@ -137,7 +148,7 @@ pub fn serve(now: f64, source: Source<'_>, wishes: &[Wish<'_>]) -> (Vec<Served>,
     let open: Vec<Option<Open>> = open.collect();
     let is_watched = levels.iter().any(|level| level.credit(now).is_some());
     let refused = vec![0.0; levels.len()];
-    let mut service = Service { now, open, refused, levels, served: Vec::with_capacity(wishes.len()) };
+    let mut service = Service { now, heed, open, refused, levels, served: Vec::with_capacity(wishes.len()) };
     let mut rooms: BTreeMap<String, KeyRoom> = BTreeMap::new();
     let mut rest = wishes;
     while let Some((wish, after)) = rest.split_first() {
@@ -161,6 +172,7 @@ pub fn serve(now: f64, source: Source<'_>, wishes: &[Wish<'_>]) -> (Vec<Served>,
 /// An ask while it is served.
 struct Service<'a> {
     now: f64,
+    heed: Heed,
     levels: &'a mut [Level],
     open: Vec<Option<Open>>,
     /// For each level the longest wait that it caused.
@@ -201,14 +213,14 @@ impl Service<'_> {
             rooms.entry(wish.key.to_owned()).or_insert(room)
         });
         let learned = learned.get_mut(wish.key);
-        let learned_rps = learned.as_deref().map_or(-1.0, |learned| learned.rate(self.now));
+        let learned_rps = learned.as_deref().filter(|_| self.heed.rates).map_or(-1.0, |learned| learned.rate(self.now));
         if learned_rps == 0.0 {
             let wait = learned.map_or(0.0, |learned| learned.share_to - self.now);
             return self.served.push(nothing(wish, wait, Where::Learned));
         }
-        // Nobody saves up under a rate that is a guess.
+        let depth_us = learned.as_deref().map_or(0.0, |learned| learned.depth_us(self.now));
         let is_learned = slower(key_rate.rps, learned_rps) != key_rate.rps;
-        let key_rate = if is_learned { Rate { rps: learned_rps, depth_us: 0.0 } } else { key_rate };
+        let key_rate = if is_learned { Rate { rps: learned_rps, depth_us } } else { key_rate };
         let bucket = keys.get(wish.key).copied().unwrap_or_default();
         let mut open = (key_rate.rps > 0.0).then(|| bucket.open(key_rate, Start::Full, self.now, wish.cost));
         let own = Own { rate: Some(key_rate), bucket: open.as_mut(), room, learned, is_learned };
@@ -226,9 +238,9 @@ impl Service<'_> {
         let mut granted = (0..self.levels.len()).fold(wanted, |granted, at| granted.min(self.units(at, cost)));
         granted = own.bucket.as_deref().map_or(granted, |open| granted.min(open.units(cost, now)));
         granted = self.levels.iter().filter_map(|level| level.room).fold(granted, f64::min);
-        granted = self.levels.iter().filter_map(|level| level.credit(now)).fold(granted, f64::min);
+        granted = self.levels.iter().filter_map(|level| self.credit(level)).fold(granted, f64::min);
         granted = own.room.as_deref().map_or(granted, |room| granted.min(room.left));
-        granted = own.credit(now).map_or(granted, |credit| granted.min(credit));
+        granted = own.credit(now).filter(|_| self.heed.probes).map_or(granted, |credit| granted.min(credit));
         if granted > 0.0 {
             for (at, open) in self.open.iter_mut().enumerate() {
                 if let Some(open) = open {
@@ -243,11 +255,11 @@ impl Service<'_> {
             for level in self.levels.iter_mut() {
                 level.meter.used += granted * cost;
                 level.room = level.room.map(|room| room - granted);
-                if let Some(refusal) = &mut level.refusal {
+                if let Some(refusal) = level.refusal.as_mut().filter(|_| self.heed.probes) {
                     refusal.probe.take(granted, now);
                 }
             }
-            if let Some(learned) = &mut own.learned {
+            if let Some(learned) = own.learned.as_mut().filter(|_| self.heed.probes) {
                 learned.probe.take(granted, now);
             }
             if let Some(room) = &mut own.room {
@@ -270,6 +282,11 @@ impl Service<'_> {
             self.served.push(Served { granted, wait_us, limit, charge_us, watched });
         }
         granted
+    }
+
+    /// Jobs that a level that was refused lets begin; `None` for no such limit.
+    fn credit(&self, level: &Level) -> Option<f64> {
+        level.credit(self.now).filter(|_| self.heed.probes)
     }
 
     /// Units that the level at this place lets through.
@@ -303,8 +320,9 @@ impl Service<'_> {
         if wait_us < CROWDED_WAIT_US {
             let level = self.levels.iter().position(|level| level.room == Some(0.0)).map(Where::Crowded);
             let key = || own.room.as_deref().filter(|room| room.left == 0.0).map(|_| Where::KeyCrowded);
-            let probing = || self.levels.iter().position(|level| level.credit(self.now) == Some(0.0)).map(Where::Probing);
-            let key_probing = || own.credit(self.now).filter(|credit| *credit == 0.0).map(|_| Where::KeyProbing);
+            let probing = || self.levels.iter().position(|level| self.credit(level) == Some(0.0)).map(Where::Probing);
+            let key_probing =
+                || own.credit(self.now).filter(|credit| self.heed.probes && *credit == 0.0).map(|_| Where::KeyProbing);
             let crowded = level.or_else(key).or_else(probing).or_else(key_probing);
             if crowded.is_some() {
                 (wait_us, limit) = (CROWDED_WAIT_US, crowded);

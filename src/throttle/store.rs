@@ -16,6 +16,9 @@ pub const MAX_LANES_PER_ASK: usize = 256;
 /// The longest pause of a key that a person or a handler may ask for: 30 days.
 pub const MAX_PAUSE: Duration = Duration::from_secs(30 * 86_400);
 
+/// The longest time for which what is said of a quota counts.
+const LONGEST_QUOTA: Duration = Duration::from_secs(86_400);
+
 /// The longest pause of a key that is kept, in milliseconds (31 days).
 pub const MAX_PAUSE_MS: u128 = 31 * 86_400_000;
 
@@ -191,7 +194,7 @@ impl Refused<'_> {
 impl Quota {
     /// Whole microseconds until it is full again, at least one.
     pub(super) fn reset_us(&self) -> f64 {
-        self.reset.as_micros().clamp(1, MAX_PAUSE_MS * 1000) as f64
+        self.reset.as_micros().clamp(1, LONGEST_QUOTA.as_micros()) as f64
     }
 }
 

@@ -23,7 +23,7 @@ local SLACK, SPACED = 0.5, 20000
 local WEEK, HOUR = 604800, 3600
 local CUT, PERIOD_S, PERIOD_TOKENS, OPEN_CREDIT = 0.3, 20, 20, 16
 local PATIENCE, KEEP, KEEP_PERIODS = 30e6, 600e6, 6
-local FIRST_PAUSE, MAX_DOUBLINGS, JITTER = 1e6, 8, 0.1
+local FIRST_PAUSE, SHORTEST_PAUSE, MAX_DOUBLINGS, JITTER = 1e6, 50000, 8, 0.1
 -- With a clock of the tests no key may expire by the real one.
 local SHORTEST_TTL_MS = given_now ~= '' and 3600000 or 1
 
@@ -160,7 +160,9 @@ end
 local function probe_answered(p, succeeded, failed, may_open)
   if p.credit < 0 then return end
   p.credit, p.at = p.credit + 2 * succeeded + failed, now
-  if p.credit >= OPEN_CREDIT and may_open then p.credit, p.at = -1, 0 end
+  if p.credit >= OPEN_CREDIT then
+    if may_open then p.credit, p.at = -1, 0 else p.credit = OPEN_CREDIT end
+  end
 end
 
 -- What was learned of a key is a string of eleven numbers, the last of them until when it counts, in unix milliseconds.
@@ -216,7 +218,7 @@ end
 local function keep_ms(l)
   local kept = math.max(l.share_to - now, 0)
   if l.settle > 0 or l.credit >= 0 then
-    kept = math.max(kept, math.max(l.grows_from - now, 0) + math.max(KEEP, KEEP_PERIODS * 1e6 * period(l)))
+    kept = math.max(kept, math.max(l.grows_from - now + math.max(KEEP, KEEP_PERIODS * 1e6 * period(l)), 0))
   end
   return math.min(math.max(math.ceil(kept / 1000), 1), 1e12)
 end
@@ -392,13 +394,16 @@ local function acquire(write)
     end
   end
   local leaf, first, base = chain[levels], 9 + levels, 3 * levels + 1
-  local needed, stored, paused, probes = extra, {}, nil, {}
+  local needed, stored, paused, probes, watched = extra, {}, nil, {}, false
   if not unknown and not stopped then
     for i = 1, levels do
       stored[i] = bucket(KEYS[3 * i - 1])
       local refusal = stored[i].refusal
       if refusal and refusal.until_us > now then paused = paused or i end
       probes[i] = refusal and probe_left(refusal) and refusal or nil
+      watched = watched or probes[i] ~= nil
+      -- Work that runs already would wait for its own end.
+      if not held then probes[i] = nil end
     end
   end
   if not unknown and not stopped and not paused then
@@ -488,9 +493,9 @@ local function acquire(write)
   local dearest = 0
   for run = first, #ARGV, 5 do dearest = math.max(dearest, tonumber(ARGV[run + 2])) end
   local opened, rooms, waits, begun = {}, {}, {}, 0
+  if watched then reply[6] = needed .. 'w' end
   for i = 1, levels do
     local k = chain[i]
-    if probes[i] then reply[6] = needed .. 'w' end
     opened[i] = k.rps > 0 and open_stored(stored[i], k.rps, k.depth, dearest)
     if held and k.concurrency >= 0 then
       rooms[i] = math.max(share_of(KEYS[3 * i], who, k.concurrency, write) - held, 0)
@@ -523,7 +528,7 @@ local function acquire(write)
     end
     if own then granted = math.min(granted, units(own, cost)) end
     if room then granted = math.min(granted, room.left) end
-    local credit = learned and probe_left(learned)
+    local credit = held and learned and probe_left(learned)
     if credit then granted = math.min(granted, credit) end
     if granted > 0 then
       begun = begun + granted
@@ -575,7 +580,7 @@ local function acquire(write)
         end
         if probing then
           wait, limit, detail = CROWDED_WAIT, 'probing', probing
-        elseif learned and probe_left(learned) == 0 then
+        elseif held and learned and probe_left(learned) == 0 then
           wait, limit, detail = CROWDED_WAIT, 'key_probing', ''
         end
       end
@@ -611,7 +616,7 @@ local function acquire(write)
   local known = {}
   -- What was learned of a lane's key; lanes of one key share it.
   local function lesson(lane)
-    local value = lessons and lessons[lane]
+    local value = lessons and not leaf.naive and lessons[lane]
     if not value then return nil end
     local key = KEYS[lessons.at + lane]
     if known[key] == nil then known[key] = parse_learned(value) or false end
@@ -631,13 +636,16 @@ local function acquire(write)
       end
     end
     local rps, depth, place = keyed and leaf.key_rps or -1, leaf.key_depth, 'key'
-    local learned_rps = learned and learned_rate(learned) or -1
+    local learned_rps = learned and leaf.learns and learned_rate(learned) or -1
     if learned_rps == 0 then
       tell_nothing(1, want, learned.share_to - now, 'learned', '')
       return
     end
-    -- Nobody saves up under a rate that is a guess.
-    if slower(rps, learned_rps) ~= rps then rps, depth, place = learned_rps, 0, 'learned' end
+    -- Nobody saves up under a rate that is a guess, and a tenth of the rest of a window whose quota was told.
+    if slower(rps, learned_rps) ~= rps then
+      rps, depth, place = learned_rps, 0, 'learned'
+      if learned.settle <= 0 and learned.share_to > now then depth = (learned.share_to - now) / 10 end
+    end
     if rps < 0 then
       serve(1, want, cost, nil, room, learned, place)
       return
@@ -848,10 +856,18 @@ end
 -- pause: KEYS pause, pauses; ARGV verb, now, milliseconds from now, why. Answers the end.
 local function pause() return { 'ok', pause_key(KEYS[1], KEYS[2], now_ms + tonumber(ARGV[3]), ARGV[4]) } end
 
+-- The strikes that a refusal comes after; those who were under way together count once.
+local function strikes_before(known, pause_end)
+  if not known then return 0 end
+  if pause_end > now then return math.max(known.strikes - 1, 0) end
+  return known.strikes
+end
+
 -- The end of a pause after a refusal, in unix milliseconds, from ARGV[3] and ARGV[4]: how long was said in microseconds (empty
 -- for not said), and a number from 0 to 1 for the jitter.
 local function refused_until(strikes)
-  local plain = tonumber(ARGV[3]) or FIRST_PAUSE * 2 ^ math.min(strikes, MAX_DOUBLINGS)
+  local doubled, said = 2 ^ math.min(strikes, MAX_DOUBLINGS), tonumber(ARGV[3])
+  local plain = said and math.max(said, SHORTEST_PAUSE * doubled) or FIRST_PAUSE * doubled
   return math.ceil((now + math.floor(plain * (1 + JITTER * tonumber(ARGV[4])))) / 1000)
 end
 
@@ -861,7 +877,7 @@ end
 local function refused()
   local k = knobs(KEYS[1])
   local l = parse_learned(redis.call('GET', KEYS[3]))
-  local until_ms = refused_until(l and l.strikes or 0)
+  local until_ms = refused_until(strikes_before(l, l and l.grows_from))
   if k and k.naive then return { 'ok', until_ms, 1, math.max(until_ms * 1000 - now, 0) } end
   until_ms = pause_key(KEYS[2], KEYS[4], until_ms, ARGV[5])
   l = l or new_learned()
@@ -871,7 +887,8 @@ local function refused()
   if l.grows_from <= now then
     if (not k or k.learns) and ARGV[7] ~= '1' then
       if l.done > 0 and until_us > l.since then
-        l.settle = l.done * 1e6 / (until_us - l.since)
+        -- Times without work are no refusals, so one refusal takes no more than its share.
+        l.settle = math.max(l.done * 1e6 / (until_us - l.since), l.settle * (1 - CUT))
       elseif l.settle > 0 then
         l.settle = l.settle * (1 - CUT)
       else
@@ -894,7 +911,7 @@ end
 local function refused_all()
   local k, b = knobs(KEYS[1]), bucket(KEYS[2])
   local r = b.refusal
-  local until_ms = refused_until(r and r.strikes or 0)
+  local until_ms = refused_until(strikes_before(r, r and r.until_us))
   if k and k.naive then return { 'ok', until_ms, 1, math.max(until_ms * 1000 - now, 0) } end
   local until_us = until_ms * 1000
   if not r or r.until_us <= now or r.until_us < until_us then

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use flyball::throttle::{Ended, Quota, Refused, Scope};
+use flyball::throttle::{Ask, Ended, Holder, Quota, Refused, Scope};
 
 use crate::throttle::{World, ask, name};
 
@@ -70,7 +70,8 @@ async fn burst(way: &Way<'_>, mut server: Server) -> Burst {
         let back: Vec<i64> = later.range(..=now()).map(|(at, _)| *at).collect();
         due += back.iter().filter_map(|at| later.remove(at)).sum::<u64>();
         let want = due.min(u64::from(way.at_once)) as u32;
-        let answer = world.store.acquire(&ask("mail", &[("k", want, 1.0)])).await;
+        let holder = Some(Holder { id: "w".to_owned(), ttl: Duration::from_secs(30), held: 0 });
+        let answer = world.store.acquire(&Ask { holder, ..ask("mail", &[("k", want, 1.0)]) }).await;
         let grant = &answer.lanes[0];
         let (mut succeeded, mut quota) = (0, None);
         for _ in 0..grant.granted {
