@@ -120,7 +120,7 @@ async fn the_page_for_other_languages_works_as_it_stands() {
     let by_hand: Vec<&str> = of("EVALSHA").lines().skip_while(|line| *line != "ok").collect();
     assert_eq!(by_hand[11..14], ["1", "1", "0"], "{by_hand:?}");
     let taken = of("take.py mail");
-    assert!(taken.starts_with("12 tokens for acme, limited by key"), "{taken}");
+    assert!(taken.contains("12 tokens for acme, limited by key"), "{taken}");
     assert!(of("take.py newsletters").ends_with("12 tokens for nobody, limited by level\n"));
     assert!(of("import-limitlion").contains("Flyball's already"), "{}", of("import-limitlion"));
 }
