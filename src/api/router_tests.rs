@@ -17,7 +17,9 @@ use crate::api::state::NoDecisions;
 use crate::api::{Live, Secret, Token};
 use crate::jobs::{self, Context, Handler, Job, Outcome};
 use crate::throttle::store::Problem as KnobProblem;
-use crate::throttle::{self, Answer, Ask, Change, Ended, Grant, Knobs, Limit, Name, Paused, Refund, Refused, Status, Store};
+use crate::throttle::{
+    self, Answer, Ask, Change, Ended, Grant, Holder, Knobs, Limit, Name, Paused, Refund, Refused, Status, Store,
+};
 
 // === a store of throttles in a map ===
 
@@ -69,6 +71,24 @@ impl Store for Shelf {
     fn acquire<'a>(&'a self, ask: &'a Ask) -> BoxFuture<'a, Answer> {
         Box::pin(async { self.grant(ask) })
     }
+
+    fn hold<'a>(&'a self, _: &'a Name, _: &'a Holder, _: &'a [(String, u32)]) -> BoxFuture<'a, Result<(), throttle::Error>> {
+        unreachable!("no test here keeps or runs anything")
+    }
+
+    fn search(&self) -> BoxFuture<'_, Result<Vec<String>, throttle::Error>> {
+        unreachable!("no test here keeps or runs anything")
+    }
+
+    fn keep<'a>(&'a self, _: &'a Name) -> BoxFuture<'a, Result<(), throttle::Error>> {
+        unreachable!("no test here keeps or runs anything")
+    }
+
+    fn was_taken_away<'a>(&'a self, _: &'a Name) -> BoxFuture<'a, Result<bool, throttle::Error>> {
+        unreachable!("no test here keeps or runs anything")
+    }
+
+    fn set_workers(&self, _: u32) {}
 
     fn refund_many<'a>(&'a self, _: &'a Name, _: &'a [Refund<'a>]) -> BoxFuture<'a, Result<(), throttle::Error>> {
         Box::pin(async { Ok(()) })

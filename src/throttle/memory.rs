@@ -497,6 +497,23 @@ impl Store for MemoryStore {
         ready(Ok(known.map(|(name, _)| name.clone()).collect())).boxed()
     }
 
+    fn search(&self) -> BoxFuture<'_, Result<Vec<String>, Error>> {
+        self.names().map(|names| Ok(names?.into_iter().map(|name| name.to_string()).collect())).boxed()
+    }
+
+    // What lives and dies with the process is in nobody's keeping, and nobody else can take it away.
+
+    fn keep<'a>(&'a self, _: &'a Name) -> BoxFuture<'a, Result<(), Error>> {
+        ready(Ok(())).boxed()
+    }
+
+    fn was_taken_away<'a>(&'a self, _: &'a Name) -> BoxFuture<'a, Result<bool, Error>> {
+        ready(Ok(false)).boxed()
+    }
+
+    // It is never lost, so there is no share to work out.
+    fn set_workers(&self, _: u32) {}
+
     fn set<'a>(&'a self, throttle: &'a Name, change: &'a Change) -> BoxFuture<'a, Result<(Option<Status>, Status), Error>> {
         ready(Self::write(&mut self.locked(), throttle, change, self.now())).boxed()
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, FutureExt, ready};
+use futures_util::future::BoxFuture;
 
 use super::bucket::Meter;
 use super::{Knobs, Name, OverLimit, learned, tree};
@@ -457,6 +457,8 @@ pub enum Error {
 }
 
 /// A store of throttles. Every call answers within 50 ms or so, or with [`Error::Lost`].
+///
+/// No method has a default: a store that stands before another would otherwise swallow what it forgets to pass on.
 pub trait Store: Send + Sync + 'static {
     /// Asks for tokens; parents are charged first. A lost store answers by the throttle's own `on_store_loss`.
     fn acquire<'a>(&'a self, ask: &'a Ask) -> BoxFuture<'a, Answer>;
@@ -467,15 +469,8 @@ pub trait Store: Send + Sync + 'static {
     /// named stays as it is until it lapses. To be called every second or so for each throttle of which jobs run, and soon
     /// after a release where [`Answer::limits_concurrency`] says so; never while an acquire of the same throttle by the same
     /// holder is under way, because the number would not hold what that one grants.
-    fn hold<'a>(
-        &'a self,
-        throttle: &'a Name,
-        holder: &'a Holder,
-        lanes: &'a [(String, u32)],
-    ) -> BoxFuture<'a, Result<(), Error>> {
-        let _ = (throttle, holder, lanes);
-        ready(Ok(())).boxed()
-    }
+    fn hold<'a>(&'a self, throttle: &'a Name, holder: &'a Holder, lanes: &'a [(String, u32)])
+    -> BoxFuture<'a, Result<(), Error>>;
 
     /// Gives back, as time, what no work used of grants of one throttle. Holders tell what they hold by themselves.
     fn refund_many<'a>(&'a self, throttle: &'a Name, refunds: &'a [Refund<'a>]) -> BoxFuture<'a, Result<(), Error>>;
@@ -517,25 +512,15 @@ pub trait Store: Send + Sync + 'static {
     fn delete<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<bool, Error>>;
 
     /// The names of all hashes of knobs that are there, however long the search takes; some may be no names of throttles.
-    fn search(&self) -> BoxFuture<'_, Result<Vec<String>, Error>> {
-        self.names().map(|names| Ok(names?.into_iter().map(|name| name.to_string()).collect())).boxed()
-    }
+    fn search(&self) -> BoxFuture<'_, Result<Vec<String>, Error>>;
 
     /// Takes a hash into our keeping: it loses its time to live, and from now on its absence is somebody's will, as long as the
     /// rest of the store is there.
-    fn keep<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<(), Error>> {
-        let _ = throttle;
-        ready(Ok(())).boxed()
-    }
+    fn keep<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<(), Error>>;
 
     /// Whether somebody has taken a kept throttle away, in a store that has not been emptied.
-    fn was_taken_away<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<bool, Error>> {
-        let _ = throttle;
-        ready(Ok(false)).boxed()
-    }
+    fn was_taken_away<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<bool, Error>>;
 
     /// Tells how many workers live, for `on_store_loss = local`, where each takes its share of the last known rate.
-    fn set_workers(&self, workers: u32) {
-        let _ = workers;
-    }
+    fn set_workers(&self, workers: u32);
 }

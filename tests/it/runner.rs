@@ -10,7 +10,7 @@ use flyball::jobs::retry::Policy;
 use flyball::jobs::{Context, Filter, Handler, Issue, Job, Kinds, NewJob, Outcome, Queue, Scope, Signed, State};
 use flyball::runner::{Config, Metrics, Worker};
 use flyball::throttle::redis::RedisStore;
-use flyball::throttle::{Answer, Ask, Change, Ended, Error, Name, Paused, Refund, Refused, Status, Store};
+use flyball::throttle::{Answer, Ask, Change, Ended, Error, Holder, Name, Paused, Refund, Refused, Status, Store};
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
@@ -684,6 +684,22 @@ impl Store for Broken {
     }
 
     fn peek<'a>(&'a self, _: &'a Ask) -> BoxFuture<'a, Answer> {
+        unimplemented!()
+    }
+
+    fn hold<'a>(&'a self, _: &'a Name, _: &'a Holder, _: &'a [(String, u32)]) -> BoxFuture<'a, Result<(), Error>> {
+        unimplemented!()
+    }
+
+    fn search(&self) -> BoxFuture<'_, Result<Vec<String>, Error>> {
+        unimplemented!()
+    }
+
+    fn keep<'a>(&'a self, _: &'a Name) -> BoxFuture<'a, Result<(), Error>> {
+        unimplemented!()
+    }
+
+    fn was_taken_away<'a>(&'a self, _: &'a Name) -> BoxFuture<'a, Result<bool, Error>> {
         unimplemented!()
     }
 
