@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::bucket::{Bucket, MAX_WAIT_US, Meter, Open, Rate, STOPPED_WAIT_US, Start, slower};
 use super::holds::CROWDED_WAIT_US;
-use super::learned::{Learned, Refusal};
+use super::learned::{Learned, Probe, Refusal};
 
 /// A throttle of the chain.
 #[derive(Clone, Debug)]
@@ -146,7 +146,7 @@ pub fn serve(now: f64, source: Source<'_>, wishes: &[Wish<'_>]) -> (Vec<Served>,
         is_limited.then(|| level.bucket.open(level.rate, Start::OneToken, now, dearest))
     });
     let open: Vec<Option<Open>> = open.collect();
-    let is_watched = levels.iter().any(|level| level.credit(now).is_some());
+    let is_watched = levels.iter().filter_map(|level| level.refusal.as_ref()).any(|refusal| refusal.probe.left(now).is_some());
     let refused = vec![0.0; levels.len()];
     let mut service = Service { now, heed, open, refused, levels, served: Vec::with_capacity(wishes.len()) };
     let mut rooms: BTreeMap<String, KeyRoom> = BTreeMap::new();
@@ -238,9 +238,9 @@ impl Service<'_> {
         let mut granted = (0..self.levels.len()).fold(wanted, |granted, at| granted.min(self.units(at, cost)));
         granted = own.bucket.as_deref().map_or(granted, |open| granted.min(open.units(cost, now)));
         granted = self.levels.iter().filter_map(|level| level.room).fold(granted, f64::min);
-        granted = self.levels.iter().filter_map(|level| self.credit(level)).fold(granted, f64::min);
+        granted = self.levels.iter().filter_map(|level| self.level_credit(level)).fold(granted, f64::min);
         granted = own.room.as_deref().map_or(granted, |room| granted.min(room.left));
-        granted = own.credit(now).filter(|_| self.heed.probes).map_or(granted, |credit| granted.min(credit));
+        granted = self.key_credit(&own).map_or(granted, |credit| granted.min(credit));
         if granted > 0.0 {
             for (at, open) in self.open.iter_mut().enumerate() {
                 if let Some(open) = open {
@@ -255,12 +255,11 @@ impl Service<'_> {
             for level in self.levels.iter_mut() {
                 level.meter.used += granted * cost;
                 level.room = level.room.map(|room| room - granted);
-                if let Some(refusal) = level.refusal.as_mut().filter(|_| self.heed.probes) {
-                    refusal.probe.take(granted, now);
-                }
             }
-            if let Some(learned) = own.learned.as_mut().filter(|_| self.heed.probes) {
-                learned.probe.take(granted, now);
+            if self.heed.probes {
+                let levels = self.levels.iter_mut().filter_map(|level| Some(&mut level.refusal.as_mut()?.probe));
+                let key = own.learned.as_deref_mut().map(|learned| &mut learned.probe);
+                levels.chain(key).for_each(|probe| probe.take(granted, now));
             }
             if let Some(room) = &mut own.room {
                 room.left -= granted;
@@ -284,9 +283,18 @@ impl Service<'_> {
         granted
     }
 
-    /// Jobs that a level that was refused lets begin; `None` for no such limit.
-    fn credit(&self, level: &Level) -> Option<f64> {
-        level.credit(self.now).filter(|_| self.heed.probes)
+    /// Jobs that may begin while it is not known whether those of a level are welcome; `None` for no such limit.
+    fn level_credit(&self, level: &Level) -> Option<f64> {
+        self.credit(&level.refusal.as_ref()?.probe)
+    }
+
+    /// The same for those of a key.
+    fn key_credit(&self, own: &Own<'_>) -> Option<f64> {
+        self.credit(&own.learned.as_deref()?.probe)
+    }
+
+    fn credit(&self, probe: &Probe) -> Option<f64> {
+        if self.heed.probes { probe.left(self.now) } else { None }
     }
 
     /// Units that the level at this place lets through.
@@ -320,9 +328,8 @@ impl Service<'_> {
         if wait_us < CROWDED_WAIT_US {
             let level = self.levels.iter().position(|level| level.room == Some(0.0)).map(Where::Crowded);
             let key = || own.room.as_deref().filter(|room| room.left == 0.0).map(|_| Where::KeyCrowded);
-            let probing = || self.levels.iter().position(|level| self.credit(level) == Some(0.0)).map(Where::Probing);
-            let key_probing =
-                || own.credit(self.now).filter(|credit| self.heed.probes && *credit == 0.0).map(|_| Where::KeyProbing);
+            let probing = || self.levels.iter().position(|level| self.level_credit(level) == Some(0.0)).map(Where::Probing);
+            let key_probing = || self.key_credit(own).filter(|credit| *credit == 0.0).map(|_| Where::KeyProbing);
             let crowded = level.or_else(key).or_else(probing).or_else(key_probing);
             if crowded.is_some() {
                 (wait_us, limit) = (CROWDED_WAIT_US, crowded);
@@ -348,19 +355,6 @@ impl Service<'_> {
             }
         }
         self.served
-    }
-}
-
-impl Level {
-    /// Jobs that may be begun while it is not known whether they are welcome; `None` for no such limit.
-    fn credit(&self, now: f64) -> Option<f64> {
-        self.refusal.as_ref().and_then(|refusal| refusal.probe.left(now))
-    }
-}
-
-impl Own<'_> {
-    fn credit(&self, now: f64) -> Option<f64> {
-        self.learned.as_deref().and_then(|learned| learned.probe.left(now))
     }
 }
 
