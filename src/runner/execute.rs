@@ -138,30 +138,16 @@ async fn judge(
         }
         // Told to stop by a person, the job ends here, however its handler put it.
         (_, Some(Stop::Cancelled)) | (Outcome::Cancelled, _) => Ending::Cancelled,
-        // A refusal concerns others as well, so it is told though this worker is stopping.
-        (Outcome::Throttled { scope, delay, error }, Some(Stop::Draining | Stop::Fenced)) => {
-            refused(shared, job, (scope, false), delay, &error).await;
-            Ending::HandedBack
+        (Outcome::Throttled { scope, delay, error }, _) => {
+            throttled(shared, job, lane_id, (scope, false), delay, (error, stop)).await
         }
-        (Outcome::Overloaded { scope, delay, error }, Some(Stop::Draining | Stop::Fenced)) => {
-            refused(shared, job, (scope, true), delay, &error).await;
-            Ending::HandedBack
+        (Outcome::Overloaded { scope, delay, error }, _) => {
+            throttled(shared, job, lane_id, (scope, true), delay, (error, stop)).await
         }
         // Where the lease was lost the fence refuses this word. Where it was not (Postgres came back just in time), the job
         // must not stay leased to a worker that no longer runs it.
         (Outcome::HandedBack, _) | (_, Some(Stop::Draining | Stop::Fenced)) => Ending::HandedBack,
         (Outcome::Snooze { delay }, _) => Ending::Snoozed { delay, why: stranger(job, handler.is_some()) },
-        (Outcome::Throttled { scope, delay, error }, _) => {
-            let alone = refused(shared, job, (scope, false), delay, &error).await;
-            // From now on it counts how the others of the lane end.
-            shared.answers.watch(lane_id, alone.is_none());
-            Ending::Throttled { alone, error }
-        }
-        (Outcome::Overloaded { scope, delay, error }, _) => {
-            let alone = refused(shared, job, (scope, true), delay, &error).await;
-            shared.answers.watch(lane_id, alone.is_none());
-            Ending::Throttled { alone, error }
-        }
         (Outcome::Ambiguous { error, .. }, _) => {
             let error = doubtful(&error);
             match failed(handler.map(Handler::retry).unwrap_or_default(), job, None, error) {
@@ -191,6 +177,24 @@ fn stranger(job: &About, is_known: bool) -> String {
         return String::new();
     }
     format!("this worker does not run the kind {}; waiting for one that does", job.kind)
+}
+
+/// Tells of a refusal, which concerns others as well, also while this worker is stopping; and how that ends for its job.
+async fn throttled(
+    shared: &Shared,
+    job: &About,
+    lane_id: i64,
+    whom: (Scope, bool),
+    delay: Option<Duration>,
+    (error, stop): (String, Option<Stop>),
+) -> Ending {
+    let alone = refused(shared, job, whom, delay, &error).await;
+    // From now on it counts how the others of the lane end.
+    shared.answers.watch(lane_id, alone.is_none());
+    match stop {
+        None => Ending::Throttled { alone, error },
+        Some(_) => Ending::HandedBack,
+    }
 }
 
 /// Pauses whom the refusal concerns, for everybody; or answers how long this job alone is to wait, where its throttle wants it so.
