@@ -22,56 +22,9 @@ use super::state::{App, Decision};
 use super::throttle_view::{View, explain};
 use super::within::{ONE, within};
 use super::{body, clock};
+use crate::throttle::rules::{Knob, knob, settable};
 use crate::throttle::{Change, Name, Status};
 
-/// The knobs that a person may turn.
-const KNOBS: [&str; 20] = [
-    "rps",
-    "burst",
-    "window",
-    "mode",
-    "min",
-    "max",
-    "safe_rps",
-    "key_rps",
-    "key_burst",
-    "parent",
-    "paused",
-    "on_store_loss",
-    "borrow",
-    "on_429",
-    "concurrency",
-    "key_concurrency",
-    "weight",
-    "over_limit",
-    "max_backlog",
-    "on_backlog",
-];
-/// The fields of an edit.
-const EDIT: [&str; 22] = [
-    "rps",
-    "burst",
-    "window",
-    "mode",
-    "min",
-    "max",
-    "safe_rps",
-    "key_rps",
-    "key_burst",
-    "parent",
-    "paused",
-    "on_store_loss",
-    "borrow",
-    "on_429",
-    "concurrency",
-    "key_concurrency",
-    "weight",
-    "over_limit",
-    "max_backlog",
-    "on_backlog",
-    "by",
-    "why",
-];
 /// Questions to the throttle store at a time.
 const ASKED_AT_ONCE: usize = 32;
 
@@ -249,10 +202,11 @@ fn change(app: &App, name: &Name, value: Value) -> Result<Change, Errors> {
     let mut errors = Errors::default();
     let mut change = Change::default();
     let knobs: BTreeMap<String, Value> = {
-        let Some(mut fields) = Fields::open(value, "", &EDIT, &mut errors) else { return Err(errors) };
+        let allowed = [settable(), vec!["by", "why"]].concat();
+        let Some(mut fields) = Fields::open(value, "", &allowed, &mut errors) else { return Err(errors) };
         change.by = fields.text("by", 1..=100).unwrap_or_default();
         change.why = fields.text("why", 0..=1000).unwrap_or_default();
-        fields.rest().into_iter().filter(|(field, _)| KNOBS.contains(&field.as_str())).collect()
+        fields.rest().into_iter().filter(|(field, _)| knob(field).is_some_and(Knob::is_settable)).collect()
     };
     match (app.deps.check_knobs)(&knobs) {
         Ok(fields) => change.fields = fields,
@@ -266,7 +220,7 @@ fn change(app: &App, name: &Name, value: Value) -> Result<Change, Errors> {
         errors.body("/parent", "a throttle cannot draw from itself; allowed: the name of another throttle, or null");
     }
     if knobs.is_empty() && errors.is_empty() {
-        errors.body("", format!("there is nothing to change; allowed: any of {}", KNOBS.join(", ")));
+        errors.body("", format!("there is nothing to change; allowed: any of {}", settable().join(", ")));
     }
     if errors.is_empty() { Ok(change) } else { Err(errors) }
 }
@@ -309,14 +263,15 @@ pub fn answer(view: View) -> impl IntoResponse {
 mod tests {
     use std::collections::BTreeSet;
 
+    use utoipa::PartialSchema;
+
     use super::*;
-    use crate::throttle::rules::TABLE;
 
     #[test]
-    fn every_knob_that_may_be_set_can_be_set_here() {
-        let settable: BTreeSet<&str> = TABLE.iter().filter(|knob| knob.is_settable()).map(|knob| knob.name).collect();
+    fn every_knob_that_may_be_set_is_told_in_the_document() {
+        let document = serde_json::to_value(Edit::schema()).unwrap();
+        let told: BTreeSet<&str> = document["properties"].as_object().unwrap().keys().map(String::as_str).collect();
 
-        assert_eq!(KNOBS.into_iter().collect::<BTreeSet<_>>(), settable);
-        assert_eq!(EDIT.into_iter().filter(|field| !["by", "why"].contains(field)).collect::<BTreeSet<_>>(), settable);
+        assert_eq!(told, settable().into_iter().chain(["by", "why"]).collect());
     }
 }

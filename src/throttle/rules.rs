@@ -132,6 +132,11 @@ pub fn names() -> Vec<&'static str> {
     TABLE.iter().map(|knob| knob.name).collect()
 }
 
+/// The names of the knobs that a person may set.
+pub fn settable() -> Vec<&'static str> {
+    TABLE.iter().filter(|knob| knob.is_settable()).map(|knob| knob.name).collect()
+}
+
 /// True for what the Lua text takes for a blank.
 pub(super) fn is_blank(c: char) -> bool {
     [' ', '\t', '\n', '\r', '\x0b', '\x0c'].contains(&c)
@@ -195,10 +200,7 @@ impl Knobs {
         for (field, value) in fields {
             let checked = match knob(field) {
                 Some(knob) => knob.text_of(value),
-                None => {
-                    let settable: Vec<_> = TABLE.iter().filter(|k| k.is_settable()).map(|k| k.name).collect();
-                    Err(format!("is not a knob; knobs are {}", settable.join(", ")))
-                }
+                None => Err(format!("is not a knob; knobs are {}", settable().join(", "))),
             };
             match checked {
                 Ok(text) => drop(texts.insert(field.clone(), text)),
