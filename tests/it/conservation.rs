@@ -299,6 +299,15 @@ struct Works {
     _database: crate::support::Database,
 }
 
+/// Throttles with one that lets everything through.
+async fn unlimited(throttle: &str) -> Arc<dyn Store> {
+    let store: Arc<dyn Store> = Arc::new(RedisStore::connect(&stack().await.redis_url, &redis_prefix()).unwrap());
+    let fields = [("rps".to_owned(), Some("-1".to_owned()))].into();
+    let change = Change { fields, by: "test".into(), create: true, ..Change::default() };
+    store.set(&Name::new(throttle).unwrap(), &change).await.unwrap();
+    store
+}
+
 impl Works {
     /// A worker whose jobs take a moment and tell when they start; behind a pooler, if there is one.
     async fn start(pooled: bool) -> (Self, Option<PgBouncer>) {
@@ -309,14 +318,7 @@ impl Works {
             None => Queue::connect(database.url(), 6, SOON).await.unwrap(),
         };
         sqlx::query("select flyball.register_kind('step')").execute(&queue.pool).await.unwrap();
-        let store: Arc<dyn Store> = Arc::new(RedisStore::connect(&stack().await.redis_url, &redis_prefix()).unwrap());
-        let change = Change {
-            fields: [("rps".to_owned(), Some("-1".to_owned()))].into(),
-            by: "test".into(),
-            create: true,
-            ..Change::default()
-        };
-        store.set(&Name::new("flow").unwrap(), &change).await.unwrap();
+        let store = unlimited("flow").await;
         let started: Arc<Mutex<BTreeMap<i64, Instant>>> = Arc::default();
         let mut kinds = Kinds::default();
         let seen = started.clone();
@@ -436,14 +438,7 @@ async fn a_job_whose_end_postgres_refuses_is_buried_alone() {
     .execute(database.pool())
     .await
     .unwrap();
-    let store: Arc<dyn Store> = Arc::new(RedisStore::connect(&stack().await.redis_url, &redis_prefix()).unwrap());
-    let change = Change {
-        fields: [("rps".to_owned(), Some("-1".to_owned()))].into(),
-        by: "test".into(),
-        create: true,
-        ..Change::default()
-    };
-    store.set(&Name::new("default").unwrap(), &change).await.unwrap();
+    let store = unlimited("default").await;
     let mut kinds = Kinds::default();
     for kind in ["step", "poison"] {
         kinds.register_fn(kind, |_: Job, _: Context| async { Outcome::Done });

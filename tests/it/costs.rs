@@ -1,6 +1,5 @@
 //! What jobs really cost: settled when an attempt ends, once, however it ends; and the mean of it.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -12,7 +11,7 @@ use flyball::runner::{Config, Metrics, Worker};
 use flyball::throttle::{Ask, LaneAsk, Limit, RedisStore, Store};
 use serde_json::{Value, json};
 
-use crate::support::{Database, database, eventually, redis_prefix, stack};
+use crate::support::{Database, app_environment, database, eventually};
 use crate::throttle::{ask, fields, name};
 use crate::throttle_redis::Server;
 
@@ -216,16 +215,8 @@ async fn a_redis_that_is_gone_keeps_no_attempt_from_ending() {
 
 #[tokio::test]
 async fn a_handler_that_asks_for_tokens_often_is_answered_from_a_lease_and_the_api_tells_costs() {
-    let (stack, database, prefix) = (stack().await, database().await, redis_prefix());
-    let folder = tempfile::tempdir().unwrap();
-    let environment = BTreeMap::from([
-        ("DATABASE_URL".to_owned(), database.url().to_owned()),
-        ("REDIS_URL".to_owned(), stack.redis_url.clone()),
-        ("FLYBALL_REDIS_PREFIX".to_owned(), prefix),
-        ("FLYBALL_LISTEN".to_owned(), "127.0.0.1:0".to_owned()),
-        ("FLYBALL_KNOBS_DIR".to_owned(), folder.path().display().to_string()),
-        ("FLYBALL_DATABASE_CONNECTIONS".to_owned(), "6".to_owned()),
-    ]);
+    let (database, folder) = (database().await, tempfile::tempdir().unwrap());
+    let environment = app_environment(&database, folder.path()).await;
     for lease_ms in ["250", "0"] {
         let mut environment = environment.clone();
         environment.insert("FLYBALL_TOKEN_LEASE_MS".to_owned(), lease_ms.to_owned());

@@ -1,6 +1,5 @@
 //! Schedules on a real Postgres: each occurrence becomes a job exactly once, and every door says the same.
 
-use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ use serde_json::{Value, json};
 use sqlx::{Executor as _, SqlSafeStr as _};
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{Database, PROGRAM, database, eventually, redis_prefix, stack};
+use crate::support::{Database, PROGRAM, app_environment, database, eventually};
 
 const SOON: Duration = Duration::from_secs(30);
 
@@ -527,16 +526,8 @@ async fn rust_refuses_a_wrong_schedule_with_everything_that_is_wrong() {
 
 #[tokio::test]
 async fn a_process_serves_schedules_over_http_and_runs_them() {
-    let (stack, database, prefix) = (stack().await, database().await, redis_prefix());
-    let folder = tempfile::tempdir().unwrap();
-    let environment = BTreeMap::from([
-        ("DATABASE_URL".to_owned(), database.url().to_owned()),
-        ("REDIS_URL".to_owned(), stack.redis_url.clone()),
-        ("FLYBALL_REDIS_PREFIX".to_owned(), prefix),
-        ("FLYBALL_LISTEN".to_owned(), "127.0.0.1:0".to_owned()),
-        ("FLYBALL_KNOBS_DIR".to_owned(), folder.path().display().to_string()),
-        ("FLYBALL_DATABASE_CONNECTIONS".to_owned(), "6".to_owned()),
-    ]);
+    let (database, folder) = (database().await, tempfile::tempdir().unwrap());
+    let environment = app_environment(&database, folder.path()).await;
     let mut kinds = Kinds::default();
     kinds.register_fn("report", |_, _| async { flyball::jobs::Outcome::Done });
     let app = App::start(&Settings::load(None, &environment).unwrap(), Roles::ALL, kinds).await.unwrap();

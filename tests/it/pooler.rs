@@ -10,6 +10,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use sqlx::{Executor, PgPool, Row};
 
+use crate::process_governor::POLICY;
 use crate::support::ledger::{Ledger, assert_nothing_is_left_behind};
 use crate::support::pgbouncer::{PgBouncer, SERVER_CONNECTIONS};
 use crate::support::process::{Gate, House};
@@ -179,7 +180,7 @@ async fn listening_goes_past_the_pooler_where_a_direct_url_leads() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whole_processes_enqueue_run_cancel_retry_rescue_govern_and_reindex_through_a_pooler() {
     let house = House::new("rps = -1").await;
-    house.knobs_file("governed", GOVERNED);
+    house.knobs_file("governed", POLICY);
     house.knobs_file("free", "[knobs]\nrps = -1.0\nmode = \"manual\"\n");
     let pooler = PgBouncer::start(&house.database_url).await;
     let through = Queue::connect(pooler.access(), 4, Duration::from_secs(20)).await.unwrap();
@@ -306,21 +307,3 @@ const READ: &[&str] = &[
     "/api/v1/jobs?state=ready",
     "/api/v1/jobs?state=running",
 ];
-
-const GOVERNED: &str = "
-[knobs]
-rps = 50.0
-mode = \"auto\"
-min = 1.0
-max = 2000.0
-safe_rps = 5.0
-
-[[signal]]
-name = \"backlog\"
-source = \"depth\"
-query = \"governed\"
-setpoint = 1000.0
-
-[governor]
-tick_s = 1.0
-";

@@ -18,7 +18,8 @@ const SOON: Duration = Duration::from_secs(20);
 /// Two times the lease of a leader.
 const TWO_LEASES: Duration = Duration::from_secs(20);
 
-const POLICY: &str = "
+/// A policy that holds the depth of its own queue.
+pub const POLICY: &str = "
 [knobs]
 rps = 50.0
 mode = \"auto\"

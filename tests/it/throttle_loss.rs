@@ -172,6 +172,17 @@ impl Run {
         assert!((0.0..=f64::from(HABIT.want) * given_up as f64).contains(&unused), "{unused} of {given_up} calls");
     }
 
+    /// What is true of each way to be lost, when Redis is back.
+    fn goes_on_after(&self, loss: Loss) {
+        match loss {
+            Loss::Killed => self.begins_with_one_token(),
+            Loss::Hung => {
+                self.waits_once();
+                self.charges_no_more_than_calls_under_way();
+            }
+        }
+    }
+
     /// A Redis that comes back empty begins with one token and not with a bucket.
     fn begins_with_one_token(&self) {
         let first = self.timeline.within(self.there, self.ended);
@@ -192,13 +203,7 @@ async fn closed_grants_nothing_while_redis_is_lost() {
         let run = run("closed", loss).await;
         run.keeps_the_law();
         assert!(run.meanwhile().iter().all(|entry| entry.granted == 0), "closed grants nothing");
-        match loss {
-            Loss::Killed => run.begins_with_one_token(),
-            Loss::Hung => {
-                run.waits_once();
-                run.charges_no_more_than_calls_under_way();
-            }
-        }
+        run.goes_on_after(loss);
     }
 }
 
@@ -208,13 +213,7 @@ async fn open_grants_all_while_redis_is_lost() {
         let run = run("open", loss).await;
         run.keeps_the_law();
         assert!(run.meanwhile().iter().all(|entry| entry.granted == HABIT.want), "open grants all");
-        match loss {
-            Loss::Killed => run.begins_with_one_token(),
-            Loss::Hung => {
-                run.waits_once();
-                run.charges_no_more_than_calls_under_way();
-            }
-        }
+        run.goes_on_after(loss);
     }
 }
 
@@ -237,13 +236,7 @@ async fn local_grants_each_worker_its_share_and_half_of_it_with_each_window() {
             let all: u32 = own.iter().map(|entry| entry.granted).sum();
             assert!(all > 0, "worker {worker} works on");
         }
-        match loss {
-            Loss::Killed => run.begins_with_one_token(),
-            Loss::Hung => {
-                run.waits_once();
-                run.charges_no_more_than_calls_under_way();
-            }
-        }
+        run.goes_on_after(loss);
     }
 }
 

@@ -12,9 +12,10 @@ pub mod proxy;
 pub mod redis_cluster;
 pub mod timeline;
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::future::Future;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{LazyLock, OnceLock};
 use std::time::Duration;
 
@@ -161,6 +162,20 @@ impl Drop for Database {
             });
         }
     }
+}
+
+/// The settings of an app of one test: its database, keys of its own, a free port, and knobs from `folder`.
+pub async fn app_environment(database: &Database, folder: &Path) -> BTreeMap<String, String> {
+    [
+        ("DATABASE_URL", database.url().to_owned()),
+        ("REDIS_URL", stack().await.redis_url.clone()),
+        ("FLYBALL_REDIS_PREFIX", redis_prefix()),
+        ("FLYBALL_LISTEN", "127.0.0.1:0".to_owned()),
+        ("FLYBALL_KNOBS_DIR", folder.display().to_string()),
+        ("FLYBALL_DATABASE_CONNECTIONS", "6".to_owned()),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .into()
 }
 
 /// A prefix for this test's keys in Redis, for example `t3f9c1a2b:`.
