@@ -10,8 +10,6 @@ use std::pin::pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION, USER_AGENT};
@@ -28,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 use tower_service::Service;
 use url::Url;
 
+use super::credentials::Credentials;
 use super::guard::{Guard, Refused};
 use super::request::Request;
 use super::resolve::{Astray, Resolver, parse_url};
@@ -261,12 +260,11 @@ fn take_credentials(url: &mut Url) -> Option<HeaderValue> {
     if url.username().is_empty() && url.password().is_none() {
         return None;
     }
-    let plain = |text: &str| percent_encoding::percent_decode_str(text).collect::<Vec<u8>>();
-    let pair = [plain(url.username()), b":".to_vec(), plain(url.password().unwrap_or_default())].concat();
+    let basic = Credentials { user: url.username(), password: url.password().unwrap_or_default() }.basic();
     // Neither can fail for a URL that has a host.
     let _ = url.set_username("");
     let _ = url.set_password(None);
-    let mut value = HeaderValue::try_from(format!("Basic {}", STANDARD.encode(pair))).ok()?;
+    let mut value = HeaderValue::try_from(format!("Basic {basic}")).ok()?;
     value.set_sensitive(true);
     Some(value)
 }

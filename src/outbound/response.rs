@@ -9,11 +9,8 @@
 
 use std::ops::RangeInclusive;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use percent_encoding::percent_decode_str;
-
 use super::Request;
+use super::credentials::Credentials;
 use super::retry_after::{Headers, any_delay, retry_after};
 use crate::jobs::{Outcome, Scope};
 
@@ -108,34 +105,11 @@ fn secrets(request: &Request) -> Vec<String> {
         secrets.extend(value.split_once(' ').map(|(_, secret)| secret.to_owned()));
         secrets.push(value.clone());
     }
-    if let Some(credentials) = Credentials::of(&request.url) {
-        secrets.extend([credentials.basic, credentials.password]);
-        secrets.extend(credentials.raw_password);
-    }
+    secrets.extend(Credentials::of(&request.url).iter().flat_map(Credentials::forms));
     secrets.retain(|secret| secret.len() >= SECRET_BYTES);
     // The longer first, so that nothing is left of one that holds another.
     secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
     secrets
-}
-
-/// A user and a password in a URL, as they are sent.
-struct Credentials {
-    /// What follows `Basic `.
-    basic: String,
-    password: String,
-    /// As it stands in the URL.
-    raw_password: Option<String>,
-}
-
-impl Credentials {
-    fn of(url: &str) -> Option<Self> {
-        let authority = url.split_once("://")?.1.split(['/', '?', '#']).next()?;
-        let (user, raw_password) = authority.rsplit_once('@')?.0.split_once(':')?;
-        let plain = |text: &str| percent_decode_str(text).collect::<Vec<u8>>();
-        let basic = STANDARD.encode([plain(user), b":".to_vec(), plain(raw_password)].concat());
-        let password = String::from_utf8_lossy(&plain(raw_password)).into_owned();
-        Some(Self { basic, password, raw_password: Some(raw_password.to_owned()) })
-    }
 }
 
 /// Somebody else's words on one line, without what is ours. They may be cut off, so the beginning of a secret at their end goes too.
@@ -178,6 +152,8 @@ mod tests {
     fn credentials_of_the_url_are_crossed_out_however_they_come_back() {
         let args = json!({"url": "http://user:pass%21word@a/"});
         assert_eq!(error_of(&args, "Basic dXNlcjpwYXNzIXdvcmQ= pass!word pass%21word"), "answered 400: Basic *** *** ***");
+        let token = json!({"url": "http://a-secret-token@a/"});
+        assert_eq!(error_of(&token, "a-secret-token or YS1zZWNyZXQtdG9rZW46"), "answered 400: *** or ***");
     }
 
     #[test]
