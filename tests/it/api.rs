@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{Database, database, eventually, redis_prefix, stack};
+use crate::support::{Database, database, eventually, patient_store, redis_prefix, stack};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -45,7 +45,7 @@ struct Api {
 
 async fn spawn_api(token: Option<&str>) -> Api {
     let prefix = redis_prefix();
-    let store = RedisStore::connect(&stack().await.redis_url, &prefix).unwrap().with_bound(Duration::from_secs(5));
+    let store = patient_store(&prefix).await;
     spawn_api_on(token, Arc::new(store), prefix).await
 }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use flyball::jobs::{Context, Job, Kinds, NewJob, Outcome, Queue, State};
 use flyball::runner::{Config, Metrics, Worker};
 use flyball::stack::{Options, spawn};
-use flyball::throttle::{Change, Name, RedisStore, Store};
+use flyball::throttle::{Change, Name, Store};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
@@ -19,7 +19,7 @@ use crate::support::ledger::{Ledger, assert_nothing_is_left_behind};
 use crate::support::pgbouncer::PgBouncer;
 use crate::support::process::{Gate, House, Process, postmaster};
 use crate::support::proxy::Proxy;
-use crate::support::{PROGRAM, database, eventually, redis_prefix, stack};
+use crate::support::{PROGRAM, database, eventually, patient_store, redis_prefix};
 
 const SOON: Duration = Duration::from_secs(90);
 
@@ -301,7 +301,7 @@ struct Works {
 
 /// Throttles with one that lets everything through.
 async fn unlimited(throttle: &str) -> Arc<dyn Store> {
-    let store: Arc<dyn Store> = Arc::new(RedisStore::connect(&stack().await.redis_url, &redis_prefix()).unwrap());
+    let store: Arc<dyn Store> = Arc::new(patient_store(&redis_prefix()).await);
     let fields = [("rps".to_owned(), Some("-1".to_owned()))].into();
     let change = Change { fields, by: "test".into(), create: true, ..Change::default() };
     store.set(&Name::new(throttle).unwrap(), &change).await.unwrap();

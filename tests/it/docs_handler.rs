@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use flyball::jobs::{Checkpoint, CheckpointError, Context, Handler, Issue, Job, Kinds, NewJob, Outcome, Queue};
 use flyball::runner::{Config, Metrics, Worker};
-use flyball::throttle::{Change, Name, RedisStore, Store};
+use flyball::throttle::{Change, Name, Store};
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 
-use crate::support::{database, eventually, redis_prefix, stack};
+use crate::support::{database, eventually, patient_store, redis_prefix};
 
 /// Greets everybody on a list, one by one.
 struct GreetAll {
@@ -86,7 +86,7 @@ impl Post {
 async fn a_handler_with_a_checkpoint_goes_on_where_its_last_attempt_failed() {
     let (database, prefix) = (database().await, redis_prefix());
     let queue = Queue::connect(database.url(), 6, Duration::from_secs(20)).await.unwrap();
-    let store: Arc<dyn Store> = Arc::new(RedisStore::connect(&stack().await.redis_url, &prefix).unwrap());
+    let store: Arc<dyn Store> = Arc::new(patient_store(&prefix).await);
     let fields = [("rps".to_owned(), Some("100".to_owned()))].into();
     let change = Change { fields, create: true, by: "test".into(), ..Change::default() };
     store.set(&Name::new("default").unwrap(), &change).await.unwrap();

@@ -7,12 +7,11 @@ use std::time::{Duration, Instant};
 
 use flyball::jobs::{Context, Job, Kinds, NewJob, Outcome, Queue};
 use flyball::runner::{Config, Metrics, Worker};
-use flyball::throttle::redis::RedisStore;
 use flyball::throttle::{Change, Name, Store};
 use serde_json::json;
 use tokio::sync::watch;
 
-use crate::support::{Database, database, eventually, redis_prefix, stack};
+use crate::support::{Database, database, eventually, patient_store, redis_prefix};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -31,7 +30,7 @@ impl House {
     }
 
     async fn store(&self) -> Arc<dyn Store> {
-        Arc::new(RedisStore::connect(&stack().await.redis_url, &self.prefix).unwrap())
+        Arc::new(patient_store(&self.prefix).await)
     }
 
     async fn turn(&self, throttle: &str, knobs: &[(&str, &str)]) {

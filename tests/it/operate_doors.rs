@@ -8,12 +8,12 @@ use std::time::Duration;
 use flyball::api::{self, Deps, Live, NoDecisions};
 use flyball::jobs::postgres::{Ending, Finish, LaneClaim, NewWorker};
 use flyball::jobs::{Kinds, NewJob, Queue, State};
-use flyball::throttle::{Change, Knobs, Name, RedisStore, Store};
+use flyball::throttle::{Change, Knobs, Name, Store};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{Database, PROGRAM, database, redis_prefix, stack};
+use crate::support::{Database, PROGRAM, database, patient_store, redis_prefix, stack};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -32,8 +32,7 @@ async fn house() -> House {
     let database = database().await;
     let queue = Queue::connect(database.url(), 6, SOON).await.unwrap();
     let prefix = redis_prefix();
-    let store: Arc<dyn Store> =
-        Arc::new(RedisStore::connect(&stack().await.redis_url, &prefix).unwrap().with_bound(Duration::from_secs(5)));
+    let store: Arc<dyn Store> = Arc::new(patient_store(&prefix).await);
     let cancel = CancellationToken::new();
     let deps = Deps {
         queue: queue.clone(),

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use flyball::jobs::{Context, Filter, Job, Kinds, NewJob, OnAmbiguous, Outcome, Queue, State};
 use flyball::runner::{Config, Metrics, Worker};
-use flyball::throttle::{Change, MemoryStore, Name, RedisStore, Store};
+use flyball::throttle::{Change, MemoryStore, Name, Store};
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 
-use crate::support::{Database, database, eventually, redis_prefix, stack};
+use crate::support::{Database, database, eventually, patient_store, redis_prefix};
 
 const SOON: Duration = Duration::from_secs(60);
 
@@ -36,7 +36,7 @@ impl House {
     }
 
     async fn of_redis() -> Self {
-        let store = RedisStore::connect(&stack().await.redis_url, &redis_prefix()).unwrap();
+        let store = patient_store(&redis_prefix()).await;
         Self::new(Arc::new(store)).await
     }
 

@@ -68,7 +68,10 @@ async fn another_governor_leads_within_two_leases_without_a_bump_and_the_old_one
     turned_by(&house, 1).await;
     let mut second = governor(&house);
     let seen = Arc::new(Mutex::new(Vec::new()));
-    let watcher = tokio::spawn(watch(RedisStore::connect(&house.redis_url, &house.prefix).unwrap(), seen.clone()));
+    let watcher = tokio::spawn(watch(
+        RedisStore::connect(&house.redis_url, &house.prefix).unwrap().with_bound(Duration::from_secs(10)),
+        seen.clone(),
+    ));
 
     // Asleep, it neither renews its lease nor knows that it is over.
     first.signal(Signal::STOP);
@@ -80,7 +83,7 @@ async fn another_governor_leads_within_two_leases_without_a_bump_and_the_old_one
     // Its lease has run out, or somebody has a later term: whichever it learns first.
     first.says_any(&["no longer leads the governor", "resting"], SOON).await;
 
-    let store = RedisStore::connect(&house.redis_url, &house.prefix).unwrap();
+    let store = RedisStore::connect(&house.redis_url, &house.prefix).unwrap().with_bound(Duration::from_secs(10));
     let fields = BTreeMap::from([("rps".to_owned(), Some("777".to_owned()))]);
     let late = Change { fields, term: Some(1), by: "governor".to_owned(), ..Change::default() };
     let refused = store.set(&throttle(), &late).await.unwrap_err();
@@ -125,7 +128,7 @@ async fn when_all_governors_are_dead_the_throttle_itself_falls_back_to_safe_rps(
     only.kill();
     let killed = Instant::now();
 
-    let store = RedisStore::connect(&house.redis_url, &house.prefix).unwrap();
+    let store = RedisStore::connect(&house.redis_url, &house.prefix).unwrap().with_bound(Duration::from_secs(10));
     let ask = Ask { throttle: throttle(), lanes: vec![LaneAsk::default()], holder: None };
     eventually("acquire goes by safe_rps", SOON, || async { (store.peek(&ask).await.effective_rps == 5.0).then_some(()) }).await;
     let after = house.status("governed").await.unwrap();

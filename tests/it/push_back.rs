@@ -11,10 +11,10 @@ use axum::routing::post;
 use flyball::jobs::{Kinds, NewJob, Queue, State};
 use flyball::outbound::{Config, Guard, HttpHandler};
 use flyball::runner::{self, Metrics, Worker};
-use flyball::throttle::{Change, Limit, Name, RedisStore, Store};
+use flyball::throttle::{Change, Limit, Name, Store};
 use serde_json::json;
 
-use crate::support::{Database, database, eventually, redis_prefix, stack};
+use crate::support::{Database, database, eventually, patient_store, redis_prefix};
 
 const SOON: Duration = Duration::from_secs(60);
 
@@ -65,7 +65,7 @@ impl House {
     async fn new(url: String) -> Self {
         let database = database().await;
         let queue = Queue::connect(database.url(), 6, SOON).await.unwrap();
-        let store: Arc<dyn Store> = Arc::new(RedisStore::connect(&stack().await.redis_url, &redis_prefix()).unwrap());
+        let store: Arc<dyn Store> = Arc::new(patient_store(&redis_prefix()).await);
         Self { _database: database, queue, store, url }
     }
 

@@ -11,12 +11,12 @@ use flyball::reindex::sink::{PostgresSink, Sink, Written};
 use flyball::reindex::source::{Error, PostgresSource, Source};
 use flyball::reindex::{Config, Database, Document, KIND, ReindexHandler};
 use flyball::runner::{self, Metrics, Worker};
-use flyball::throttle::{Change, Name, RedisStore, Store};
+use flyball::throttle::{Change, Name, Store};
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
 use crate::reindex_fakes::Index;
-use crate::support::{database, eventually, redis_prefix, stack};
+use crate::support::{database, eventually, patient_store, redis_prefix};
 
 const SOON: Duration = Duration::from_secs(30);
 
@@ -191,7 +191,7 @@ async fn a_worker_runs_it_from_a_table_into_an_index_and_into_a_table() {
     let database = database().await;
     let (index, url) = Index::start().await;
     let queue = Queue::connect(database.url(), 6, SOON).await.unwrap();
-    let store: Arc<dyn Store> = Arc::new(RedisStore::connect(&stack().await.redis_url, &redis_prefix()).unwrap());
+    let store: Arc<dyn Store> = Arc::new(patient_store(&redis_prefix()).await);
     let fields = [("rps".to_owned(), Some("-1".to_owned()))].into();
     let change = Change { fields, by: "test".into(), create: true, ..Change::default() };
     store.set(&Name::new("reindex").unwrap(), &change).await.unwrap();

@@ -9,14 +9,13 @@ use flyball::jobs::postgres::{LaneClaim, NewWorker};
 use flyball::jobs::retry::Policy;
 use flyball::jobs::{Context, Filter, Handler, Issue, Job, Kinds, NewJob, Outcome, Queue, Scope, Signed, State};
 use flyball::runner::{Config, Metrics, Worker};
-use flyball::throttle::redis::RedisStore;
 use flyball::throttle::{Answer, Ask, Change, Ended, Error, Holder, Name, Paused, Refund, Refused, Status, Store};
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use tokio::sync::Notify;
 
-use crate::support::{Database, database, eventually, redis_prefix, stack};
+use crate::support::{Database, database, eventually, patient_store, redis_prefix};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -31,7 +30,7 @@ impl House {
     async fn new() -> Self {
         let database = database().await;
         let queue = Queue::connect(database.url(), 6, SOON).await.unwrap();
-        let store: Arc<dyn Store> = Arc::new(RedisStore::connect(&stack().await.redis_url, &redis_prefix()).unwrap());
+        let store: Arc<dyn Store> = Arc::new(patient_store(&redis_prefix()).await);
         let house = Self { _database: database, queue, store, kinds: Kinds::default() };
         house.turn("fast", &[("rps", "-1")]).await;
         house

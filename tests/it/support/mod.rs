@@ -12,6 +12,7 @@ pub mod proxy;
 pub mod redis_cluster;
 pub mod timeline;
 
+use flyball::throttle::RedisStore;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::future::Future;
@@ -181,6 +182,12 @@ pub async fn app_environment(database: &Database, folder: &Path) -> BTreeMap<Str
 /// A prefix for this test's keys in Redis, for example `t3f9c1a2b:`.
 pub fn redis_prefix() -> String {
     format!("t{}:", &unique()[..8])
+}
+
+/// Throttles in the tests' Redis that wait for it as long as a busy machine needs. Tokens of an answer that comes too late
+/// are gone, so that a test of what passes waits longer than a worker would; tests of a lost Redis connect by themselves.
+pub async fn patient_store(prefix: &str) -> RedisStore {
+    RedisStore::connect(&stack().await.redis_url, prefix).expect("a URL").with_bound(Duration::from_secs(10))
 }
 
 /// Asks `f` every 20 ms until it answers with `Some`; panics after `within`, naming `what` did not come.

@@ -151,7 +151,7 @@ impl House {
 
     /// What stands in Redis of a throttle.
     pub async fn status(&self, throttle: &str) -> Option<Status> {
-        let store = RedisStore::connect(&self.redis_url, &self.prefix).expect("the store");
+        let store = RedisStore::connect(&self.redis_url, &self.prefix).expect("the store").with_bound(Duration::from_secs(10));
         store.status(&Name::new(throttle).expect("a name")).await.ok().flatten()
     }
 
