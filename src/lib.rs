@@ -21,6 +21,7 @@ pub mod reindex;
 pub mod runner;
 pub mod service;
 pub mod signals;
+pub mod simulate;
 pub mod stack;
 pub mod testing;
 pub mod throttle;

@@ -17,6 +17,7 @@ mod pause;
 mod serve;
 mod services;
 mod signed;
+mod simulate;
 mod status;
 mod throttle;
 mod when;
@@ -72,6 +73,8 @@ enum Command {
     Cron(cron::Command),
     /// Say in one sentence why a throttle runs at the rate it does, or why a job waits
     Why(why::Args),
+    /// Run the governor on simulated plants, beside a bare PID, AIMD and a fixed rate
+    Simulate(simulate::Args),
     Services(services::ServicesArgs),
     Demo(demo::Args),
     /// The search store of the demo
@@ -96,6 +99,10 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     if let Command::Services(args) = cli.command {
         return services::run(args);
     }
+    // Virtual time needs no settings, no services and every processor.
+    if let Command::Simulate(args) = &cli.command {
+        return simulate::run(args);
+    }
     let settings = Settings::from_env(cli.config.as_deref())?;
     crate::app::start_logging(&settings)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -115,7 +122,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             Command::Why(args) => why::run(args, settings).await,
             Command::Demo(args) => demo::run(args, settings).await,
             Command::DemoStore(options) => crate::demo::store::serve(options).await.map(|()| ExitCode::SUCCESS),
-            Command::Services(_) => unreachable!("handled above"),
+            Command::Services(_) | Command::Simulate(_) => unreachable!("handled above"),
         }
     });
     // A handler that would not stop must not keep the process.

@@ -21,7 +21,7 @@ fn a_policy_takes_what_is_written_and_the_defaults_for_the_rest() {
     );
     assert_eq!(signal.probe.as_ref().unwrap().metric, "search_store_load");
     assert_eq!(policy.law, Law { tick_s: 2.0, ..Law::default() });
-    assert_eq!(policy.law.gain, 1.2);
+    assert_eq!(policy.law.gain, 1.6);
 }
 
 #[test]

@@ -236,7 +236,8 @@ impl State {
         let dt = elapsed.min(tick_s);
         let achieved = seen.achieved_rps.filter(|a| a.is_finite()).map(|a| a.clamp(0.0, Bounds::MOST));
         if policy.law.durations
-            && let (Some(factor), _) = self.work.learn(achieved.unwrap_or(0.0), seen.mean_duration_s, dt)
+            && let (Some(factor), _) =
+                self.work.learn(ended(seen, achieved, dt), seen.mean_duration_s, dt, policy.law.duration_step)
         {
             self.scale(factor);
         }
@@ -407,6 +408,12 @@ impl State {
             }
         }
     }
+}
+
+/// How many jobs a mean duration is of: those that are said to have succeeded, or else all that were let through. A job that takes
+/// tokens all its life is one job, however many it takes.
+fn ended(seen: &Observation, achieved: Option<f64>, dt: f64) -> f64 {
+    if seen.completed > 0.0 { seen.completed.min(1e12) } else { achieved.unwrap_or(0.0) * dt }
 }
 
 /// What the throttle's own work says: the share that was refused, or the mean duration.

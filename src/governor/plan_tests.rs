@@ -102,7 +102,7 @@ fn the_restart_is_half_open_and_not_raised_until_a_sample_confirms_it() {
     let half: Vec<f64> = plant.since(step).filter(|s| s.phase == Phase::HalfOpen).map(|s| s.knob).collect();
     assert!(!half.is_empty());
     assert!(half.windows(2).all(|w| w[1] <= w[0]), "{half:?}");
-    assert!(half[0] <= 0.7 * plant.room(), "{half:?}");
+    assert!(half[0] <= 0.85 * plant.room(), "{half:?}");
 }
 
 #[test]
@@ -176,7 +176,8 @@ fn a_held_rate_is_still_lowered_and_the_breaker_still_works() {
     plant.run(50);
     assert!(plant.knob < 110.0, "too much: lowered all the same, {}", plant.knob);
 
-    plant.person = Some(1000.0);
+    plant.person = Some(110.0);
+    plant.cost *= 20.0;
     plant.run(10);
     assert!(plant.since(650.0).any(|s| s.phase == Phase::Open));
 }

@@ -90,9 +90,11 @@ pub struct Law {
     pub confirm_s: f64,
     pub restart: f64,
     pub retrip_s: f64,
+    pub room_sigmas: f64,
     pub quota_margin: f64,
     pub quiet_s: f64,
     pub durations: bool,
+    pub duration_step: f64,
     pub observer: bool,
     pub predictor: bool,
     pub noise_max: f64,
@@ -129,6 +131,17 @@ impl Policy {
     /// The signal of that name.
     pub fn signal(&self, name: &str) -> Option<&Signal> {
         self.signals.iter().find(|signal| signal.name == name)
+    }
+}
+
+/// A knob is good for this many ticks, and at least this long, in seconds; past it the throttle falls back to `safe_rps`.
+const LEASE_TICKS: f64 = 3.0;
+const LEASE_MIN_S: f64 = 15.0;
+
+impl Law {
+    /// How long a knob that was written is good for, in seconds.
+    pub fn lease_s(&self) -> f64 {
+        (LEASE_TICKS * self.tick_s).max(LEASE_MIN_S)
     }
 }
 

@@ -27,9 +27,6 @@ use crate::throttle::{self, Change, Mode, Name, Status, Store};
 /// even if this process dies between writing and remembering it.
 const BREAKERS_ZERO: &str = "0.000";
 
-/// A knob is good for this many ticks, and at least this long, in seconds; past it the throttle falls back to `safe_rps`.
-const LEASE_TICKS: f64 = 3.0;
-const LEASE_MIN_S: f64 = 15.0;
 /// A knob that need not move is written again when this share of its lease is left.
 const RENEW_AT: f64 = 0.7;
 
@@ -352,7 +349,7 @@ impl Governor {
         let text = spell(plan.rps);
         state.will_write(&text);
         self.keep(throttle, term, state).await?;
-        let lease_ms = lease_s(&throttle.policy) * 1e3;
+        let lease_ms = throttle.policy.law.lease_s() * 1e3;
         let left_ms = status.knobs.valid_until_ms.map_or(0.0, |until| until as f64 - status.at_us as f64 / 1e3);
         if status.raw.get("rps") == Some(&text) && left_ms > RENEW_AT * lease_ms {
             return Ok(0);
@@ -361,7 +358,7 @@ impl Governor {
     }
 
     async fn write(&self, throttle: &Governed, term: u64, status: &Status, plan: &Plan, text: &str) -> Result<usize, Trouble> {
-        let until_ms = status.at_us / 1000 + (lease_s(&throttle.policy) * 1e3) as i64;
+        let until_ms = status.at_us / 1000 + (throttle.policy.law.lease_s() * 1e3) as i64;
         let change = Change {
             fields: [("rps", text.to_owned()), ("valid_until", until_ms.to_string())]
                 .map(|(k, v)| (k.to_owned(), Some(v)))
@@ -514,10 +511,6 @@ fn unreadable(status: &Status) -> Option<String> {
 
 fn bounds(status: &Status) -> Bounds {
     Bounds { min: status.knobs.min, max: status.knobs.max, safe_rps: status.knobs.safe_rps }
-}
-
-fn lease_s(policy: &Policy) -> f64 {
-    (LEASE_TICKS * policy.law.tick_s).max(LEASE_MIN_S)
 }
 
 /// A rate as it is written into the knob: five digits, as a person would write it.

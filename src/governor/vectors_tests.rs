@@ -1,7 +1,8 @@
 //! The law against input series with expected outputs, computed by an independent implementation of the same equations.
 //!
-//! Two things differ there and are set here to match: the blind rate rests at a quarter of the last five minutes' mean (here
+//! Some things differ there and are set here to match: the blind rate rests at a quarter of the last five minutes' mean (here
 //! at the knob `safe_rps`), and a restart is not held until a sample confirms it (`confirm_s = 0`).
+//! Its gain is 1.2, it restarts at 0.6 of the room, and it knows neither the limit by the model's room nor steps of durations.
 
 use serde_json::Value;
 
@@ -28,7 +29,18 @@ fn policy(signals: &[(&str, Kind, f64, f64)]) -> Policy {
         lag_s,
         probe: None,
     };
-    Policy { signals: signals.iter().map(signal).collect(), law: Law { confirm_s: 0.0, late_gaps: 1e6, ..Law::default() } }
+    Policy {
+        signals: signals.iter().map(signal).collect(),
+        law: Law {
+            confirm_s: 0.0,
+            late_gaps: 1e6,
+            gain: 1.2,
+            restart: 0.6,
+            room_sigmas: 1e3,
+            duration_step: 1e6,
+            ..Law::default()
+        },
+    }
 }
 
 #[track_caller]

@@ -11,6 +11,10 @@ const BEFORE: f64 = 10.0;
 const FIRST: f64 = 5.0;
 /// The mean may halve in this time, in seconds; it rises at once.
 const RELEASE_S: f64 = 60.0;
+/// A tick's own mean this many standard errors above the mean before, and at least a factor that the policy says, is a step and
+/// no noise: the memory of cheaper jobs is dropped. (The standard error of a mean of `n` exponential times is one part in the
+/// root of `n`.)
+const STEP_ERRORS: f64 = 4.0;
 
 /// The unit of work.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -32,13 +36,17 @@ impl Default for Work {
 }
 
 impl Work {
-    /// Learns that jobs went at `achieved` per second for `dt` and took `duration_s` each. Answers the factor by which the
-    /// unit of work changed when it became known, and the mean.
-    pub fn learn(&mut self, achieved: f64, duration_s: Option<f64>, dt: f64) -> (Option<f64>, f64) {
+    /// Learns that `n` jobs ended in `dt` seconds and took `duration_s` each. Answers the factor by which the
+    /// unit of work changed when it became known, and the mean. A mean `step` times the one before is taken at once.
+    pub fn learn(&mut self, n: f64, duration_s: Option<f64>, dt: f64, step: f64) -> (Option<f64>, f64) {
         let Some(duration_s) = duration_s.filter(|d| d.is_finite() && *d > 0.0).map(|d| within(d, 1e-6, 1e5)) else {
             return (None, self.w);
         };
-        let (n, keep) = (achieved * dt, (-dt / OVER_S).exp());
+        let keep = (-dt / OVER_S).exp();
+        if self.known && n >= FIRST && duration_s > self.w * (1.0 + STEP_ERRORS / n.sqrt()).max(step) {
+            (self.w, self.jobs, self.seconds) = (duration_s, n, n * duration_s);
+            return (None, self.w);
+        }
         self.jobs = self.jobs * keep + n;
         self.seconds = self.seconds * keep + n * duration_s;
         if self.known {

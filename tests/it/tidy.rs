@@ -15,6 +15,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("cron", &["jobs", "postgres", "service"]),
     ("testing", &["jobs", "postgres", "throttle"]),
     ("governor", &["control", "postgres", "service", "signals", "throttle"]),
+    ("simulate", &["control", "governor"]),
     ("runner", &["control", "jobs", "service", "throttle"]),
     ("outbound", &["control", "jobs"]),
     ("reindex", &["control", "jobs", "outbound", "postgres", "throttle"]),
@@ -38,7 +39,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
         "cli",
         &[
             "api", "app", "config", "control", "cron", "demo", "governor", "jobs", "outbound", "postgres", "reindex", "runner",
-            "service", "signals", "stack", "throttle",
+            "service", "signals", "simulate", "stack", "throttle",
         ],
     ),
     ("main", &["cli"]),
@@ -46,7 +47,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
         "lib",
         &[
             "api", "app", "cli", "config", "control", "cron", "demo", "governor", "jobs", "outbound", "postgres", "reindex",
-            "runner", "service", "signals", "stack", "testing", "throttle",
+            "runner", "service", "signals", "simulate", "stack", "testing", "throttle",
         ],
     ),
 ];

@@ -1,0 +1,224 @@
+//! `flyball simulate`.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+
+use super::exit::Failure;
+use super::output;
+use super::output::say;
+use crate::governor::Policy;
+use crate::simulate::compare::{self, Row, Sum};
+use crate::simulate::weather::Weather;
+use crate::simulate::{Contender, Scenario, draw, library};
+
+#[derive(clap::Args)]
+#[command(after_help = "Scenarios are knobs files with tables about their plant; those in scenarios/ come with the program.
+
+Columns: over: seconds x setpoints of the load average above the setpoint (refused: seconds x share that a provider refused); peak:
+its highest value from the step on; back: seconds from the step until it was below 1.1 setpoints for half a minute; recovered: until a
+minute began with 80 % of the possible rate and a load below 1.15 setpoints; used: part of the possible jobs that ran, never more
+than was possible at any second; raw: jobs over possible jobs, above 100 bought with overload; swing: standard deviation of the
+knob's logarithm around its mean of five minutes; turns: reversals of the knob by more than a fifth, per hour. Possible is what a
+controller could do that knows the plant at every second. Figures are means over the days.
+
+Examples:
+  flyball simulate --all --seeds 20               every scenario, twenty days each
+  flyball simulate S1 S13 --svg pictures          two of them, with a picture of the first day of each
+  flyball simulate mine.toml --set gain=1.2       a plant of your own, under another law
+  flyball simulate --all --set durations=false    what a part of the law buys")]
+pub(super) struct Args {
+    /// Names of scenarios, or files
+    #[arg(value_name = "SCENARIO", required_unless_present_any = ["all", "list"])]
+    scenarios: Vec<String>,
+    /// Every scenario that comes with the program
+    #[arg(long, conflicts_with = "scenarios")]
+    all: bool,
+    /// Say which scenarios there are, and end
+    #[arg(long)]
+    list: bool,
+    /// How many days of each
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    seeds: u64,
+    /// The number of the first day: the same number is the same day
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// Whom to compare
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "flyball,pid,aimd,fixed", value_parser = contender)]
+    controllers: Vec<Contender>,
+    /// A knobs file whose [governor] table replaces the scenarios' own
+    #[arg(long, value_name = "FILE")]
+    policy: Option<PathBuf>,
+    /// One key of [governor], such as gain=1.2; may be given again
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Draw the first day of each scenario into this directory
+    #[arg(long, value_name = "DIR")]
+    svg: Option<PathBuf>,
+    /// Print the tables as Markdown
+    #[arg(long, conflicts_with = "json")]
+    markdown: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let known = library::scenarios()?;
+    if args.list {
+        output::table(&["NAME", "WHAT HAPPENS"], known.iter().map(|s| vec![s.name.clone(), s.about.clone()]))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let wanted: Vec<(String, String)> = if args.all {
+        library::FILES.iter().map(|(file, text)| ((*file).to_owned(), (*text).to_owned())).collect()
+    } else {
+        args.scenarios.iter().map(|name| find(name, &known)).collect::<anyhow::Result<_>>()?
+    };
+    let law = law(args)?;
+    let mut scenarios = Vec::new();
+    for (file, text) in &wanted {
+        let scenario = Scenario::parse(text, file)?;
+        scenarios.push(match &law {
+            Some(law) => scenario.under(law.clone()),
+            None => scenario,
+        });
+    }
+
+    let rows = compare::compare(&scenarios, &args.controllers, args.seed, args.seeds);
+    let sums = compare::sums(&rows);
+    if let Some(directory) = &args.svg {
+        draw_all(directory, &scenarios, args.seed)?;
+    }
+    if args.json {
+        output::json(&serde_json::json!({ "days": args.seeds, "first_day": args.seed, "rows": rows, "sums": sums }))?;
+    } else {
+        tables(&scenarios, &rows, &sums, args)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn contender(name: &str) -> Result<Contender, String> {
+    let names = Contender::ALL.map(Contender::name);
+    Contender::ALL.into_iter().find(|one| one.name() == name).ok_or_else(|| format!("use some of {}", names.join(",")))
+}
+
+/// The file of a scenario, by its name or as a path.
+fn find(name: &str, known: &[Scenario]) -> anyhow::Result<(String, String)> {
+    if let Some(n) = known.iter().position(|scenario| scenario.name.eq_ignore_ascii_case(name)) {
+        let (file, text) = library::FILES[n];
+        return Ok((file.to_owned(), text.to_owned()));
+    }
+    if !Path::new(name).exists() {
+        let names: Vec<&str> = known.iter().map(|scenario| scenario.name.as_str()).collect();
+        bail!(Failure::NotFound(format!("there is no scenario and no file {name:?}; use a file or one of {}", names.join(", "))));
+    }
+    let text = std::fs::read_to_string(name).with_context(|| format!("reading {name}"))?;
+    Ok((name.to_owned(), text))
+}
+
+/// The law that replaces the scenarios' own, if one is given.
+fn law(args: &Args) -> anyhow::Result<Option<crate::governor::Law>> {
+    if args.policy.is_none() && args.set.is_empty() {
+        return Ok(None);
+    }
+    let text = match &args.policy {
+        None => String::new(),
+        Some(path) => std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?,
+    };
+    let mut file: toml::Table = text.parse().with_context(|| "reading the policy")?;
+    // Only the law is taken from there; the scenario has signals of its own.
+    let mut table = match file.remove("governor") {
+        Some(toml::Value::Table(table)) => table,
+        _ => toml::Table::new(),
+    };
+    for set in &args.set {
+        let one: toml::Table = match set.parse() {
+            Ok(one) => one,
+            Err(_) => bail!(Failure::Refused(format!("--set {set:?} is not KEY=VALUE, such as gain=1.2"))),
+        };
+        table.extend(one);
+    }
+    let name = args.policy.as_ref().map_or_else(|| "--set".to_owned(), |path| path.display().to_string());
+    let signal = "[[signal]]\nname = \"load\"\nquery = \"load\"\nsetpoint = 1\n";
+    let whole = format!("{signal}[governor]\n{table}");
+    match Policy::parse(&whole, &name) {
+        Ok(policy) => Ok(policy.map(|policy| policy.law)),
+        Err(refused) => {
+            // Lines of the text made here would mislead: the key says where to look.
+            let faults: Vec<String> = refused.0.iter().map(|fault| format!("{name}: {}: {}", fault.key, fault.reason)).collect();
+            bail!(Failure::Refused(faults.join("\n")))
+        }
+    }
+}
+
+fn draw_all(directory: &Path, scenarios: &[Scenario], seed: u64) -> anyhow::Result<()> {
+    std::fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
+    for scenario in scenarios {
+        let weather = Weather::draw(scenario, seed);
+        let governed = crate::simulate::run(scenario, &weather, Contender::Flyball);
+        let other = crate::simulate::run(scenario, &weather, Contender::Pid);
+        let svg = draw::draw(scenario, &governed, (Contender::Pid.name(), &other)).map_err(anyhow::Error::msg)?;
+        let name: String =
+            scenario.name.to_lowercase().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+        let path = directory.join(format!("{name}.svg"));
+        std::fs::write(&path, svg).with_context(|| format!("writing {}", path.display()))?;
+    }
+    Ok(())
+}
+
+fn tables(scenarios: &[Scenario], rows: &[Row], sums: &[Sum], args: &Args) -> anyhow::Result<()> {
+    let header = ["scenario", "controller", "over s", "peak", "back s", "recovered s", "used %", "raw %", "swing", "turns/h"];
+    let cells = rows.iter().map(|row| {
+        let score = &row.mean;
+        let seconds = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.0}"));
+        let percent = |value: f64| format!("{:.1}", 100.0 * value);
+        let peak = if row.refusals { "-".to_owned() } else { format!("{:.2}", score.peak) };
+        vec![
+            row.scenario.clone(),
+            row.controller.to_owned(),
+            format!("{:.0}{}", score.overload_s, if row.refusals { " refused" } else { "" }),
+            peak,
+            seconds(score.back_s),
+            seconds(score.recovered_s),
+            percent(score.throughput),
+            percent(score.raw),
+            format!("{:.3}", score.oscillation),
+            format!("{:.0}", score.reversals),
+        ]
+    });
+    print(args, &header, cells)?;
+    say!("");
+    let header = ["controller", "overload, x pid", "used % (mean)", "used % (worst)", "S8 spread"];
+    let cells = sums.iter().map(|sum| {
+        let maybe = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}"));
+        vec![
+            sum.controller.to_owned(),
+            maybe(sum.overload_of_pid),
+            format!("{:.1}", 100.0 * sum.throughput),
+            format!("{:.1} ({})", 100.0 * sum.worst.0, sum.worst.1),
+            maybe(sum.gain_spread),
+        ]
+    });
+    print(args, &header, cells)?;
+    let virtual_s: u64 = scenarios.iter().map(|scenario| scenario.duration_s).sum();
+    let hours = (virtual_s * args.seeds * args.controllers.len() as u64) as f64 / 3600.0;
+    say!("");
+    say!("{} days of each scenario, from day {}: {hours:.0} hours of virtual time", args.seeds, args.seed);
+    Ok(())
+}
+
+fn print(args: &Args, header: &[&str], rows: impl Iterator<Item = Vec<String>>) -> anyhow::Result<()> {
+    if !args.markdown {
+        return output::table(
+            &header.iter().map(|name| name.to_uppercase()).collect::<Vec<_>>().iter().map(String::as_str).collect::<Vec<_>>(),
+            rows,
+        );
+    }
+    say!("| {} |", header.join(" | "));
+    say!("|{}", "---|".repeat(header.len()));
+    for row in rows {
+        say!("| {} |", row.join(" | "));
+    }
+    Ok(())
+}

@@ -1,0 +1,214 @@
+//! Who turns the knob: the governor itself, or what people write instead.
+
+use std::collections::BTreeMap;
+
+use crate::governor::policy::{Kind, Policy};
+use crate::governor::{Bounds, Observation, Plan, Sample, State};
+
+/// A controller to compare.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Contender {
+    /// The governor, as `flyball serve` runs it.
+    Flyball,
+    /// The crate `pid` by itself.
+    Pid,
+    /// Additive increase, multiplicative decrease.
+    Aimd,
+    /// Nobody: the rate that a person once set.
+    Fixed,
+}
+
+impl Contender {
+    /// All of them, the governor first.
+    pub const ALL: [Self; 4] = [Self::Flyball, Self::Pid, Self::Aimd, Self::Fixed];
+
+    /// Its name in tables and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Flyball => "flyball",
+            Self::Pid => "pid",
+            Self::Aimd => "aimd",
+            Self::Fixed => "fixed",
+        }
+    }
+
+    /// A controller that takes over at `rps`.
+    pub fn start(self, policy: &Policy, bounds: Bounds, rps: f64) -> Box<dyn Controller> {
+        match self {
+            Self::Flyball => {
+                Box::new(Governed { state: State::new(policy, bounds, rps, 0.0), policy: policy.clone(), bounds, plan: None })
+            }
+            Self::Pid => Box::new(BarePid::new(policy, bounds, rps)),
+            Self::Aimd => Box::new(Aimd { values: Newest::new(policy), bounds, rps, step: 0.02 * rps }),
+            Self::Fixed => Box::new(Fixed(rps)),
+        }
+    }
+}
+
+/// Decides about a rate.
+pub trait Controller {
+    /// The rate to set, once per tick.
+    fn tick(&mut self, seen: &Observation) -> f64;
+
+    /// A direct look at the load, once per second; `Some` stops or changes the rate at once.
+    fn look(&mut self, _now: f64, _achieved_rps: f64, _looks: &[Sample]) -> Option<f64> {
+        None
+    }
+
+    /// Another process takes over at `now` from what was stored, where `rps` is in force.
+    fn take_over(&mut self, _now: f64, _rps: f64) {}
+
+    /// The newest plan, if there is more to it than a rate.
+    fn plan(&self) -> Option<&Plan> {
+        None
+    }
+
+    /// The law's inner state, for drawing.
+    fn state(&self) -> Option<&State> {
+        None
+    }
+}
+
+/// The real governor.
+struct Governed {
+    state: State,
+    policy: Policy,
+    bounds: Bounds,
+    plan: Option<Plan>,
+}
+
+impl Controller for Governed {
+    fn tick(&mut self, seen: &Observation) -> f64 {
+        let plan = self.state.tick(&self.policy, self.bounds, seen);
+        let rps = plan.rps;
+        self.plan = Some(plan);
+        rps
+    }
+
+    fn look(&mut self, now: f64, achieved_rps: f64, looks: &[Sample]) -> Option<f64> {
+        let plan = self.state.fast(&self.policy, self.bounds, now, Some(achieved_rps), looks)?;
+        let rps = plan.rps;
+        self.plan = Some(plan);
+        Some(rps)
+    }
+
+    fn take_over(&mut self, now: f64, rps: f64) {
+        // What a successor does: it reads the stored state and goes on from the rate that is really in force.
+        let stored = serde_json::to_value(&self.state).unwrap_or_default();
+        self.state = State::resume(stored, &self.policy, now).unwrap_or_else(|| State::new(&self.policy, self.bounds, rps, now));
+        self.state.restart_from(&self.policy, self.bounds, rps, now);
+    }
+
+    fn plan(&self) -> Option<&Plan> {
+        self.plan.as_ref()
+    }
+
+    fn state(&self) -> Option<&State> {
+        Some(&self.state)
+    }
+}
+
+/// The newest value of every signal, as a multiple of its setpoint.
+struct Newest {
+    setpoints: BTreeMap<String, (Kind, f64)>,
+    values: BTreeMap<String, (f64, f64)>,
+}
+
+impl Newest {
+    fn new(policy: &Policy) -> Self {
+        let setpoints = policy.signals.iter().map(|signal| (signal.name.clone(), (signal.kind, signal.setpoint))).collect();
+        Self { setpoints, values: BTreeMap::new() }
+    }
+
+    /// Takes in what is new; true if something was.
+    fn learn(&mut self, seen: &Observation) -> bool {
+        let before = self.values.clone();
+        for sample in &seen.readings {
+            if let (Some(value), Some((_, setpoint))) = (sample.value, self.setpoints.get(&sample.signal)) {
+                self.values.insert(sample.signal.clone(), (sample.at, value / setpoint));
+            }
+        }
+        let ratio = self.setpoints.iter().find(|(_, (kind, _))| *kind == Kind::Ratio);
+        if let Some((name, (_, setpoint))) = ratio
+            && seen.completed + seen.rejected > 0.0
+        {
+            // A refused share is 0 or far above its setpoint: beyond twice it says nothing more.
+            let share = seen.rejected / (seen.completed + seen.rejected);
+            self.values.insert(name.clone(), (seen.now, (share / setpoint).min(2.0)));
+        }
+        self.values != before
+    }
+
+    fn each(&self) -> impl Iterator<Item = (&String, f64)> {
+        self.values.iter().map(|(name, (_, x))| (name, *x))
+    }
+}
+
+/// The crate `pid` as its own documentation uses it, one per signal, the lowest output applied: a linear PI from the relative
+/// error to the rate, around the rate that it was started with, each term and the output limited to the range of the knob.
+///
+/// Tuned once, by Skogestad's rules, for the plant that most scenarios begin with: 0.01 core-seconds a job at a setpoint of 2,
+/// a lag of 60 s and 35 s of delay: Kc = 60 / (0.005 * (35 + 35)) and Ti = 60 s; no derivative, which
+/// would only amplify the noise.
+/// (S. Skogestad, "Simple analytic rules for model reduction and PID controller tuning", J. Process Control 13, 2003.)
+struct BarePid {
+    values: Newest,
+    pids: BTreeMap<String, pid::Pid<f64>>,
+    bounds: Bounds,
+    bias: f64,
+    rps: f64,
+}
+
+impl BarePid {
+    const KC: f64 = 60.0 / (0.005 * 70.0);
+    const TI_S: f64 = 60.0;
+
+    fn new(policy: &Policy, bounds: Bounds, rps: f64) -> Self {
+        let tick_s = policy.law.tick_s;
+        let most = bounds.max;
+        let pids = policy.signals.iter().map(|signal| {
+            let mut pid = pid::Pid::new(1.0, most);
+            pid.p(Self::KC, most).i(Self::KC * tick_s / Self::TI_S, most);
+            (signal.name.clone(), pid)
+        });
+        Self { values: Newest::new(policy), pids: pids.collect(), bounds, bias: rps, rps }
+    }
+}
+
+impl Controller for BarePid {
+    fn tick(&mut self, seen: &Observation) -> f64 {
+        self.values.learn(seen);
+        let outputs = self.values.each().filter_map(|(name, x)| Some(self.pids.get_mut(name)?.next_control_output(x).output));
+        if let Some(output) = outputs.reduce(f64::min) {
+            self.rps = (self.bias + output).clamp(self.bounds.min, self.bounds.max);
+        }
+        self.rps
+    }
+}
+
+/// Additive increase by a fiftieth of the first rate per reading below the setpoint, a cut by a fifth per reading above it.
+struct Aimd {
+    values: Newest,
+    bounds: Bounds,
+    rps: f64,
+    step: f64,
+}
+
+impl Controller for Aimd {
+    fn tick(&mut self, seen: &Observation) -> f64 {
+        if self.values.learn(seen) {
+            let over = self.values.each().any(|(_, x)| x > 1.0);
+            let rps = if over { 0.8 * self.rps } else { self.rps + self.step };
+            self.rps = rps.clamp(self.bounds.min, self.bounds.max);
+        }
+        self.rps
+    }
+}
+
+struct Fixed(f64);
+
+impl Controller for Fixed {
+    fn tick(&mut self, _seen: &Observation) -> f64 {
+        self.0
+    }
+}

@@ -1,0 +1,222 @@
+//! The picture of a day, in six panels: load, rate, what the model believes, who decided, the controller's terms, and what it
+//! all added up to.
+//!
+//! No background and colours of middle lightness, so that it reads on a light and on a dark page.
+
+use std::error::Error;
+
+use plotters::coord::Shift;
+use plotters::coord::types::RangedCoordf64;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+use super::run::{Record, Second};
+use super::scenario::Scenario;
+
+const WIDTH: u32 = 960;
+/// Heights of the panels, from the top.
+const HEIGHTS: [u32; 6] = [210, 210, 150, 70, 150, 190];
+const INK: RGBColor = RGBColor(0x7d, 0x85, 0x90);
+const GOVERNED: RGBColor = RGBColor(0x2f, 0x81, 0xf7);
+const AGAINST: RGBColor = RGBColor(0xdb, 0x6d, 0x28);
+const OVER: RGBColor = RGBColor(0xe5, 0x53, 0x4b);
+const SETPOINT: RGBColor = RGBColor(0x2d, 0xa4, 0x4e);
+const OTHER: RGBColor = RGBColor(0x8e, 0x6c, 0xd9);
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type Drawn = Result<(), Box<dyn Error>>;
+type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
+
+/// Draws the governor's day beside another controller's.
+///
+/// # Errors
+///
+/// If the drawing itself fails; the text says what.
+pub fn draw(scenario: &Scenario, governed: &Record, against: (&str, &Record)) -> Result<String, String> {
+    let mut svg = String::new();
+    {
+        let height = HEIGHTS.iter().sum();
+        let root = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
+        panels(&root, scenario, governed, against).map_err(|error| error.to_string())?;
+        root.present().map_err(|error| error.to_string())?;
+    }
+    Ok(svg)
+}
+
+fn panels(root: &Area, scenario: &Scenario, governed: &Record, (name, other): (&str, &Record)) -> Drawn {
+    let mut rest = root.clone();
+    let mut next = |height: u32| {
+        let (panel, below) = rest.split_vertically(height);
+        rest = below;
+        panel
+    };
+    let minutes = scenario.duration_s as f64 / 60.0;
+    load(&next(HEIGHTS[0]), scenario, minutes, governed, (name, other))?;
+    rate(&next(HEIGHTS[1]), minutes, governed)?;
+    model(&next(HEIGHTS[2]), minutes, governed)?;
+    ribbon(&next(HEIGHTS[3]), minutes, governed)?;
+    terms(&next(HEIGHTS[4]), minutes, governed)?;
+    totals(&next(HEIGHTS[5]), minutes, governed, (name, other))
+}
+
+fn load(area: &Area, scenario: &Scenario, minutes: f64, governed: &Record, (name, other): (&str, &Record)) -> Drawn {
+    let highest = governed.seconds.iter().map(|s| s.x).fold(1.5, f64::max);
+    // Another controller may go off the page: the governor's own day is what is looked at.
+    let top = 1.15 * highest.max(other.seconds.iter().map(|s| s.x).fold(0.0, f64::max).min(2.5 * highest));
+    let mut chart = chart(area, minutes, (0.0, top), false)?;
+    let clipped = |record: &Record| course(record, |s| Some(s.x.min(top)));
+    let area_over = governed.seconds.iter().step_by(5).map(|s| (s.t / 60.0, s.x.max(1.0).min(top)));
+    chart.draw_series(AreaSeries::new(area_over, 1.0, OVER.mix(0.4)))?;
+    chart.draw_series(LineSeries::new(clipped(other), AGAINST.mix(0.6).stroke_width(1)))?;
+    chart.draw_series(LineSeries::new(clipped(governed), GOVERNED.stroke_width(2)))?;
+    chart.draw_series(DashedLineSeries::new([(0.0, 1.0), (minutes, 1.0)], 6, 5, SETPOINT.stroke_width(2)))?;
+    let title = format!("{}: load in setpoints", scenario.name);
+    heading(area, &title, &[("flyball", GOVERNED), (name, AGAINST), ("setpoint", SETPOINT), ("overload", OVER)])
+}
+
+fn rate(area: &Area, minutes: f64, governed: &Record) -> Drawn {
+    let rates = governed.seconds.iter().flat_map(|s| [s.knob, s.achieved, s.oracle]).filter(|rate| *rate > 0.0);
+    let (least, most) = rates.fold((f64::INFINITY, 0.0f64), |(least, most), rate| (least.min(rate), most.max(rate)));
+    // The axis is the logarithm to base 10: a stop is drawn at its bottom.
+    let bottom = least.max(most / 3000.0).log10().floor();
+    let top = (1.3 * most).log10();
+    let log = |rate: f64| Some(if rate > 0.0 { rate.log10().max(bottom) } else { bottom });
+    let mut chart = chart(area, minutes, (bottom, top.max(bottom + 0.5)), true)?;
+    chart.draw_series(LineSeries::new(course(governed, |s| log(s.oracle)), SETPOINT.stroke_width(1)))?;
+    chart.draw_series(LineSeries::new(course(governed, |s| log(s.knob)), GOVERNED.mix(0.45).stroke_width(1)))?;
+    chart.draw_series(LineSeries::new(course(governed, |s| log(s.achieved)), GOVERNED.stroke_width(2)))?;
+    heading(area, "jobs per second", &[("achieved", GOVERNED), ("knob", GOVERNED), ("room (oracle)", SETPOINT)])
+}
+
+fn model(area: &Area, minutes: f64, governed: &Record) -> Drawn {
+    let believed = || governed.thoughts.iter().filter_map(|thought| Some((thought.t / 60.0, thought.model?)));
+    let mut chart = chart(area, minutes, (0.0, 1.8), false)?;
+    let sum = believed().map(|(t, (background, ours))| (t, (background + ours).min(1.8)));
+    chart.draw_series(AreaSeries::new(sum, 0.0, GOVERNED.mix(0.35)))?;
+    let background = believed().map(|(t, (background, _))| (t, background.min(1.8)));
+    chart.draw_series(AreaSeries::new(background, 0.0, OTHER.mix(0.6)))?;
+    chart.draw_series(LineSeries::new(course(governed, |s| Some(s.true_x.min(1.8))), INK.stroke_width(1)))?;
+    heading(area, "whose load it is, as believed", &[("others", OTHER), ("ours", GOVERNED), ("true load", INK)])
+}
+
+/// Who decided, as colours along the time.
+fn ribbon(area: &Area, minutes: f64, governed: &Record) -> Drawn {
+    let mut chart = chart(area, minutes, (0.0, 1.0), false)?;
+    let tick = governed.thoughts.windows(2).next().map_or(5.0, |pair| pair[1].t - pair[0].t);
+    let boxes = governed.thoughts.iter().map(|thought| {
+        let (from, to) = ((thought.t - tick) / 60.0, thought.t / 60.0);
+        Rectangle::new([(from, 0.0), (to, 1.0)], colour_of(&thought.limiting).filled())
+    });
+    chart.draw_series(boxes)?;
+    let legend = [("signal", GOVERNED), ("limit", SETPOINT), ("idle", INK), ("stale", OTHER), ("breaker", OVER)];
+    heading(area, "who decided", &legend)
+}
+
+fn colour_of(limiting: &str) -> RGBColor {
+    match limiting {
+        "breaker" => OVER,
+        "stale" | "late" | "start" => OTHER,
+        "idle" => INK,
+        "slew" | "confirm" | "floor" | "min" | "max" | "person" => SETPOINT,
+        _ => GOVERNED,
+    }
+}
+
+fn terms(area: &Area, minutes: f64, governed: &Record) -> Drawn {
+    let mut chart = chart(area, minutes, (-1.0, 1.0), false)?;
+    for (n, colour) in [(0, GOVERNED), (1, SETPOINT), (2, AGAINST)] {
+        let term = governed.thoughts.iter().map(|thought| (thought.t / 60.0, thought.pid[n].clamp(-1.0, 1.0)));
+        chart.draw_series(LineSeries::new(term, colour.stroke_width(1)))?;
+    }
+    heading(area, "terms, in nats", &[("P", GOVERNED), ("I, one tick", SETPOINT), ("D", AGAINST)])
+}
+
+fn totals(area: &Area, minutes: f64, governed: &Record, (name, other): (&str, &Record)) -> Drawn {
+    let overload = |record: &Record| total(record, |s| (s.x - 1.0).max(0.0) + s.refused);
+    let (ours, theirs) = (overload(governed), overload(other));
+    let last = |course: &[(f64, f64)]| course.last().map_or(0.0, |point| point.1);
+    let top = 1.1 * last(&ours).max(last(&theirs)).max(1.0);
+    let jobs = |record: &Record| total(record, |s| s.achieved);
+    let (done, all) = (jobs(governed), total(governed, |s| s.oracle));
+    // Jobs share the panel, as a part of what the oracle would have done, drawn to the same height.
+    let scale = top / 1.1 / last(&all).max(1e-9);
+    let mut chart = chart(area, minutes, (0.0, top), false)?;
+    chart.draw_series(LineSeries::new(theirs, AGAINST.stroke_width(2)))?;
+    chart.draw_series(LineSeries::new(ours, GOVERNED.stroke_width(2)))?;
+    chart.draw_series(LineSeries::new(done.into_iter().map(|(t, n)| (t, n * scale)), SETPOINT.stroke_width(1)))?;
+    let legend = [("overload, s", GOVERNED), (name, AGAINST), ("jobs (of the oracle's)", SETPOINT)];
+    heading(area, "added up", &legend)
+}
+
+/// What `f` adds up to, every five seconds.
+fn total(record: &Record, f: impl Fn(&Second) -> f64) -> Vec<(f64, f64)> {
+    let mut sum = 0.0;
+    let added = record.seconds.iter().map(|second| {
+        sum += f(second);
+        (second.t / 60.0, sum)
+    });
+    added.step_by(5).collect()
+}
+
+/// A course over the minutes, a point every five seconds.
+fn course(record: &Record, f: impl Fn(&Second) -> Option<f64>) -> Vec<(f64, f64)> {
+    record.seconds.iter().step_by(5).filter_map(|second| Some((second.t / 60.0, f(second)?))).collect()
+}
+
+fn chart<'a, 'b>(
+    area: &'a Area<'b>,
+    minutes: f64,
+    (bottom, top): (f64, f64),
+    log: bool,
+) -> Result<Chart<'a, 'b>, Box<dyn Error>> {
+    let mut chart = ChartBuilder::on(area)
+        .margin_top(30)
+        .margin_right(16)
+        .x_label_area_size(22)
+        .y_label_area_size(56)
+        .build_cartesian_2d(0.0..minutes, bottom..top)?;
+    let value = |value: &f64| if log { crate::governor::explain::number(10f64.powf(*value)) } else { format!("{value:.1}") };
+    chart
+        .configure_mesh()
+        .disable_x_mesh()
+        .light_line_style(TRANSPARENT)
+        .bold_line_style(INK.mix(0.2))
+        .axis_style(INK)
+        .label_style(("sans-serif", 12).into_font().color(&INK))
+        .x_labels(12)
+        .y_labels(4)
+        .x_label_formatter(&|minute| format!("{minute:.0} min"))
+        .y_label_formatter(&value)
+        .draw()?;
+    Ok(chart)
+}
+
+fn heading(area: &Area, title: &str, legend: &[(&str, RGBColor)]) -> Drawn {
+    let left = Pos::new(HPos::Left, VPos::Center);
+    area.draw(&Text::new(title.to_owned(), (56, 15), ("sans-serif", 14).into_font().color(&INK).pos(left)))?;
+    let mut x = 330;
+    for (name, colour) in legend {
+        area.draw(&Rectangle::new([(x, 11), (x + 14, 19)], colour.filled()))?;
+        let style = ("sans-serif", 13).into_font().color(&INK).pos(left);
+        area.draw(&Text::new((*name).to_owned(), (x + 20, 15), style))?;
+        x += 36 + 8 * name.len() as i32;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Contender, library, run, weather::Weather};
+    use super::*;
+
+    #[test]
+    fn every_scenario_can_be_drawn() {
+        for scenario in library::scenarios().unwrap() {
+            let weather = Weather::draw(&scenario, 0);
+            let (governed, other) = (run(&scenario, &weather, Contender::Flyball), run(&scenario, &weather, Contender::Fixed));
+            let svg = draw(&scenario, &governed, ("fixed", &other)).unwrap();
+            assert!(svg.starts_with("<svg") && svg.contains("who decided") && !svg.contains("NaN"), "{}", scenario.name);
+            assert!(governed.seconds.iter().all(|second| second.knob.is_finite()));
+        }
+    }
+}

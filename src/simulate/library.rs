@@ -1,0 +1,34 @@
+//! The scenarios that come with the program.
+
+use super::scenario::{Refused, Scenario};
+
+/// Their files, in the order of the table: name of the file and content.
+pub const FILES: &[(&str, &str)] = &[
+    ("s1.toml", include_str!("../../scenarios/s1.toml")),
+    ("s1x30.toml", include_str!("../../scenarios/s1x30.toml")),
+    ("s2.toml", include_str!("../../scenarios/s2.toml")),
+    ("s3.toml", include_str!("../../scenarios/s3.toml")),
+    ("s4.toml", include_str!("../../scenarios/s4.toml")),
+    ("s5.toml", include_str!("../../scenarios/s5.toml")),
+    ("s6.toml", include_str!("../../scenarios/s6.toml")),
+    ("s7.toml", include_str!("../../scenarios/s7.toml")),
+    ("s8-x0_1.toml", include_str!("../../scenarios/s8-x0_1.toml")),
+    ("s8-x0_3.toml", include_str!("../../scenarios/s8-x0_3.toml")),
+    ("s8-x1.toml", include_str!("../../scenarios/s8-x1.toml")),
+    ("s8-x3.toml", include_str!("../../scenarios/s8-x3.toml")),
+    ("s8-x10.toml", include_str!("../../scenarios/s8-x10.toml")),
+    ("s9.toml", include_str!("../../scenarios/s9.toml")),
+    ("s10.toml", include_str!("../../scenarios/s10.toml")),
+    ("s11.toml", include_str!("../../scenarios/s11.toml")),
+    ("s12.toml", include_str!("../../scenarios/s12.toml")),
+    ("s13.toml", include_str!("../../scenarios/s13.toml")),
+    ("d1.toml", include_str!("../../scenarios/d1.toml")),
+    ("d2.toml", include_str!("../../scenarios/d2.toml")),
+    ("d3.toml", include_str!("../../scenarios/d3.toml")),
+    ("d4.toml", include_str!("../../scenarios/d4.toml")),
+];
+
+/// All of them, read.
+pub fn scenarios() -> Result<Vec<Scenario>, Refused> {
+    FILES.iter().map(|(file, text)| Scenario::parse(text, file)).collect()
+}

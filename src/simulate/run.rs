@@ -1,0 +1,254 @@
+//! Closes the loop between a plant and a controller, second by second.
+
+use super::controller::{Contender, Controller};
+use super::exporter::{Page, Series};
+use super::plant::{self, Machine};
+use super::scenario::Scenario;
+use super::weather::Weather;
+use crate::governor::policy::Kind;
+use crate::governor::{Observation, Sample, counters::Flow};
+
+/// What happened in one second.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Second {
+    /// The second.
+    pub t: f64,
+    /// The rate in the knob, as the throttle obeys it.
+    pub knob: f64,
+    /// Jobs that ran, per second; those that a provider refused do not count.
+    pub achieved: f64,
+    /// The greatest rate at which no signal would be above its setpoint now.
+    pub oracle: f64,
+    /// The published load over its setpoint, of the signal where it is greatest.
+    pub x: f64,
+    /// The same of the true load of this second.
+    pub true_x: f64,
+    /// Share of the requests that a provider refused.
+    pub refused: f64,
+}
+
+/// What the governor thought at a tick, for drawing.
+#[derive(Clone, Debug)]
+pub struct Thought {
+    /// When.
+    pub t: f64,
+    /// Who decided.
+    pub limiting: String,
+    /// Terms of the deciding signal's controller, in nats.
+    pub pid: [f64; 3],
+    /// The background and our part of the load of the first signal, in setpoints, as the model has them.
+    pub model: Option<(f64, f64)>,
+}
+
+/// A whole run.
+#[derive(Clone, Debug, Default)]
+pub struct Record {
+    /// Every second.
+    pub seconds: Vec<Second>,
+    /// Every tick of the governor; empty for other controllers.
+    pub thoughts: Vec<Thought>,
+}
+
+/// Runs `contender` through `scenario` on the day `weather`.
+pub fn run(scenario: &Scenario, weather: &Weather, contender: Contender) -> Record {
+    let controller = contender.start(&scenario.policy, scenario.bounds, scenario.start_rps);
+    Loop::new(scenario, weather, controller).run()
+}
+
+struct Loop<'a> {
+    scenario: &'a Scenario,
+    weather: &'a Weather,
+    controller: Box<dyn Controller>,
+    page: Page<'a>,
+    knob: f64,
+    /// When the knob was written last.
+    written: f64,
+    was_down: bool,
+    since_tick: Since,
+    record: Record,
+}
+
+/// What adds up between two ticks.
+#[derive(Default)]
+struct Since {
+    seconds: f64,
+    taken: f64,
+    waited_s: f64,
+    completed: f64,
+    rejected: f64,
+    busy_s: f64,
+}
+
+impl<'a> Loop<'a> {
+    fn new(scenario: &'a Scenario, weather: &'a Weather, controller: Box<dyn Controller>) -> Self {
+        // Nothing of ours ran before: the averages begin with the background.
+        let page = Page::new(scenario, weather, series(&machines(scenario, weather, 0), 0.0));
+        let knob = scenario.start_rps;
+        Self {
+            scenario,
+            weather,
+            controller,
+            page,
+            knob,
+            written: 0.0,
+            was_down: false,
+            since_tick: Since::default(),
+            record: Record::default(),
+        }
+    }
+
+    fn run(mut self) -> Record {
+        let tick_s = self.scenario.policy.law.tick_s.round().max(1.0) as u64;
+        for t in 1..=self.scenario.duration_s {
+            self.second(t);
+            let now = t as f64;
+            let down = self.scenario.governor_down_s.iter().any(|&(from, to)| now >= from && now < to);
+            if !down && self.scenario.exporter.probe {
+                self.look(now);
+            }
+            if t.is_multiple_of(tick_s) {
+                if down {
+                    // Nobody reads; what became visible meanwhile is read later, with its own times.
+                    self.was_down = true;
+                    continue;
+                }
+                if std::mem::take(&mut self.was_down) {
+                    self.controller.take_over(now, self.obeyed(now));
+                }
+                self.tick(t);
+            }
+        }
+        self.record
+    }
+
+    /// The rate that the throttle obeys: past its lease the knob counts for no more than `safe_rps`.
+    fn obeyed(&self, now: f64) -> f64 {
+        let lapsed = now - self.written > self.scenario.policy.law.lease_s();
+        if lapsed { self.knob.min(self.scenario.bounds.safe_rps) } else { self.knob }
+    }
+
+    fn second(&mut self, t: u64) {
+        let (now, jobs) = (t as f64, &self.scenario.jobs);
+        let machines = machines(self.scenario, self.weather, t as usize);
+        let knob = self.obeyed(now);
+        let demand = jobs.demand.at(now);
+        let rate = plant::achieved(&machines, jobs.base_s, jobs.in_flight, knob.min(demand));
+        let quota = self.scenario.quota.as_ref().map_or(f64::INFINITY, |quota| quota.rps.at(now));
+        let done = rate.min(quota);
+
+        let since = &mut self.since_tick;
+        since.seconds += 1.0;
+        since.taken += rate;
+        since.waited_s += if rate >= 0.999 * knob { 1.0 } else { 0.0 };
+        since.completed += done;
+        since.rejected += rate - done;
+        since.busy_s += done * plant::duration_s(&machines, jobs.base_s, rate);
+
+        let real = series(&machines, rate);
+        self.page.second(t, &real);
+        let worst = |shown: &[Series]| {
+            let over = self.scenario.policy.signals.iter().filter_map(|signal| {
+                let (n, kind) = self.scenario.resource_of(&signal.query)?;
+                Some(value(&shown[n], kind) / signal.setpoint)
+            });
+            over.fold(0.0, f64::max)
+        };
+        let (x, true_x) = (worst(&self.page.series), worst(&real));
+        self.record.seconds.push(Second {
+            t: now,
+            knob,
+            achieved: done,
+            oracle: self.oracle(&machines, demand.min(quota)),
+            x,
+            true_x,
+            refused: if rate > 0.0 { 1.0 - done / rate } else { 0.0 },
+        });
+    }
+
+    /// The greatest rate at which every signal is at its setpoint or below, with everything known and nothing delayed.
+    fn oracle(&self, machines: &[Machine], most: f64) -> f64 {
+        let (jobs, bounds) = (&self.scenario.jobs, self.scenario.bounds);
+        let allowed = |rate: f64| {
+            self.scenario.policy.signals.iter().all(|signal| {
+                let Some((n, kind)) = self.scenario.resource_of(&signal.query) else { return true };
+                let machine = machines[n];
+                let value = if kind == Kind::Load { machine.load(rate) } else { machine.p99_s(rate) };
+                value <= signal.setpoint
+            })
+        };
+        let most = plant::achieved(machines, jobs.base_s, jobs.in_flight, most.min(bounds.max));
+        plant::greatest(most, allowed)
+    }
+
+    fn look(&mut self, now: f64) {
+        let achieved = self.record.seconds.last().map_or(0.0, |second| second.achieved);
+        let looks: Vec<Sample> = self.samples(now, &self.page.series.clone(), Some(Kind::Load));
+        if let Some(rps) = self.controller.look(now, achieved, &looks) {
+            (self.knob, self.written) = (rps, now);
+        }
+    }
+
+    fn tick(&mut self, t: u64) {
+        let now = t as f64;
+        let since = std::mem::take(&mut self.since_tick);
+        let visible = self.page.visible(now);
+        let readings = visible.iter().flat_map(|(at, shown)| self.samples(*at, shown, None)).collect();
+        let flow = Flow { achieved_rps: since.taken / since.seconds, limiting_share: since.waited_s / since.seconds };
+        let reported = self.scenario.jobs.durations && since.completed > 0.0;
+        let draw = self.weather.durations.get(t as usize).copied().unwrap_or(0.0);
+        let seen = Observation {
+            now,
+            readings,
+            achieved_rps: Some(flow.achieved_rps),
+            limiting_share: Some(flow.limited_by(self.knob)),
+            // The mean of n exponential times is off by one part in the root of n.
+            mean_duration_s: reported
+                .then(|| (since.busy_s / since.completed * (1.0 + draw / since.completed.max(1.0).sqrt())).max(1e-3)),
+            completed: since.completed,
+            rejected: since.rejected,
+            ..Observation::default()
+        };
+        self.knob = self.controller.tick(&seen);
+        self.written = now;
+        self.think(now);
+    }
+
+    /// What the signals read on a page of time `at`; with `only`, those of that kind.
+    fn samples(&self, at: f64, shown: &[Series], only: Option<Kind>) -> Vec<Sample> {
+        let signals = self.scenario.policy.signals.iter().filter(|signal| only.is_none_or(|kind| kind == signal.kind));
+        signals
+            .filter_map(|signal| {
+                let (n, kind) = self.scenario.resource_of(&signal.query)?;
+                Some(Sample { signal: signal.name.clone(), value: Some(value(&shown[n], kind)), at })
+            })
+            .collect()
+    }
+
+    fn think(&mut self, t: f64) {
+        if let (Some(plan), Some(state)) = (self.controller.plan(), self.controller.state()) {
+            let deciding = state.signals.iter().find(|s| plan.terms.get("signal").is_some_and(|name| *name == *s.name));
+            let pid = deciding.map_or([0.0; 3], |signal| [signal.terms.p, signal.terms.i, signal.terms.d]);
+            let model = state.signals.first().and_then(|signal| Some((signal.observer.b, signal.observer.c?)));
+            let v = plan.rps * state.work.w;
+            self.record.thoughts.push(Thought {
+                t,
+                limiting: plan.limiting.clone(),
+                pid,
+                model: model.map(|(background, cost)| (background, cost * v)),
+            });
+        }
+    }
+}
+
+fn value(series: &Series, kind: Kind) -> f64 {
+    if kind == Kind::Load { series.load } else { series.p99_s }
+}
+
+fn series(machines: &[Machine], rate: f64) -> Vec<Series> {
+    machines.iter().map(|machine| Series { load: machine.load(rate), p99_s: machine.p99_s(rate) }).collect()
+}
+
+fn machines(scenario: &Scenario, weather: &Weather, t: usize) -> Vec<Machine> {
+    let days = scenario.resources.iter().zip(&weather.days);
+    days.map(|(resource, day)| Machine { cores: resource.cores, background: day.background[t], cost: day.cost[t] }).collect()
+}

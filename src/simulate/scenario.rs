@@ -1,0 +1,342 @@
+//! A scenario: a knobs file, and tables about the plant that it governs.
+
+use std::collections::BTreeSet;
+
+use serde::Deserialize;
+
+use super::curve::Curve;
+use crate::governor::policy::{Kind, Policy, Source};
+use crate::governor::{Bounds, Law};
+
+/// The longest virtual time of a scenario, in minutes: five weeks.
+pub const MINUTES_MAX: f64 = 5.0 * 7.0 * 24.0 * 60.0;
+
+/// One plant and the policy that governs it.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// What it is called.
+    pub name: String,
+    /// What happens, in one line.
+    pub about: String,
+    /// Virtual time, in seconds.
+    pub duration_s: u64,
+    /// When it happens, in seconds; recovery is counted from here.
+    pub step_s: Option<f64>,
+    /// Times without a governor `(from, to)`, in seconds.
+    pub governor_down_s: Vec<(f64, f64)>,
+    /// What the jobs use.
+    pub resources: Vec<Resource>,
+    /// How it is seen.
+    pub exporter: Exporter,
+    /// The jobs.
+    pub jobs: Jobs,
+    /// What a provider takes, if there is one.
+    pub quota: Option<Quota>,
+    /// The policy, read by the same code as every knobs file.
+    pub policy: Policy,
+    /// The knobs `min`, `max` and `safe_rps`.
+    pub bounds: Bounds,
+    /// The knob `rps` at the beginning.
+    pub start_rps: f64,
+}
+
+/// One shared machine.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Resource {
+    /// What its series are called after: `db` has `db:load` and `db:p99`.
+    pub name: String,
+    /// Processors.
+    #[serde(default = "default_cores")]
+    pub cores: f64,
+    /// Work of others, in cores.
+    pub background: Curve,
+    /// What one job costs, in core-seconds.
+    pub cost: f64,
+    /// Factor on the cost over time.
+    #[serde(default = "one")]
+    pub cost_factor: Curve,
+    /// How much the logarithm of the cost wanders in an hour (standard deviation).
+    #[serde(default)]
+    pub cost_walk: f64,
+    /// Relative noise of the background, and how long it lasts, in seconds (an Ornstein-Uhlenbeck process).
+    #[serde(default = "default_noise")]
+    pub noise: f64,
+    /// See `noise`.
+    #[serde(default = "default_noise_s")]
+    pub noise_s: f64,
+    /// Short bursts of background: how many an hour, how high in cores, how long in seconds.
+    #[serde(default = "default_bursts")]
+    pub bursts_per_hour: f64,
+    /// See `bursts_per_hour`.
+    #[serde(default = "default_burst")]
+    pub burst: f64,
+    /// See `bursts_per_hour`.
+    #[serde(default = "default_burst_s")]
+    pub burst_s: f64,
+}
+
+/// How the load is seen.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Exporter {
+    /// What the load average averages over, in seconds.
+    pub average_s: f64,
+    /// Sampling noise, as a multiple of what counting independent tasks has; tasks that work for a while are seen more than once,
+    /// and three quarters give a load average of 2 the 13 % that real hosts show.
+    pub noise: f64,
+    /// Seconds between scrapes.
+    pub scrape_s: f64,
+    /// Seconds until a scrape is visible, from and to.
+    pub delay_s: (f64, f64),
+    /// Share of scrapes that are lost.
+    pub lost: f64,
+    /// Times without any scrape `(from, to)`, in minutes.
+    pub outages: Vec<(f64, f64)>,
+    /// The exporter's own page can be read every second.
+    pub probe: bool,
+}
+
+impl Default for Exporter {
+    fn default() -> Self {
+        Self { average_s: 60.0, noise: 0.5, scrape_s: 15.0, delay_s: (20.0, 25.0), lost: 0.0, outages: Vec::new(), probe: false }
+    }
+}
+
+/// The jobs.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Jobs {
+    /// What a job takes beside its work on the resources, in seconds.
+    pub base_s: f64,
+    /// Most jobs in flight.
+    pub in_flight: f64,
+    /// Most jobs a second that there are to run.
+    pub demand: Curve,
+    /// Workers report how long jobs take.
+    pub durations: bool,
+}
+
+impl Default for Jobs {
+    fn default() -> Self {
+        Self { base_s: 0.02, in_flight: 64.0, demand: Curve::Constant(1e9), durations: true }
+    }
+}
+
+/// What a provider takes; it refuses the rest.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Quota {
+    /// Jobs per second.
+    pub rps: Curve,
+}
+
+#[derive(Deserialize)]
+struct File {
+    scenario: Head,
+    knobs: Knobs,
+    #[serde(default)]
+    resource: Vec<Resource>,
+    #[serde(default)]
+    exporter: Exporter,
+    #[serde(default)]
+    jobs: Jobs,
+    quota: Option<Quota>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Head {
+    name: String,
+    about: String,
+    minutes: f64,
+    step_minute: Option<f64>,
+    #[serde(default)]
+    governor_down: Vec<(f64, f64)>,
+}
+
+/// The knobs that a simulation uses; the others of a knobs file do no harm.
+#[derive(Deserialize)]
+struct Knobs {
+    rps: f64,
+    min: Option<f64>,
+    max: Option<f64>,
+    safe_rps: Option<f64>,
+}
+
+fn default_cores() -> f64 {
+    16.0
+}
+fn one() -> Curve {
+    Curve::Constant(1.0)
+}
+fn default_noise() -> f64 {
+    0.12
+}
+fn default_noise_s() -> f64 {
+    120.0
+}
+fn default_bursts() -> f64 {
+    4.0
+}
+fn default_burst() -> f64 {
+    0.4
+}
+fn default_burst_s() -> f64 {
+    30.0
+}
+
+/// What is wrong with a scenario.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{file}: {reason}")]
+pub struct Refused {
+    /// The file.
+    pub file: String,
+    /// What is wrong and what is allowed.
+    pub reason: String,
+}
+
+impl Scenario {
+    /// Reads the scenario in the file `file` with the content `text`.
+    pub fn parse(text: &str, file: &str) -> Result<Self, Refused> {
+        let refuse = |reason: String| Refused { file: file.to_owned(), reason };
+        let read: File = toml::from_str(text).map_err(|error| refuse(error.to_string().trim_end().to_owned()))?;
+        let policy = Policy::parse(text, file).map_err(|error| refuse(format!("\n{error}")))?;
+        let policy = policy.ok_or_else(|| refuse("signal: is missing; a scenario needs at least one [[signal]]".to_owned()))?;
+        let seconds = |minutes: &[(f64, f64)]| minutes.iter().map(|(from, to)| (from * 60.0, to * 60.0)).collect();
+        let scenario = Self {
+            name: read.scenario.name,
+            about: read.scenario.about,
+            duration_s: (read.scenario.minutes * 60.0) as u64,
+            step_s: read.scenario.step_minute.map(|minute| minute * 60.0),
+            governor_down_s: seconds(&read.scenario.governor_down),
+            resources: read.resource,
+            exporter: Exporter { outages: seconds(&read.exporter.outages), ..read.exporter },
+            jobs: read.jobs,
+            quota: read.quota,
+            policy,
+            bounds: Bounds {
+                min: read.knobs.min.unwrap_or(0.0),
+                max: read.knobs.max.unwrap_or(0.0),
+                safe_rps: read.knobs.safe_rps.unwrap_or(0.0),
+            },
+            start_rps: read.knobs.rps,
+        };
+        let faults = scenario.faults(read.scenario.minutes);
+        if faults.is_empty() { Ok(scenario) } else { Err(refuse(faults.join("\n"))) }
+    }
+
+    /// The same scenario under another law: `[governor]` of a knobs file, as far as it is written there.
+    pub fn under(mut self, law: Law) -> Self {
+        self.policy.law = law;
+        self
+    }
+
+    /// The resource that the series `query` is about, and the kind that the series can be.
+    pub fn resource_of(&self, query: &str) -> Option<(usize, Kind)> {
+        let (name, series) = query.split_once(':')?;
+        let kind = match series {
+            "load" => Kind::Load,
+            "p99" => Kind::Latency,
+            _ => return None,
+        };
+        Some((self.resources.iter().position(|resource| resource.name == name)?, kind))
+    }
+
+    fn faults(&self, minutes: f64) -> Vec<String> {
+        let mut faults = Vec::new();
+        let mut check = |sound: bool, what: String| {
+            if !sound {
+                faults.push(what);
+            }
+        };
+        let within = |value: f64, low: f64, high: f64| value >= low && value <= high;
+        check(within(minutes, 1.0, MINUTES_MAX), format!("scenario.minutes: {minutes} is not allowed; use 1 to {MINUTES_MAX}"));
+        check(
+            self.step_s.is_none_or(|s| within(s, 0.0, minutes * 60.0)),
+            "scenario.step_minute: is not within the scenario; use 0 to its minutes".to_owned(),
+        );
+        check(
+            self.start_rps > 0.0 && self.start_rps.is_finite(),
+            format!("knobs.rps: {} is not allowed; use a number above 0", self.start_rps),
+        );
+        check(
+            self.bounds.max >= self.start_rps,
+            format!("knobs.max: {} is not allowed; use at least knobs.rps", self.bounds.max),
+        );
+        check(
+            self.bounds.min > 0.0 && self.bounds.min <= self.bounds.max,
+            format!("knobs.min: {} is not allowed; use a number above 0, up to max", self.bounds.min),
+        );
+        check(
+            !self.resources.is_empty() || self.quota.is_some(),
+            "resource: is missing; write at least one [[resource]] or a [quota]".to_owned(),
+        );
+        let names: BTreeSet<&str> = self.resources.iter().map(|resource| resource.name.as_str()).collect();
+        check(names.len() == self.resources.len(), "resource.name: two have the same; give each its own".to_owned());
+        for resource in &self.resources {
+            let name = &resource.name;
+            check(
+                within(resource.cores, 0.1, 1e6),
+                format!("resource.cores: {} of {name} is not allowed; use 0.1 to 1000000", resource.cores),
+            );
+            check(
+                within(resource.cost, 1e-9, 1e6),
+                format!("resource.cost: {} of {name} is not allowed; use 1e-9 to 1000000", resource.cost),
+            );
+            for (key, value, high) in [
+                ("cost_walk", resource.cost_walk, 10.0),
+                ("noise", resource.noise, 2.0),
+                ("bursts_per_hour", resource.bursts_per_hour, 3600.0),
+                ("burst", resource.burst, 1e6),
+            ] {
+                check(within(value, 0.0, high), format!("resource.{key}: {value} of {name} is not allowed; use 0 to {high}"));
+            }
+            for (key, value) in [("noise_s", resource.noise_s), ("burst_s", resource.burst_s)] {
+                check(within(value, 1.0, 86400.0), format!("resource.{key}: {value} of {name} is not allowed; use 1 to 86400"));
+            }
+            for (key, fault) in
+                [("background", resource.background.fault(0.0)), ("cost_factor", resource.cost_factor.fault(1e-9))]
+            {
+                check(fault.is_none(), format!("resource.{key}: of {name} {}", fault.unwrap_or_default()));
+            }
+        }
+        let (exporter, jobs) = (&self.exporter, &self.jobs);
+        for (key, value, low, high) in [
+            ("average_s", exporter.average_s, 0.0, 3600.0),
+            ("noise", exporter.noise, 0.0, 100.0),
+            ("scrape_s", exporter.scrape_s, 1.0, 3600.0),
+            ("delay_s", exporter.delay_s.0, 0.0, 3600.0),
+            ("delay_s", exporter.delay_s.1, exporter.delay_s.0, 3600.0),
+            ("lost", exporter.lost, 0.0, 1.0),
+        ] {
+            check(within(value, low, high), format!("exporter.{key}: {value} is not allowed; use {low} to {high}"));
+        }
+        check(within(jobs.base_s, 0.0, 3600.0), format!("jobs.base_s: {} is not allowed; use 0 to 3600", jobs.base_s));
+        check(within(jobs.in_flight, 1.0, 1e6), format!("jobs.in_flight: {} is not allowed; use 1 to 1000000", jobs.in_flight));
+        let fault = jobs.demand.fault(0.0);
+        check(fault.is_none(), format!("jobs.demand: {}", fault.unwrap_or_default()));
+        if let Some(fault) = self.quota.as_ref().and_then(|quota| quota.rps.fault(1e-6)) {
+            check(false, format!("quota.rps: {fault}"));
+        }
+        for signal in &self.policy.signals {
+            let name = &signal.name;
+            match signal.source {
+                Source::Prometheus => check(
+                    self.resource_of(&signal.query).is_some_and(|(_, kind)| kind == signal.kind),
+                    format!(
+                        "signal.query: {:?} of {name} is no series of this plant for its kind; use \"RESOURCE:load\" (kind load) or \
+                         \"RESOURCE:p99\" (kind latency)",
+                        signal.query
+                    ),
+                ),
+                Source::Feedback => check(
+                    self.quota.is_some() || signal.kind == Kind::Latency,
+                    format!("signal.source: {name} needs a [quota], for nothing else refuses"),
+                ),
+                _ => check(false, format!("signal.source: of {name} is not simulated; use \"prometheus\" or \"feedback\"")),
+            }
+        }
+        faults
+    }
+}
