@@ -171,7 +171,7 @@ async fn the_knob_is_turned_until_the_load_stands_at_the_setpoint() {
     assert!((status.knobs.rps - 80.0).abs() < 8.0, "{}", status.knobs.rps);
     assert_eq!((status.knobs.by.as_str(), status.knobs.term), ("governor", 1));
     let lease_ms = status.knobs.valid_until_ms.expect("a lease") - status.at_us / 1000;
-    assert!((1..=15_000).contains(&lease_ms), "{lease_ms}");
+    assert!((1..=30_000).contains(&lease_ms), "{lease_ms}");
 
     let view = rig.governor.snapshot(rig.now()).remove(&rig.name).expect("a view");
     let signal = &view.signals[0];
@@ -342,9 +342,9 @@ async fn the_journal_keeps_a_thousand_decisions_of_each_throttle_and_refuses_old
         let plan = Plan { rps: f64::from(n), limiting: "load".to_owned(), ..Plan::default() };
         Decision::new(throttle, 1_700_000_000.0 + f64::from(n), &plan, 1.0, Mode::Auto)
     };
-    journal.append(&decision("other", 0)).await.unwrap();
+    journal.append(1, &decision("other", 0)).await.unwrap();
     for n in 0..1010 {
-        journal.append(&decision("reindex", n)).await.unwrap();
+        journal.append(1, &decision("reindex", n)).await.unwrap();
     }
     let kept = journal.recent(Some("reindex"), 5000).await.unwrap();
     assert_eq!(kept.len(), 1000);
@@ -357,6 +357,8 @@ async fn the_journal_keeps_a_thousand_decisions_of_each_throttle_and_refuses_old
     journal.save("reindex", 7, &json!({"a": 1})).await.unwrap();
     journal.save("reindex", 7, &json!({"a": 2})).await.unwrap();
     assert!(matches!(journal.save("reindex", 6, &json!({})).await, Err(JournalError::Fenced { term: 6, .. })));
+    assert!(matches!(journal.append(6, &decision("reindex", 1)).await, Err(JournalError::Fenced { term: 6, .. })));
+    assert_eq!(journal.recent(Some("reindex"), 1).await.unwrap()[0].rps, 1009.0, "and nothing was appended");
     assert_eq!(journal.load("reindex").await.unwrap(), Some((7, json!({"a": 2}))));
     assert_eq!(journal.load_all().await.unwrap(), [("reindex".to_owned(), json!({"a": 2}))]);
 }
