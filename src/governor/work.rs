@@ -32,6 +32,12 @@ impl Default for Work {
 }
 
 impl Work {
+    /// False if rates cannot be computed with it, because somebody spoilt what was stored.
+    pub(super) fn is_sound(&self) -> bool {
+        let counts = [self.jobs, self.seconds].into_iter().all(|x| x.is_finite() && x >= 0.0);
+        counts && (1e-9..=1e9).contains(&self.w)
+    }
+
     /// Learns that jobs went at `achieved` per second for `dt` and took `duration_s` each. Answers the factor by which the
     /// unit of work changed when it became known, and the mean.
     pub fn learn(&mut self, achieved: f64, duration_s: Option<f64>, dt: f64) -> (Option<f64>, f64) {

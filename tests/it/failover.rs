@@ -81,7 +81,7 @@ impl Scene {
             "governed",
             &format!(
                 "[knobs]\nrps = {RPS}\nmode = \"auto\"\nmin = 1.0\nmax = 2000.0\nsafe_rps = {SAFE_RPS}\n\
-                 {signal}\n[governor]\ntick_s = 1.0\nstale_hold_s = 20\nstale_half_s = 2\n"
+                 {signal}\n[governor]\ntick_s = 1.0\nintegral_min_s = 4\nstale_hold_s = 12\nstale_half_s = 2\n"
             ),
         );
         sqlx::raw_sql(NOTE_ROWS).execute(house.pool()).await.expect("the triggers");
@@ -311,7 +311,7 @@ async fn a_leader_without_prometheus_stays_and_holds_and_one_that_nobody_follows
         let watch = scene.watch();
         first.ways(&[Part::Prometheus], Way::Hung);
         // Shorter than `stale_hold_s`.
-        tokio::time::sleep(Duration::from_secs(8)).await;
+        tokio::time::sleep(Duration::from_secs(6)).await;
         watch.abort();
         scene.keeps_the_rate("without Prometheus", before, Duration::ZERO);
         let slower = eventually("it goes slower while it is blind", LONG, || async {
@@ -329,6 +329,7 @@ async fn a_leader_without_prometheus_stays_and_holds_and_one_that_nobody_follows
     let alone = async {
         let scene = Scene::new().await;
         let only = scene.candidate("first").await;
+        only.process.says("leads the governor term=1", LONG).await;
         let before = scene.steady().await;
         only.ways(&[Part::Postgres], Way::Hung);
         let event = Instant::now();
