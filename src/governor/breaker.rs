@@ -17,7 +17,7 @@
 
 use super::explain::Cause;
 use super::limits::Bounds;
-use super::plan::{Plan, Sample, State};
+use super::plan::{Plan, Sample, State, is_time};
 use super::policy::{Kind, Policy};
 use crate::control::{trip, within};
 
@@ -93,6 +93,11 @@ impl Breaker {
         numbers.into_iter().all(f64::is_finite)
     }
 
+    /// Forgets that it acted after `now`, which a clock said that has been corrected since: it would wait until then.
+    pub(super) fn not_after(&mut self, now: f64) {
+        (self.since, self.acted_at) = (self.since.min(now), self.acted_at.min(now));
+    }
+
     /// Moves every time by `by_s`, when the clock was set back.
     pub fn shift(&mut self, by_s: f64) {
         self.since += by_s;
@@ -111,7 +116,7 @@ impl State {
         achieved_rps: Option<f64>,
         looks: &[Sample],
     ) -> Option<Plan> {
-        if !policy.law.breaker || !now.is_finite() {
+        if !policy.law.breaker || !is_time(now) {
             return None;
         }
         let mut tripped = None;

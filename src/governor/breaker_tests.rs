@@ -76,6 +76,18 @@ fn a_trip_soon_after_a_restart_waits_twice_as_long_and_restarts_at_less_than_hal
 }
 
 #[test]
+fn a_trip_by_a_clock_that_was_wrong_for_a_moment_does_not_last_until_then() {
+    let mut plant = Plant::quick();
+    plant.run(600);
+    for ahead in [f64::MAX, 1e9] {
+        let looks = [Sample { signal: "load".to_owned(), value: Some(9.0), at: plant.now + ahead }];
+        plant.state.fast(&plant.policy, plant.bounds, plant.now + ahead, Some(80.0), &looks);
+        plant.run(120);
+        assert_eq!(plant.plan.breaker, Phase::Closed, "{}", plant.plan.reason);
+    }
+}
+
+#[test]
 fn noise_alone_never_trips_the_fast_path_however_often_it_looks() {
     let mut plant = Plant::quick();
     plant.noise = 0.15;

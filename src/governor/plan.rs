@@ -224,7 +224,7 @@ impl State {
     /// Steps 1 and 2 of the order above: time, work, history, samples. `None` if the time did not advance.
     fn advance(&mut self, policy: &Policy, bounds: Bounds, seen: &Observation) -> Option<(f64, f64)> {
         let (now, tick_s) = (seen.now, policy.law.tick_s);
-        if !now.is_finite() || now.abs() > 1e12 {
+        if !is_time(now) {
             return None;
         }
         if let Some(last) = self.at
@@ -238,6 +238,7 @@ impl State {
             return None;
         }
         self.at = Some(now);
+        self.breaker.not_after(now);
         self.adopt(policy);
         let bounds = bounds.sound();
         let dt = elapsed.min(tick_s);
@@ -414,6 +415,11 @@ impl State {
             }
         }
     }
+}
+
+/// True for unix seconds that can be computed with.
+pub(super) fn is_time(now: f64) -> bool {
+    now.abs() <= 1e12
 }
 
 /// What the throttle's own work says: the share that was refused, or the mean duration.

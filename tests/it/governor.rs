@@ -322,6 +322,46 @@ async fn a_successor_goes_on_without_a_jump_and_the_old_leader_is_refused() {
 }
 
 #[tokio::test]
+async fn a_rate_whose_state_could_not_be_kept_is_not_taken_for_a_persons() {
+    let mut rig = Rig::new("auto").await;
+    rig.run(20).await;
+    let (_, older) = rig.journal.load("reindex").await.unwrap().unwrap();
+    rig.run(40).await;
+    let before = rig.rps().await;
+    let wrote = older["wrote"].as_array().unwrap();
+    assert!(!wrote.contains(&json!(rig.status().await.raw["rps"])), "the rate has moved since");
+
+    // As if Postgres had been away for the last forty seconds of the first leader.
+    rig.journal.save("reindex", 1, &older).await.unwrap();
+    rig.governor = governor(&rig.store, &rig.journal, &rig.url, &rig.name, &rig.policy);
+    rig.term = 2;
+    rig.run(4).await;
+    assert_eq!(rig.status().await.knobs.term, 2);
+    let decisions = rig.journal.recent(Some("reindex"), 1000).await.unwrap();
+    assert!(decisions.iter().all(|decision| decision.limiting != "person"), "{before}: {:?}", decisions[0]);
+
+    rig.store.write_raw(&rig.name, "rps", "30");
+    rig.run(4).await;
+    assert_eq!((rig.rps().await, rig.newest().await.limiting.as_str()), (30.0, "person"), "and a person's is");
+}
+
+#[tokio::test]
+async fn the_first_word_of_a_term_is_written_even_if_the_rate_need_not_move() {
+    let mut rig = Rig::new("auto").await;
+    rig.run(300).await;
+    let before = rig.status().await;
+    rig.governor = governor(&rig.store, &rig.journal, &rig.url, &rig.name, &rig.policy);
+    rig.term = 2;
+    rig.run(3).await;
+
+    let fields = [("rps".to_owned(), Some("777".to_owned()))].into();
+    let late =
+        Change { fields, term: Some(1), if_rps: before.raw.get("rps").cloned(), by: "governor".into(), ..Change::default() };
+    assert!(rig.store.set(&rig.name, &late).await.is_err(), "the old leader's word comes too late");
+    assert_eq!(rig.status().await.knobs.term, 2);
+}
+
+#[tokio::test]
 async fn after_a_lapsed_lease_it_starts_from_the_safe_rate() {
     let mut rig = Rig::new("auto").await;
     rig.run(200).await;

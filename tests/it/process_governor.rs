@@ -138,3 +138,17 @@ async fn when_all_governors_are_dead_the_throttle_itself_falls_back_to_safe_rps(
     println!("safe_rps {:?} after the kill; the knob still says {}", killed.elapsed(), after.knobs.rps);
     assert_eq!((after.knobs.rps, after.effective_rps, after.lease_lapsed), (50.0, 5.0, true));
 }
+
+#[tokio::test]
+async fn a_database_from_an_older_copy_counts_terms_on_from_where_the_knobs_stand() {
+    let house = house().await;
+    let mut first = governor(&house);
+    turned_by(&house, 1).await;
+    first.kill();
+    // The knobs remember the terms of a database that is gone, and nobody renews them.
+    house.redis("HSET {}throttle:governed:knobs term 57 valid_until 1000").await;
+
+    let second = governor(&house);
+    second.says("another governor leads with a later term", LAPSE).await;
+    turned_by(&house, 58).await;
+}
