@@ -34,7 +34,7 @@ pub struct Signal {
     pub trip: f64,
     /// What its exporter averages over, in seconds.
     pub lag_s: f64,
-    /// Page and metric that the breaker reads every second.
+    /// Page and metric that the breaker reads twice a second.
     pub probe: Option<Look>,
 }
 
