@@ -8,7 +8,7 @@ SHELL := /bin/sh
 export PATH := $(PATH):$(HOME)/.cargo/bin
 ARGS ?=
 
-.PHONY: help demo test soak build check lint fmt docs bench bench-queue bench-burst bench-throttle browser-test fresh clean
+.PHONY: help demo test soak build check lint fmt docs bench bench-queue bench-burst bench-throttle bench-trip browser-test fresh clean
 
 help: ## list what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -47,7 +47,10 @@ bench-burst: ## measure a burst of one key against a server that refuses, in the
 bench-throttle: ## measure throttles on a private Redis; one case with ARGS="--only accuracy"
 	@scripts/setup.sh && exec cargo bench --bench throttle -- $(ARGS)
 
-bench: bench-queue bench-throttle bench-burst ## all three
+bench-trip: ## measure from a load that rises to the last token granted anywhere; FLYBALL_TRIPS times (10)
+	@scripts/setup.sh && exec cargo test --test it -- --ignored --nocapture bench_trips $(ARGS)
+
+bench: bench-queue bench-throttle bench-burst bench-trip ## all four
 
 browser-test: ## drive the dashboard in headless Chromium
 	@scripts/setup.sh --browser && exec node scripts/browser-test/run.mjs $(ARGS)

@@ -16,11 +16,27 @@ use crate::throttle::Store;
 /// How long a leader may be silent before another may lead.
 const LEASE: Duration = Duration::from_secs(10);
 
-/// How often the lease is renewed.
+/// How often a process looks whether it may lead.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// How often a leader renews its lease.
 const RENEW_EVERY: Duration = Duration::from_secs(3);
 
-/// The pace of the breaker's fast path; the slow path ticks when it is due.
-const ROUND_EVERY: Duration = Duration::from_secs(1);
+/// Who has not reached the knobs for this long lets another lead, who may.
+const OUT_OF_REACH: Duration = Duration::from_secs(5);
+
+/// Longest that the governor waits for Postgres, or for a signal from it: the knob is turned all the same.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The pace of the slow path, which ticks when it is due.
+const TICK_EVERY: Duration = Duration::from_secs(1);
+
+/// The pace of the breaker's fast path: with the second look that confirms the first, what is leased may be spent for a quarter
+/// of a second more, and yet no token is granted a second and a half after a load has risen.
+const FAST_EVERY: Duration = Duration::from_millis(500);
+
+/// After an alarm the fast path looks again so soon.
+const CONFIRM_AFTER: Duration = Duration::from_millis(250);
 
 /// Composes a governor of `policies`.
 pub(super) fn governor(
@@ -32,7 +48,7 @@ pub(super) fn governor(
     Ok(Governor::new(
         throttles.clone(),
         // Apart from the others, and not patient: neither a crowd of requests nor a Postgres that is away holds the knob up.
-        Journal::new(queue.apart(2, Duration::from_secs(2))),
+        Journal::new(queue.apart(2, PATIENCE)).with_patience(PATIENCE),
         &settings.prometheus_url,
         depth(queue.clone()),
         policies,
@@ -46,7 +62,7 @@ fn depth(queue: Queue) -> DepthSource {
     Arc::new(move |throttle| {
         let (queue, throttle) = (queue.clone(), throttle.to_owned());
         Box::pin(async move {
-            let depths = queue.depths().await.ok()?;
+            let depths = tokio::time::timeout(PATIENCE, queue.depths()).await.ok()?.ok()?;
             let at = depths.at?.as_microsecond() as f64 / 1e6;
             let ready = depths.throttles.iter().find(|depth| depth.throttle == throttle).map_or(0, |depth| depth.ready);
             Some(Reading { value: ready as f64, at })
@@ -89,26 +105,45 @@ impl Term {
     }
 }
 
-/// Takes and renews the lease.
+/// Takes and renews the lease while the knobs can be reached, and lets it go when they cannot: a leader that is cut off from
+/// them must not keep others from turning them.
 async fn hold(leader: &Leader, governor: &Governor, term: &Term, cancel: &CancellationToken) {
+    let mut reached = None;
     loop {
-        let before = term.get().map(|(term, _)| term);
-        // The time is taken before asking, so that a slow answer never makes the lease look younger than it is.
-        let asked = Instant::now();
-        match leader.hold().await {
-            Ok(now) => {
-                tell(now, before);
-                term.set(now.map(|now| (now, asked)));
-            }
-            Err(error) => tracing::debug!(%error, "the governor's lease could not be renewed"),
+        if governor.reaches_knobs().await {
+            reached = Some(Instant::now());
         }
-        if before.is_some() && term.leading().is_none() {
+        let before = term.get();
+        if reached.is_none_or(|at: Instant| at.elapsed() >= OUT_OF_REACH) {
+            if let Some((term, _)) = before {
+                tracing::warn!(term, "the knobs cannot be reached; another process may lead the governor");
+                let _ = leader.release().await;
+            }
+            term.set(None);
+        } else if before.is_none_or(|(_, since)| since.elapsed() >= RENEW_EVERY) {
+            // The time is taken before asking, so that a slow answer never makes the lease look younger than it is.
+            let asked = Instant::now();
+            match leader.hold_above(governor.seen_term()).await {
+                Ok(now) => {
+                    tell(now, before.map(|(term, _)| term));
+                    term.set(now.map(|now| (now, asked)));
+                }
+                Err(error) => tracing::debug!(%error, "the governor's lease could not be renewed"),
+            }
+        }
+        if let Some((before, _)) = before
+            && term.leading().is_none()
+        {
+            // The lease has run out, and nobody could be asked for another.
+            if term.get().is_some() {
+                tell(None, Some(before));
+            }
             term.set(None);
             governor.rest().await;
         }
         tokio::select! {
             () = cancel.cancelled() => return,
-            () = tokio::time::sleep(RENEW_EVERY) => {}
+            () = tokio::time::sleep(LOOK_EVERY) => {}
         }
     }
 }
@@ -122,9 +157,12 @@ enum Round {
     Fast,
 }
 
-/// Goes a round every second while this process leads. A round that was fenced ends the term.
+/// Goes round at the path's pace while this process leads. A round that was fenced ends the term.
 async fn rounds(governor: &Governor, round: Round, term: &Term, cancel: &CancellationToken) {
-    let mut pace = tokio::time::interval(ROUND_EVERY);
+    let mut pace = tokio::time::interval(match round {
+        Round::Tick => TICK_EVERY,
+        Round::Fast => FAST_EVERY,
+    });
     pace.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {
@@ -136,6 +174,9 @@ async fn rounds(governor: &Governor, round: Round, term: &Term, cancel: &Cancell
             Round::Tick => governor.tick(leading).await,
             Round::Fast => governor.fast(leading).await,
         };
+        if report.alarmed {
+            pace.reset_after(CONFIRM_AFTER);
+        }
         if report.fenced {
             tracing::warn!(term = leading, "another governor leads with a later term; resting");
             term.set(None);

@@ -10,13 +10,16 @@
 //! ```
 //!
 //! Half open is the restarted rate, which may fall and may not rise until a sample taken wholly after the restart has been
-//! seen. Two eyes can trip it: the tick, on samples from Prometheus; and the fast path, every second, on raw probes.
+//! seen. Two eyes can trip it: the tick, on samples from Prometheus; and the fast path, twice a second, on raw probes.
+//!
+//! While it is open nothing new begins and what runs ends by itself: it drains. That is not counted here; the load says when
+//! it is over, and a load that was never ours does not let it close either.
 
 use super::explain::Cause;
 use super::limits::Bounds;
-use super::plan::{Plan, Sample, State};
+use super::plan::{Plan, Sample, State, is_time};
 use super::policy::{Kind, Policy};
-use crate::control::trip;
+use crate::control::{trip, within};
 
 /// A de-lagged value trips only if the raw one is above this many setpoints as well.
 const CONFIRM: f64 = 1.1;
@@ -90,6 +93,11 @@ impl Breaker {
         numbers.into_iter().all(f64::is_finite)
     }
 
+    /// Forgets that it acted after `now`, which a clock said that has been corrected since: it would wait until then.
+    pub(super) fn not_after(&mut self, now: f64) {
+        (self.since, self.acted_at) = (self.since.min(now), self.acted_at.min(now));
+    }
+
     /// Moves every time by `by_s`, when the clock was set back.
     pub fn shift(&mut self, by_s: f64) {
         self.since += by_s;
@@ -98,7 +106,7 @@ impl Breaker {
 }
 
 impl State {
-    /// The fast path, every second: one raw look per probed signal. Trips on two looks in a row above the level, or on one far
+    /// The fast path, twice a second: one raw look per probed signal. Trips on two looks in a row above the level, or on one far
     /// above it. `achieved_rps` is what was let through since the previous call, if that is known.
     pub fn fast(
         &mut self,
@@ -108,7 +116,7 @@ impl State {
         achieved_rps: Option<f64>,
         looks: &[Sample],
     ) -> Option<Plan> {
-        if !policy.law.breaker || !now.is_finite() {
+        if !policy.law.breaker || !is_time(now) {
             return None;
         }
         let mut tripped = None;
@@ -230,7 +238,7 @@ impl State {
             };
             signal.forget(law, now, &self.history, level);
         }
-        self.u = v.max(1e-12).ln().clamp(self.lowest(bounds), (bounds.max * self.work.w).ln());
+        self.u = within(v.max(1e-12).ln(), self.lowest(bounds), (bounds.max * self.work.w).ln());
         self.rebase(policy, now);
         let confirm = law.confirm_s > 0.0;
         let breaker = &mut self.breaker;
@@ -252,3 +260,7 @@ impl State {
         policy.signals.iter().enumerate().filter(|(_, about)| about.kind == Kind::Load).map(|(n, _)| n)
     }
 }
+
+#[cfg(test)]
+#[path = "breaker_tests.rs"]
+mod tests;

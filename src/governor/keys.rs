@@ -128,7 +128,7 @@ pub const KEYS: &[Key] = &[
         "",
         Default::Depends("none"),
         Allowed::Text(1024),
-        "Address of the exporter's own page. The breaker reads it every second, past Prometheus. Loads only.",
+        "Address of the exporter's own page. The breaker reads it twice a second, past Prometheus. Loads only.",
     ),
     signal(
         "probe_metric",

@@ -27,6 +27,8 @@ pub mod work;
 #[cfg(test)]
 mod plant_tests;
 #[cfg(test)]
+mod properties_tests;
+#[cfg(test)]
 mod vectors_tests;
 
 pub use breaker::Phase;

@@ -158,7 +158,7 @@ impl State {
     /// A stored state, to look at.
     pub fn stored(stored: Value, policy: &Policy) -> Option<Self> {
         let mut state: Self = serde_json::from_value(stored).ok()?;
-        if state.form != FORM || !state.u.is_finite() {
+        if state.form != FORM || !state.u.is_finite() || !state.work.is_sound() {
             return None;
         }
         state.adopt(policy);
@@ -168,7 +168,10 @@ impl State {
     /// One tick. Call it every `tick_s`; earlier calls take shorter steps, and a time that does not advance changes nothing.
     pub fn tick(&mut self, policy: &Policy, bounds: Bounds, seen: &Observation) -> Plan {
         let Some((now, dt)) = self.advance(policy, bounds, seen) else {
-            return self.plan.clone().unwrap_or_else(|| Plan { rps: self.knob, limiting: "start".into(), ..Plan::default() });
+            // What was decided last, as the bounds are now: a rate that was only followed may lie outside.
+            let rps = self.rate(bounds.sound(), self.at.unwrap_or(self.began_at));
+            let plan = self.plan.clone().unwrap_or_else(|| Plan { limiting: "start".into(), ..Plan::default() });
+            return Plan { rps, ..plan };
         };
         let before = self.knob;
         let cause = self.decide(policy, bounds.sound(), seen, now, dt);
@@ -186,7 +189,11 @@ impl State {
             self.rebase(policy, now);
             self.mend(policy, bounds);
         }
-        self.knob = if rps.is_finite() { rps.clamp(-1.0, Bounds::MOST) } else { 0.0 };
+        self.knob = match rps {
+            r if !r.is_finite() => 0.0,
+            r if r < 0.0 => -1.0,
+            r => r.min(Bounds::MOST),
+        };
         let cause = Cause::Followed { why: why.to_owned() };
         let plan = explain::plan(self, policy, self.at.unwrap_or(seen.now), self.knob, &cause);
         self.plan = Some(plan.clone());
@@ -217,7 +224,7 @@ impl State {
     /// Steps 1 and 2 of the order above: time, work, history, samples. `None` if the time did not advance.
     fn advance(&mut self, policy: &Policy, bounds: Bounds, seen: &Observation) -> Option<(f64, f64)> {
         let (now, tick_s) = (seen.now, policy.law.tick_s);
-        if !now.is_finite() || now.abs() > 1e12 {
+        if !is_time(now) {
             return None;
         }
         if let Some(last) = self.at
@@ -231,6 +238,7 @@ impl State {
             return None;
         }
         self.at = Some(now);
+        self.breaker.not_after(now);
         self.adopt(policy);
         let bounds = bounds.sound();
         let dt = elapsed.min(tick_s);
@@ -414,6 +422,11 @@ impl State {
 /// tokens all its life is one job, however many it takes.
 fn ended(seen: &Observation, achieved: Option<f64>, dt: f64) -> f64 {
     if seen.completed > 0.0 { seen.completed.min(1e12) } else { achieved.unwrap_or(0.0) * dt }
+}
+
+/// True for unix seconds that can be computed with.
+pub(super) fn is_time(now: f64) -> bool {
+    now.abs() <= 1e12
 }
 
 /// What the throttle's own work says: the share that was refused, or the mean duration.

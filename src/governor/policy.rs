@@ -34,7 +34,7 @@ pub struct Signal {
     pub trip: f64,
     /// What its exporter averages over, in seconds.
     pub lag_s: f64,
-    /// Page and metric that the breaker reads every second.
+    /// Page and metric that the breaker reads twice a second.
     pub probe: Option<Look>,
 }
 
@@ -135,8 +135,9 @@ impl Policy {
 }
 
 /// A knob is good for this many ticks, and at least this long, in seconds; past it the throttle falls back to `safe_rps`.
+/// Whenever its writer dies, two leases of a leader are left: who takes over finds it in force.
 const LEASE_TICKS: f64 = 3.0;
-const LEASE_MIN_S: f64 = 15.0;
+const LEASE_MIN_S: f64 = 30.0;
 
 impl Law {
     /// How long a knob that was written is good for, in seconds.

@@ -1,7 +1,9 @@
 //! The journal: a governor's state and its decisions, in Postgres.
 //!
 //! Every write of a state names the leader's term, and a later term's state is never overwritten: of two processes that both
-//! believe they lead, the older one learns it here before it touches a knob.
+//! believe they lead, the older one learns it here before it touches a knob. A decision of an older term is not appended.
+
+use std::time::Duration;
 
 use jiff_sqlx::{Timestamp, ToSqlx};
 use serde_json::Value;
@@ -27,7 +29,8 @@ on conflict (throttle) do update
    set term = excluded.term, state = excluded.state, updated_at = excluded.updated_at
  where kept.term <= excluded.term";
 
-/// Appends a decision and lets the throttle's thousand-and-first go. Both read the index (throttle, id desc).
+/// Appends a decision, unless a later term has written, and lets the throttle's thousand-and-first go. Both read the index
+/// (throttle, id desc).
 const APPEND: &str = "
 with outlived as (
   delete from flyball.decision
@@ -35,7 +38,8 @@ with outlived as (
      and id <= (select id from flyball.decision where throttle = $1 order by id desc offset 999 limit 1)
 )
 insert into flyball.decision (throttle, at, rps, previous_rps, breaker, mode, limiting, reason, terms)
-values ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+select $1, $2, $3, $4, $5, $6, $7, $8, $9
+ where not exists (select from flyball.governor where throttle = $1 and term > $10)
 returning id";
 
 /// The newest decisions of one throttle.
@@ -79,38 +83,54 @@ pub enum Error {
 #[derive(Clone, Debug)]
 pub struct Journal {
     pool: Db,
+    patience: Duration,
 }
+
+/// Longest that a reader waits for an answer.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Journal {
     /// A journal in the database of `pool`.
     pub fn new(pool: impl Into<Db>) -> Self {
-        Self { pool: pool.into() }
+        Self { pool: pool.into(), patience: PATIENCE }
+    }
+
+    /// The same, whose every call fails after `patience`: a connection may hang without a word, in the middle of an answer.
+    #[must_use]
+    pub fn with_patience(self, patience: Duration) -> Self {
+        Self { patience, ..self }
+    }
+
+    async fn bounded<T>(&self, call: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, Error> {
+        Ok(tokio::time::timeout(self.patience, call).await.unwrap_or(Err(sqlx::Error::PoolTimedOut))?)
     }
 
     /// The newest state of a throttle's governor, with the term that wrote it.
     pub async fn load(&self, throttle: &str) -> Result<Option<(u64, Value)>, Error> {
-        let row = sqlx::query(LOAD).bind(throttle).fetch_optional(&self.pool).await?;
+        let row = self.bounded(sqlx::query(LOAD).bind(throttle).fetch_optional(&self.pool)).await?;
         row.map(|row| Ok((row.try_get::<i64, _>("term")? as u64, row.try_get("state")?))).transpose()
     }
 
     /// The newest states of all governors, by throttle.
     pub async fn load_all(&self) -> Result<Vec<(String, Value)>, Error> {
-        let rows = sqlx::query(LOAD_ALL).fetch_all(&self.pool).await?;
+        let rows = self.bounded(sqlx::query(LOAD_ALL).fetch_all(&self.pool)).await?;
         rows.iter().map(|row| Ok((row.try_get("throttle")?, row.try_get("state")?))).collect()
     }
 
     /// Keeps `state`, unless a later term than `term` has written.
     pub async fn save(&self, throttle: &str, term: u64, state: &Value) -> Result<(), Error> {
-        let saved = sqlx::query(SAVE).bind(throttle).bind(term as i64).bind(state).execute(&self.pool).await?;
+        let saved = sqlx::query(SAVE).bind(throttle).bind(term as i64).bind(state).execute(&self.pool);
+        let saved = self.bounded(saved).await?;
         if saved.rows_affected() == 0 {
             return Err(Error::Fenced { throttle: throttle.to_owned(), term });
         }
         Ok(())
     }
 
-    /// Appends a decision and answers its number. The last 1000 of each throttle are kept.
-    pub async fn append(&self, decision: &Decision) -> Result<i64, Error> {
-        let row = sqlx::query(APPEND)
+    /// Appends a decision and answers its number, unless a later term than `term` has written. The last 1000 of each throttle
+    /// are kept.
+    pub async fn append(&self, term: u64, decision: &Decision) -> Result<i64, Error> {
+        let appended = sqlx::query(APPEND)
             .bind(&decision.throttle)
             .bind(decision.at.to_sqlx())
             .bind(decision.rps)
@@ -120,17 +140,20 @@ impl Journal {
             .bind(&decision.limiting)
             .bind(&decision.reason)
             .bind(&decision.terms)
-            .fetch_one(&self.pool)
-            .await?;
-        Ok(row.try_get("id")?)
+            .bind(term as i64)
+            .fetch_optional(&self.pool);
+        match self.bounded(appended).await? {
+            Some(row) => Ok(row.try_get("id")?),
+            None => Err(Error::Fenced { throttle: decision.throttle.clone(), term }),
+        }
     }
 
     /// The newest decisions, newest first: of one throttle, or of all; at most `limit` and [`RECENT_MAX`].
     pub async fn recent(&self, throttle: Option<&str>, limit: i64) -> Result<Vec<Decision>, Error> {
         let limit = limit.clamp(0, RECENT_MAX);
         let rows = match throttle {
-            Some(throttle) => sqlx::query(RECENT_OF).bind(throttle).bind(limit).fetch_all(&self.pool).await?,
-            None => sqlx::query(RECENT).bind(limit).fetch_all(&self.pool).await?,
+            Some(throttle) => self.bounded(sqlx::query(RECENT_OF).bind(throttle).bind(limit).fetch_all(&self.pool)).await?,
+            None => self.bounded(sqlx::query(RECENT).bind(limit).fetch_all(&self.pool)).await?,
         };
         rows.iter().map(|row| Ok(decision(row)?)).collect()
     }

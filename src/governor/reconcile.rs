@@ -1,13 +1,14 @@
 //! The governor's loop: read the throttle and the signals, plan, persist, turn the knob, journal.
 //!
-//! [`Governor::tick`] and [`Governor::fast`] are called every second by whoever leads, with the leader's term; a tick acts on
-//! a throttle when its policy's `tick_s` has passed. Nothing is retried here: the next call sees the whole truth again.
+//! [`Governor::tick`] is called every second and [`Governor::fast`] twice as often by whoever leads, with the leader's term; a
+//! tick acts on a throttle when its policy's `tick_s` has passed. Nothing is retried here: the next call sees the whole truth again.
 //!
 //! The clock is the throttle store's, so a wrong clock on this machine does no harm. Order of a tick: the state is kept
 //! first (fenced by the term, with the text that is about to be written), then the knob is turned (fenced by the term, and
 //! only if nobody else turned it meanwhile), then the decision is journaled.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use futures_util::future::join_all;
@@ -30,6 +31,10 @@ const BREAKERS_ZERO: &str = "0.000";
 /// A knob that need not move is written again when this share of its lease is left.
 const RENEW_AT: f64 = 0.7;
 
+/// The knob that repeats the `rps` which a governor wrote. It is written with it in one step, so that an `rps` that reads
+/// otherwise is a person's, even if the state of who wrote it could not be kept.
+const GOVERNED: &str = "governed";
+
 /// Decisions that a slow listener may fall behind.
 const LISTENER_BEHIND: usize = 256;
 
@@ -42,6 +47,8 @@ pub struct Governor {
     feedback: FeedbackSource,
     throttles: Vec<Governed>,
     decisions: broadcast::Sender<Decision>,
+    /// The latest term that stood in a knob which nobody renews.
+    seen_term: AtomicU64,
 }
 
 /// What a round did.
@@ -53,6 +60,8 @@ pub struct Report {
     pub written: usize,
     /// Trips of the fast path.
     pub tripped: usize,
+    /// A look of the fast path stood above a trip level; another one decides.
+    pub alarmed: bool,
     /// Another process leads: the term given is over.
     pub fenced: bool,
     /// What went wrong, by throttle.
@@ -129,6 +138,7 @@ impl Governor {
             feedback,
             throttles: policies.into_iter().map(governed).collect::<Result<_, signals::Error>>()?,
             decisions: broadcast::channel(LISTENER_BEHIND).0,
+            seen_term: AtomicU64::new(0),
         })
     }
 
@@ -152,6 +162,19 @@ impl Governor {
         self.throttles.iter().filter_map(view).collect()
     }
 
+    /// The latest term later than ours that was seen in a knob which nobody renews; 0 for none.
+    pub fn seen_term(&self) -> u64 {
+        self.seen_term.load(Ordering::Relaxed)
+    }
+
+    /// True if the knobs can be reached, which whoever leads must turn.
+    pub async fn reaches_knobs(&self) -> bool {
+        match self.throttles.first() {
+            Some(throttle) => self.store.status(&throttle.name).await.is_ok(),
+            None => true,
+        }
+    }
+
     /// Forgets what this process knows, when it no longer leads; the stored state is the next leader's.
     pub async fn rest(&self) {
         for throttle in &self.throttles {
@@ -165,7 +188,7 @@ impl Governor {
         self.round(self.throttles.iter().map(|t| self.tick_one(t, term)), "tick").await
     }
 
-    /// The breaker's fast path: one direct look at every probe. Call it every second.
+    /// The breaker's fast path: one direct look at every probe. Call it every half second, and sooner after an alarm.
     pub async fn fast(&self, term: u64) -> Report {
         let probed = self.throttles.iter().filter(|t| !t.probes.is_empty() && t.policy.law.breaker);
         self.round(probed.map(|t| self.fast_one(t, term)), "fast path").await
@@ -183,6 +206,7 @@ impl Governor {
                     total.decided += one.decided;
                     total.written += one.written;
                     total.tripped += one.tripped;
+                    total.alarmed |= one.alarmed;
                 }
                 Err(trouble) => {
                     total.fenced |= matches!(&trouble, Trouble::Journal(JournalError::Fenced { .. }));
@@ -204,6 +228,7 @@ impl Governor {
 
     async fn try_tick(&self, throttle: &Governed, term: u64) -> Result<Report, Trouble> {
         let Some(status) = self.store.status(&throttle.name).await? else { return Ok(self.unknown(throttle)) };
+        self.is_over(throttle, term, &status)?;
         let now = status.at_us as f64 / 1e6;
         if !throttle.desk.lock().await.is_due(now, throttle.policy.law.tick_s) {
             return Ok(Report::default());
@@ -256,7 +281,8 @@ impl Governor {
             self.keep(throttle, term, state).await?;
             return Ok(Report { decided: 1, ..Report::default() });
         }
-        let mine = raw.is_some_and(|raw| raw == BREAKERS_ZERO || state.is_ours(raw));
+        let governed = status.raw.get(GOVERNED).map(String::as_str);
+        let mine = raw.is_some_and(|raw| raw == BREAKERS_ZERO || state.is_ours(raw) || governed == Some(raw));
         if knobs.mode == Mode::Auto {
             if !mine {
                 seen.knob_rps = Some(knobs.rps);
@@ -274,12 +300,13 @@ impl Governor {
                 0
             }
         };
-        self.journal(throttle, desk, Decision::new(throttle.name.as_str(), seen.now, &plan, before, knobs.mode)).await;
+        self.journal(throttle, desk, term, Decision::new(throttle.name.as_str(), seen.now, &plan, before, knobs.mode)).await;
         Ok(Report { decided: 1, written, ..Report::default() })
     }
 
     async fn try_fast(&self, throttle: &Governed, term: u64) -> Result<Report, Trouble> {
         let Some(status) = self.store.status(&throttle.name).await? else { return Ok(Report::default()) };
+        self.is_over(throttle, term, &status)?;
         if !matches!(status.knobs.mode, Mode::Auto | Mode::Shadow) || status.knobs.paused {
             return Ok(Report::default());
         }
@@ -307,7 +334,7 @@ impl Governor {
         let Some(mut state) = desk.state.take() else { return Ok(Report::default()) };
         let plan = state.fast(&throttle.policy, bounds(&status), now, achieved, &looks);
         let outcome = match plan {
-            None => Ok(Report::default()),
+            None => Ok(Report { alarmed: state.signals.iter().any(|signal| signal.alarms > 0), ..Report::default() }),
             Some(plan) => self.stop(throttle, &mut desk, term, &status, &mut state, plan).await,
         };
         if outcome.as_ref().is_ok_and(|report| report.tripped > 0) {
@@ -333,7 +360,7 @@ impl Governor {
         let now = status.at_us as f64 / 1e6;
         let decision = Decision::new(throttle.name.as_str(), now, &plan, status.knobs.rps, status.knobs.mode);
         self.keep(throttle, term, state).await?;
-        self.journal(throttle, desk, decision).await;
+        self.journal(throttle, desk, term, decision).await;
         Ok(Report { decided: 1, written, tripped: 1, ..Report::default() })
     }
 
@@ -351,7 +378,8 @@ impl Governor {
         self.keep(throttle, term, state).await?;
         let lease_ms = throttle.policy.law.lease_s() * 1e3;
         let left_ms = status.knobs.valid_until_ms.map_or(0.0, |until| until as f64 - status.at_us as f64 / 1e3);
-        if status.raw.get("rps") == Some(&text) && left_ms > RENEW_AT * lease_ms {
+        // The first word of a term is always written, so that from then on no word of an earlier one counts.
+        if status.raw.get("rps") == Some(&text) && left_ms > RENEW_AT * lease_ms && status.knobs.term == term {
             return Ok(0);
         }
         self.write(throttle, term, status, plan, &text).await
@@ -360,7 +388,7 @@ impl Governor {
     async fn write(&self, throttle: &Governed, term: u64, status: &Status, plan: &Plan, text: &str) -> Result<usize, Trouble> {
         let until_ms = status.at_us / 1000 + (throttle.policy.law.lease_s() * 1e3) as i64;
         let change = Change {
-            fields: [("rps", text.to_owned()), ("valid_until", until_ms.to_string())]
+            fields: [("rps", text.to_owned()), (GOVERNED, text.to_owned()), ("valid_until", until_ms.to_string())]
                 .map(|(k, v)| (k.to_owned(), Some(v)))
                 .into(),
             term: Some(term),
@@ -393,17 +421,30 @@ impl Governor {
     }
 
     /// Journals a decision if it is news, and tells the listeners.
-    async fn journal(&self, throttle: &Governed, desk: &mut Desk, mut decision: Decision) {
+    async fn journal(&self, throttle: &Governed, desk: &mut Desk, term: u64, mut decision: Decision) {
         if !decision.is_news_after(desk.kept.as_ref()) {
             return;
         }
-        match self.journal.append(&decision).await {
+        match self.journal.append(term, &decision).await {
             Ok(id) => decision.id = id,
             Err(error) => tracing::warn!(throttle.name = %throttle.name, %error, "a decision could not be journaled"),
         }
         // Nobody listening is no trouble.
         let _ = self.decisions.send(decision.clone());
         desk.kept = Some(decision);
+    }
+
+    /// Fails if a later leader has turned this knob: who cannot ask Postgres learns it here.
+    fn is_over(&self, throttle: &Governed, term: u64, status: &Status) -> Result<(), JournalError> {
+        if status.knobs.term > term {
+            let is_renewed = status.knobs.valid_until_ms.is_some_and(|until| until > status.at_us / 1000);
+            if !is_renewed {
+                // Nobody leads by that term: terms were counted in a database that has since come back from an older copy.
+                self.seen_term.fetch_max(status.knobs.term, Ordering::Relaxed);
+            }
+            return Err(JournalError::Fenced { throttle: throttle.name.to_string(), term });
+        }
+        Ok(())
     }
 
     /// Loads the state at the beginning of a term, or begins at the knob in force.

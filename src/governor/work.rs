@@ -36,6 +36,12 @@ impl Default for Work {
 }
 
 impl Work {
+    /// False if rates cannot be computed with it, because somebody spoilt what was stored.
+    pub(super) fn is_sound(&self) -> bool {
+        let counts = [self.jobs, self.seconds].into_iter().all(|x| x.is_finite() && x >= 0.0);
+        counts && (1e-9..=1e9).contains(&self.w)
+    }
+
     /// Learns that `n` jobs ended in `dt` seconds and took `duration_s` each. Answers the factor by which the
     /// unit of work changed when it became known, and the mean. A mean `step` times the one before is taken at once.
     pub fn learn(&mut self, n: f64, duration_s: Option<f64>, dt: f64, step: f64) -> (Option<f64>, f64) {

@@ -4,12 +4,17 @@ use std::time::Duration;
 
 use crate::postgres::Db;
 
-// The term grows whenever the holder changes or let the lease lapse, so that an old leader's late writes can be refused.
+// The term grows whenever the holder changes or let the lease lapse, so that an old leader's late writes can be refused; and
+// above a term that was seen elsewhere, for a database that came back from an older copy counts terms a second time.
 const HOLD: &str = "
 insert into flyball.leader as l (name, holder, term, expires_at)
-values ($1, $2, 1, clock_timestamp() + make_interval(secs => $3))
+values ($1, $2, $4 + 1, clock_timestamp() + make_interval(secs => $3))
 on conflict (name) do update
-    set term = case when l.holder = excluded.holder and l.expires_at > clock_timestamp() then l.term else l.term + 1 end,
+    set term = case
+            when l.term < $4 then $4 + 1
+            when l.holder = excluded.holder and l.expires_at > clock_timestamp() then l.term
+            else l.term + 1
+        end,
         holder = excluded.holder,
         expires_at = excluded.expires_at
     where l.holder = excluded.holder or l.expires_at <= clock_timestamp()
@@ -44,15 +49,21 @@ impl Leader {
 
     /// Takes or renews the lease; the term if this process leads now. Answers within half the lease.
     pub async fn hold(&self) -> Result<Option<u64>, sqlx::Error> {
-        let ask = sqlx::query_scalar(HOLD).bind(self.name).bind(&self.holder).bind(self.ttl.as_secs_f64());
+        self.hold_above(0).await
+    }
+
+    /// The same, with a term that is later than one `seen` where leaders write, unless it is that one itself.
+    pub async fn hold_above(&self, seen: u64) -> Result<Option<u64>, sqlx::Error> {
+        let ask = sqlx::query_scalar(HOLD).bind(self.name).bind(&self.holder).bind(self.ttl.as_secs_f64()).bind(seen as i64);
         let asked = tokio::time::timeout(self.ttl / 2, ask.fetch_optional(&self.pool));
         let term: Option<i64> = asked.await.unwrap_or(Err(sqlx::Error::PoolTimedOut))?;
         Ok(term.map(|term| term as u64))
     }
 
-    /// Lets the lease go, so that another may lead at once.
+    /// Lets the lease go, so that another may lead at once. Answers within half the lease.
     pub async fn release(&self) -> Result<(), sqlx::Error> {
-        sqlx::query(RELEASE).bind(self.name).bind(&self.holder).execute(&self.pool).await?;
+        let ask = sqlx::query(RELEASE).bind(self.name).bind(&self.holder).execute(&self.pool);
+        tokio::time::timeout(self.ttl / 2, ask).await.unwrap_or(Err(sqlx::Error::PoolTimedOut))?;
         Ok(())
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::exposition::Series;
 use super::{Error, Reading};
 
-/// How long a probe may take: it is asked every second.
+/// How long a probe may take: it is asked twice a second.
 pub const TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The longest page that is read, in bytes.

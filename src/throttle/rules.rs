@@ -105,6 +105,8 @@ pub const TABLE: &[Knob] = &[
         meaning: "What happens above `max_backlog`: it is shown (signal), or new jobs of the lane are refused (reject)." },
     Knob { name: "valid_until", default: "", unit: "unix ms", allowed: WHOLE, kind: Kind::Count,
         meaning: "Written by the governor: after this time `safe_rps` is in force until somebody writes again. It does not count in the modes manual, shadow and off." },
+    Knob { name: "governed", default: "", unit: "", allowed: "text", kind: Kind::Record,
+        meaning: "Written by the governor with `rps`, and equal to it: an `rps` that reads otherwise was set by a person." },
     Knob { name: "seq", default: "0", unit: "", allowed: WHOLE, kind: Kind::Count,
         meaning: "Counts the changes made through Flyball." },
     Knob { name: "term", default: "0", unit: "", allowed: WHOLE, kind: Kind::Count,

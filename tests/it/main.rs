@@ -16,6 +16,7 @@ mod docs;
 mod docs_handler;
 mod enqueue;
 mod enqueue_replace;
+mod failover;
 mod fairness;
 mod governor;
 mod housekeeping;
@@ -46,6 +47,7 @@ mod throttle_loss;
 mod throttle_redis;
 mod throttle_same_law;
 mod tidy;
+mod trip;
 
 mod process;
 mod process_governor;

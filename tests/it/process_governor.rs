@@ -15,6 +15,9 @@ use crate::support::process::{House, Process};
 
 const SOON: Duration = Duration::from_secs(20);
 
+/// Longer than a knob is good for.
+const LAPSE: Duration = Duration::from_secs(90);
+
 /// Two times the lease of a leader.
 const TWO_LEASES: Duration = Duration::from_secs(20);
 
@@ -130,8 +133,22 @@ async fn when_all_governors_are_dead_the_throttle_itself_falls_back_to_safe_rps(
 
     let store = RedisStore::connect(&house.redis_url, &house.prefix).unwrap().with_bound(Duration::from_secs(10));
     let ask = Ask { throttle: throttle(), lanes: vec![LaneAsk::default()], holder: None };
-    eventually("acquire goes by safe_rps", SOON, || async { (store.peek(&ask).await.effective_rps == 5.0).then_some(()) }).await;
+    eventually("acquire goes by safe_rps", LAPSE, || async { (store.peek(&ask).await.effective_rps == 5.0).then_some(()) }).await;
     let after = house.status("governed").await.unwrap();
     println!("safe_rps {:?} after the kill; the knob still says {}", killed.elapsed(), after.knobs.rps);
     assert_eq!((after.knobs.rps, after.effective_rps, after.lease_lapsed), (50.0, 5.0, true));
+}
+
+#[tokio::test]
+async fn a_database_from_an_older_copy_counts_terms_on_from_where_the_knobs_stand() {
+    let house = house().await;
+    let mut first = governor(&house);
+    turned_by(&house, 1).await;
+    first.kill();
+    // The knobs remember the terms of a database that is gone, and nobody renews them.
+    house.redis("HSET {}throttle:governed:knobs term 57 valid_until 1000").await;
+
+    let second = governor(&house);
+    second.says("another governor leads with a later term", LAPSE).await;
+    turned_by(&house, 58).await;
 }

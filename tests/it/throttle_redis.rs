@@ -51,7 +51,8 @@ impl Server {
         let _ = std::fs::remove_file(self.socket());
     }
 
-    fn socket(&self) -> PathBuf {
+    /// Where it listens.
+    pub fn socket(&self) -> PathBuf {
         self.dir.path().join("s")
     }
 

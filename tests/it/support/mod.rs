@@ -5,6 +5,7 @@
 //! must be allowed to create databases.
 #![allow(dead_code, reason = "each test file uses the part it needs")]
 
+pub mod exporter;
 pub mod ledger;
 pub mod pgbouncer;
 pub mod process;

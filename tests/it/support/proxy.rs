@@ -1,4 +1,4 @@
-//! A way to Postgres that breaks: connections end in the middle of whatever passes through them.
+//! A way to a server that breaks: connections end in the middle of whatever passes through them, or hang without a word.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 /// A proxy on loopback. It ends with the runtime it was started on.
 pub struct Proxy {
-    /// The database's URL through it.
+    /// The server's URL through it.
     pub url: String,
     shared: Arc<Shared>,
 }
@@ -23,6 +23,18 @@ struct Shared {
     /// Counts the times at which everything was cut.
     cuts: watch::Sender<u64>,
     broken: AtomicUsize,
+    way: watch::Sender<Way>,
+}
+
+/// How a way is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// What is sent arrives.
+    Open,
+    /// What is sent arrives when the way is open again.
+    Hung,
+    /// Connections end, and new ones end at once.
+    Closed,
 }
 
 enum Upstream {
@@ -39,11 +51,32 @@ impl Proxy {
             Some(dir) => Upstream::Socket(dir.join(format!(".s.PGSQL.{port}"))),
             None => Upstream::Tcp(options.get_host().to_owned(), port),
         });
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let (user, database) = (options.get_username(), options.get_database().expect("the URL names a database"));
-        let own = listener.local_addr().expect("an address").port();
-        let url = format!("postgres://{user}@127.0.0.1:{own}/{database}?sslmode=disable");
-        let shared = Arc::new(Shared { budget: AtomicU64::new(0), cuts: watch::Sender::new(0), broken: AtomicUsize::new(0) });
+        Self::before(upstream, |own| format!("postgres://{user}@127.0.0.1:{own}/{database}?sslmode=disable")).await
+    }
+
+    /// A proxy to the Redis that listens on this unix socket.
+    pub async fn to_redis(socket: PathBuf) -> Self {
+        Self::before(Arc::new(Upstream::Socket(socket)), |own| format!("redis://127.0.0.1:{own}")).await
+    }
+
+    /// A proxy to the server at this `http://host:port`.
+    pub async fn to_http(url: &str) -> Self {
+        let authority = url.trim_start_matches("http://").trim_end_matches('/');
+        let (host, port) = authority.rsplit_once(':').expect("a port");
+        let upstream = Upstream::Tcp(host.to_owned(), port.parse().expect("a port"));
+        Self::before(Arc::new(upstream), |own| format!("http://127.0.0.1:{own}")).await
+    }
+
+    async fn before(upstream: Arc<Upstream>, url: impl FnOnce(u16) -> String) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let url = url(listener.local_addr().expect("an address").port());
+        let shared = Arc::new(Shared {
+            budget: AtomicU64::new(0),
+            cuts: watch::Sender::new(0),
+            broken: AtomicUsize::new(0),
+            way: watch::Sender::new(Way::Open),
+        });
         let served = shared.clone();
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
@@ -51,6 +84,14 @@ impl Proxy {
             }
         });
         Self { url, shared }
+    }
+
+    /// From now on the way is so.
+    pub fn way(&self, way: Way) {
+        self.shared.way.send_replace(way);
+        if way == Way::Closed {
+            self.cut();
+        }
     }
 
     /// Cuts every connection at once.
@@ -72,12 +113,16 @@ impl Proxy {
 async fn carry(client: TcpStream, upstream: Arc<Upstream>, shared: Arc<Shared>) {
     let mut cuts = shared.cuts.subscribe();
     cuts.mark_unchanged();
+    let way = || shared.way.subscribe();
+    if *way().borrow() == Way::Closed {
+        return;
+    }
     let most = shared.budget.load(Ordering::Relaxed);
     let budget = if most == 0 { u64::MAX } else { most / 2 + rand::random_range(0..most) };
     let carried = async {
         match &*upstream {
-            Upstream::Socket(path) => both(client, UnixStream::connect(path).await?, budget).await,
-            Upstream::Tcp(host, port) => both(client, TcpStream::connect((host.as_str(), *port)).await?, budget).await,
+            Upstream::Socket(path) => both(client, UnixStream::connect(path).await?, budget, way).await,
+            Upstream::Tcp(host, port) => both(client, TcpStream::connect((host.as_str(), *port)).await?, budget, way).await,
         }
     };
     let broken = tokio::select! {
@@ -88,7 +133,7 @@ async fn carry(client: TcpStream, upstream: Arc<Upstream>, shared: Arc<Shared>) 
 }
 
 /// Carries both ways until one side ends; true if the budget ended first.
-async fn both<S>(client: TcpStream, server: S, budget: u64) -> std::io::Result<bool>
+async fn both<S>(client: TcpStream, server: S, budget: u64, way: impl Fn() -> watch::Receiver<Way>) -> std::io::Result<bool>
 where
     S: AsyncRead + AsyncWrite,
 {
@@ -96,13 +141,14 @@ where
     let (mut from_client, mut to_client) = tokio::io::split(client);
     let (mut from_server, mut to_server) = tokio::io::split(server);
     let down = async {
-        let mut left = budget;
+        let (mut left, mut way) = (budget, way());
         let mut buffer = vec![0; 16 << 10];
         loop {
             let read = from_server.read(&mut buffer).await?;
             if read == 0 {
                 return Ok(false);
             }
+            let _ = way.wait_for(|way| *way != Way::Hung).await;
             let passes = (read as u64).min(left);
             to_client.write_all(&buffer[..passes as usize]).await?;
             left -= passes;
@@ -111,8 +157,20 @@ where
             }
         }
     };
+    let up = async {
+        let mut way = way();
+        let mut buffer = vec![0; 16 << 10];
+        loop {
+            let read = from_client.read(&mut buffer).await?;
+            if read == 0 {
+                return Ok(false);
+            }
+            let _ = way.wait_for(|way| *way != Way::Hung).await;
+            to_server.write_all(&buffer[..read]).await?;
+        }
+    };
     tokio::select! {
         ended = down => ended,
-        ended = tokio::io::copy(&mut from_client, &mut to_server) => ended.map(|_| false),
+        ended = up => ended,
     }
 }
