@@ -17,6 +17,7 @@ mod docs_handler;
 mod enqueue;
 mod enqueue_replace;
 mod fairness;
+mod feedback;
 mod governor;
 mod housekeeping;
 mod jobs;
