@@ -26,6 +26,8 @@ pub mod why;
 pub mod work;
 
 #[cfg(test)]
+mod levels_tests;
+#[cfg(test)]
 mod plant_tests;
 #[cfg(test)]
 mod vectors_tests;

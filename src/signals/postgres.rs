@@ -77,7 +77,9 @@ impl Database {
         match error.as_database_error() {
             Some(error) if error.code().as_deref() == Some("57014") => Error::TimedOut { url, within_ms: 400 },
             // Syntax, names, rights, values, and writing in a transaction that may not.
-            Some(error) if error.code().is_some_and(|code| ["42", "22", "25"].iter().any(|class| code.starts_with(class))) => {
+            Some(error)
+                if error.code().is_some_and(|code| ["42", "22", "25", "0A"].iter().any(|class| code.starts_with(class))) =>
+            {
                 Error::BadQuery { query: statement.to_owned(), message: error.message().to_owned() }
             }
             Some(error) => Error::Unreachable { url, reason: format!("the server said {}", error.code().unwrap_or_default()) },

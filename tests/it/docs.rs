@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use flyball::app::{self, App, Roles};
-use flyball::config::{API_TOKEN_KEYS, DEFAULT_FILE, KEYS, KIND_KEYS, Settings};
+use flyball::config::{API_TOKEN_KEYS, DEFAULT_FILE, KEYS, KIND_KEYS, POSTGRES_KEYS, PROMETHEUS_KEYS, Settings};
 use flyball::jobs::{Kinds, NewJob};
 use serde_json::{Value, json};
 
@@ -138,6 +138,18 @@ fn the_page_of_settings_has_every_key_of_a_token() {
 
     assert_eq!(documented, API_TOKEN_KEYS);
     assert!(API_TOKEN_KEYS.iter().all(|key| DEFAULT_FILE.contains(&format!("# {key} = "))));
+}
+
+#[test]
+fn the_page_of_settings_has_every_key_of_a_server_that_policies_name() {
+    let page = read("docs/reference/config.md");
+    let keys =
+        |heading: &str| -> Vec<String> { rows(section(&page, heading)).iter().map(|row| code(&row[0]).to_owned()).collect() };
+
+    assert_eq!(keys("## More Prometheus servers"), PROMETHEUS_KEYS);
+    assert_eq!(keys("## Databases for signals"), POSTGRES_KEYS);
+    let all = PROMETHEUS_KEYS.iter().chain(&POSTGRES_KEYS);
+    assert!(all.into_iter().all(|key| DEFAULT_FILE.contains(&format!("# {key} = "))));
 }
 
 // === The command line ===

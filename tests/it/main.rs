@@ -38,6 +38,7 @@ mod reindex_postgres;
 mod runner;
 mod services;
 mod signals;
+mod sources;
 mod throttle;
 mod throttle_cluster;
 mod throttle_concurrency;
