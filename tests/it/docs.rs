@@ -591,8 +591,13 @@ async fn the_page_of_metrics_has_every_family_that_a_working_process_exposes() {
         let text = reqwest::get(&url).await.ok()?.text().await.ok()?;
         let families = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next().map(str::to_owned));
         let families: BTreeSet<String> = families.collect();
-        // The last needs two looks at a throttle, a second apart.
-        let complete = ["flyball_jobs_finished_total", "flyball_governor_signal_stale", "flyball_throttle_limiting_share"];
+        // These need two looks at a throttle, a second apart, and a walk over all jobs.
+        let complete = [
+            "flyball_jobs_finished_total",
+            "flyball_governor_signal_stale",
+            "flyball_throttle_limiting_share",
+            "flyball_depth_age_seconds",
+        ];
         complete.iter().all(|name| families.contains(*name)).then_some(families)
     })
     .await;

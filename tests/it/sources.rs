@@ -148,7 +148,10 @@ async fn a_place_in_json_is_read_and_what_is_no_number_says_what_it_is() {
 #[tokio::test]
 async fn a_statement_answers_one_number_and_changes_nothing() {
     let database = database().await;
-    sqlx::raw_sql("create table ledger (n int); insert into ledger values (1), (2)").execute(database.pool()).await.unwrap();
+    sqlx::raw_sql("create sequence page; create table ledger (n int); insert into ledger values (1), (2)")
+        .execute(database.pool())
+        .await
+        .unwrap();
     let source = Database::new("main", database.url()).unwrap();
     let read = async |statement: &str| source.read(statement, NOW).await;
     // The first connection may take longer than a look.
@@ -174,8 +177,8 @@ async fn a_statement_answers_one_number_and_changes_nothing() {
         "insert into ledger values (3) returning n",
         "select 1) reading; insert into ledger values (3); --",
         "with x as (insert into ledger values (3) returning n) select n from x",
-        "select nextval('flyball.no_such')",
-        "select lo_create(0)",
+        "select nextval('page')",
+        "select n from ledger for update",
         "sel",
     ] {
         let refused = read(statement).await.unwrap_err();
@@ -261,7 +264,7 @@ async fn a_process_reads_the_servers_that_its_settings_name_and_trips_on_a_page_
     // One that is named and not there stops the start, by its name.
     let mut nobody = house.serve_with(&arguments, &environment[..1]);
     assert!(!nobody.ends(Duration::from_secs(60)).await.success());
-    assert!(nobody.log().contains("LEDGER_URL"), "{}", nobody.log());
+    nobody.says("url_env: the environment variable LEDGER_URL is not set", Duration::from_secs(20)).await;
 
     let process = house.serve_with(&arguments, &environment);
     let journal = Journal::new(house.pool());
