@@ -93,3 +93,66 @@ impl DatabaseServer {
         ))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::Settings;
+    use super::*;
+
+    fn load(text: &str) -> Result<Settings, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("own.toml");
+        std::fs::write(&path, text).unwrap();
+        Settings::load(Some(&path), &BTreeMap::new()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn servers_are_named_with_where_their_secrets_are() {
+        let text = "[prometheus.east]\nurl = \"https://east:9090/x\"\nuser = \"ann\"\npassword_file = \"/run/p\"\nheaders = { \"X-A\" = \"b\" }\n\n\
+                    [prometheus.\"the west\"]\nurl = \"http://west\"\n\n[postgres.shop]\nurl_env = \"SHOP_URL\"\n";
+        let settings = load(text).unwrap_or_else(|error| panic!("{error}"));
+        let east = &settings.prometheus["east"];
+        assert_eq!(
+            (east.user.as_deref(), east.password_file.as_deref(), east.headers["X-A"].as_str()),
+            (Some("ann"), Some("/run/p"), "b")
+        );
+        assert_eq!(settings.prometheus["the west"].url, "http://west");
+        assert_eq!(settings.postgres["shop"].url_env.as_deref(), Some("SHOP_URL"));
+    }
+
+    #[test]
+    fn a_server_that_cannot_be_meant_is_refused_with_its_place_and_what_is_allowed() {
+        let east = |rest: &str| format!("[prometheus.east]\n{rest}\n");
+        for (text, expected) in [
+            (east("url = \"east:9090\""), "own.toml:2: prometheus.east.url is not such a URL; allowed is http:// or https://"),
+            (
+                east("url = \"http://ann:very-secret@east\""),
+                "prometheus.east.url is one with credentials; allowed is a URL without them",
+            ),
+            (
+                east("url = \"http://e\"\ntoken_env = \"A\"\ntoken_file = \"b\""),
+                "own.toml:4: prometheus.east.token_file is set beside token_env",
+            ),
+            (
+                east("url = \"http://e\"\ntoken_env = \"A\"\nuser = \"ann\"\npassword_env = \"B\""),
+                "own.toml:4: prometheus.east.user is set beside a token",
+            ),
+            (east("url = \"http://e\"\nuser = \"ann\""), "own.toml:3: prometheus.east.user is set without a password"),
+            (
+                east("url = \"http://e\"\npassword_env = \"A\"\npassword_file = \"b\""),
+                "prometheus.east.password_file is set beside password_env",
+            ),
+            (
+                east("url = \"http://e\"\nca_file = \"ca.pem\""),
+                "own.toml:3: prometheus.east.ca_file is set for a server without TLS",
+            ),
+            (east("url = \"http://e\"\ntoken = \"very-secret\""), "unknown field `token`"),
+            (east("token_env = \"A\""), "missing field `url`"),
+            ("[postgres.shop]\n".to_owned(), "postgres.shop.url_env is neither or both of url_env and url_file"),
+            ("[postgres.shop]\nurl = \"postgres://ann:very-secret@x\"\n".to_owned(), "unknown field `url`"),
+        ] {
+            let told = load(&text).err().unwrap_or_else(|| panic!("accepted: {text}"));
+            assert!(told.contains(expected) && !told.contains("very-secret"), "{told}");
+        }
+    }
+}

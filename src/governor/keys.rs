@@ -93,7 +93,7 @@ pub const KEYS: &[Key] = &[
         Allowed::Word(&["prometheus", "depth", "age", "feedback", "http", "postgres"]),
         "`prometheus`: a query. `depth`: ready jobs of the throttle named by `query`; `age`: seconds that the oldest of them has \
          waited. `feedback`: what this throttle's own jobs say. `http`: a number on the page `url`. `postgres`: what the statement \
-         `query` answers. All but `prometheus` are looked at by the breaker every second.",
+         `query` answers. Those that can trip the breaker are looked at every second, all but `prometheus`.",
     ),
     signal(
         "server",
