@@ -163,9 +163,10 @@ async fn with_durations_dearer_jobs_lower_the_knob_while_the_only_signal_sees_no
     let elsewhere = "[[signal]]\nname = \"elsewhere\"\nsource = \"depth\"\nquery = \"elsewhere\"\nsetpoint = 1000";
     let house = House::with(elsewhere, "durations = true").await;
     let journal = Journal::new(house.database.pool().clone());
-    eventually("the unit of work is known", SOON, || async {
+    eventually("the signal is read and the unit of work is known", SOON, || async {
         let newest = journal.recent(Some("calls"), 1).await.unwrap().pop()?;
-        newest.terms["w"].as_f64().filter(|w| *w < 0.5).map(|_| ())
+        let is_known = newest.terms["w"].as_f64().is_some_and(|w| w < 0.5);
+        (is_known && newest.terms["signal"] == "elsewhere").then_some(())
     })
     .await;
 
