@@ -6,6 +6,7 @@ mod govern;
 mod keep_knobs;
 mod library;
 mod logging;
+mod servers;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

@@ -1,5 +1,7 @@
 //! Settings: the commented default file, a file of the user's own, and the environment, in this order.
 
+mod servers;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -7,6 +9,8 @@ use serde::Deserialize;
 
 use crate::postgres::{Access, Pooler};
 use crate::throttle::Name;
+
+pub use servers::{DatabaseServer, POSTGRES_KEYS, PROMETHEUS_KEYS, PrometheusServer};
 
 /// The reference of all settings: every key with its default, its unit, its range and its environment variable.
 pub const DEFAULT_FILE: &str = include_str!("default.toml");
@@ -70,6 +74,10 @@ pub struct Settings {
     pub kinds: BTreeMap<String, KindSettings>,
     #[serde(default)]
     pub api_tokens: BTreeMap<String, ApiToken>,
+    #[serde(default)]
+    pub prometheus: BTreeMap<String, PrometheusServer>,
+    #[serde(default)]
+    pub postgres: BTreeMap<String, DatabaseServer>,
 }
 
 /// Keys whose value is one of a few words, those words, and how a refusal names them.
@@ -352,6 +360,13 @@ impl Settings {
                 return refuse(&format!("api_tokens.{name}.tenant"), format!("{tenant:?}"), allowed);
             }
         }
+        let of_prometheus = self.prometheus.iter().map(|(name, server)| ("prometheus", name, server.check()));
+        let of_postgres = self.postgres.iter().map(|(name, server)| ("postgres", name, server.check()));
+        for (table, name, wrong) in of_prometheus.chain(of_postgres) {
+            if let Some((key, value, allowed)) = wrong {
+                return refuse(&format!("{table}.{name}.{key}"), value.to_owned(), allowed);
+            }
+        }
         for (kind, set) in &self.kinds {
             let numbers = [set.timeout_s, set.max_attempts.map(f64::from), set.retry_base_s, set.retry_factor, set.retry_max_s];
             for ((key, least, most, allowed), number) in KIND_KEYS.iter().zip(numbers) {
@@ -377,8 +392,9 @@ fn own_table(file: &str, text: &str) -> Result<toml::Table, Error> {
         }
         let Some(default) = defaults.get(key) else {
             let message = format!(
-                "{key} is not a setting; settings are {}, and the tables [kinds.<name>] and [api_tokens.<name>]",
-                known.join(", ")
+                "{key} is not a setting; settings are {}, and the tables {}",
+                known.join(", "),
+                TABLES.map(|table| format!("[{table}.<name>]")).join(", ")
             );
             return Err(Error::File { file: file.to_owned(), line, message });
         };
@@ -410,7 +426,7 @@ fn words_of(key: &str) -> Option<(&'static [&'static str], &'static str)> {
 }
 
 /// Settings that are tables of tables.
-const TABLES: [&str; 2] = ["kinds", "api_tokens"];
+const TABLES: [&str; 4] = ["kinds", "api_tokens", "prometheus", "postgres"];
 
 /// Reads those tables for the sake of their errors, which know their lines.
 fn own_tables(file: &str, text: &str) -> Result<(), Error> {
@@ -420,6 +436,10 @@ fn own_tables(file: &str, text: &str) -> Result<(), Error> {
         _kinds: BTreeMap<String, KindSettings>,
         #[serde(default, rename = "api_tokens")]
         _api_tokens: BTreeMap<String, ApiToken>,
+        #[serde(default, rename = "prometheus")]
+        _prometheus: BTreeMap<String, PrometheusServer>,
+        #[serde(default, rename = "postgres")]
+        _postgres: BTreeMap<String, DatabaseServer>,
     }
     toml::from_str::<Tables>(text).map(drop).map_err(|error| located(file, text, &error))
 }

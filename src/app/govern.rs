@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
-use super::Policies;
+use super::{Policies, servers};
 use crate::config::Settings;
-use crate::governor::{Governor, Journal};
-use crate::jobs::Queue;
+use crate::governor::{Governor, Journal, Sources};
+use crate::jobs::postgres::Feedbacks;
+use crate::jobs::{self, Queue};
 use crate::service::Leader;
-use crate::signals::{DepthSource, Reading, no_feedback};
+use crate::signals::{Depth, DepthSource, Feedback, FeedbackSource, Prometheus, Told};
 use crate::throttle::Store;
 
 /// How long a leader may be silent before another may lead.
@@ -45,27 +46,57 @@ pub(super) fn governor(
     throttles: &Arc<dyn Store>,
     policies: Policies,
 ) -> anyhow::Result<Governor> {
-    Ok(Governor::new(
-        throttles.clone(),
-        // Apart from the others, and not patient: neither a crowd of requests nor a Postgres that is away holds the knob up.
-        Journal::new(queue.apart(2, PATIENCE)).with_patience(PATIENCE),
-        &settings.prometheus_url,
-        depth(queue.clone()),
-        policies,
-        no_feedback(),
-    )?)
+    // Apart from the others, and not patient: neither a crowd of requests nor a Postgres that is away holds the knob up.
+    let apart = queue.apart(2, PATIENCE);
+    let usual = Prometheus::new(&settings.prometheus_url)?;
+    let sources = Sources::new(usual).with_depth(depth(queue.clone())).with_feedback(feedback(Feedbacks::new(&apart)));
+    let sources = servers::named(settings, sources)?;
+    Ok(Governor::with(throttles.clone(), Journal::new(apart).with_patience(PATIENCE), sources, policies)?)
 }
 
-/// The depth of a throttle's queue as a signal: what was ready when it was last walked. A throttle without jobs has a depth of
+/// Depth and age of a throttle's queue as signals: what was ready when it was last walked. A throttle without jobs has a depth of
 /// zero; before the first walk has come to its end there is no reading.
 fn depth(queue: Queue) -> DepthSource {
     Arc::new(move |throttle| {
         let (queue, throttle) = (queue.clone(), throttle.to_owned());
         Box::pin(async move {
             let depths = tokio::time::timeout(PATIENCE, queue.depths()).await.ok()?.ok()?;
-            let at = depths.at?.as_microsecond() as f64 / 1e6;
-            let ready = depths.throttles.iter().find(|depth| depth.throttle == throttle).map_or(0, |depth| depth.ready);
-            Some(Reading { value: ready as f64, at })
+            let at = unix_s(depths.at?);
+            let of = depths.throttles.iter().find(|depth| depth.throttle == throttle);
+            let oldest_at = of.filter(|depth| depth.ready > 0).and_then(|depth| depth.oldest_ready_at);
+            Some(Depth {
+                ready: of.map_or(0, |depth| depth.ready) as f64,
+                oldest_s: oldest_at.map_or(0.0, |oldest| (at - unix_s(oldest)).max(0.0)),
+                at,
+            })
+        })
+    })
+}
+
+fn unix_s(at: jiff::Timestamp) -> f64 {
+    at.as_microsecond() as f64 / 1e6
+}
+
+/// How a throttle's jobs ended, as all living workers tell it with their heartbeats.
+fn feedback(told: Feedbacks) -> FeedbackSource {
+    let told = Arc::new(told);
+    Arc::new(move |throttle| {
+        let (told, throttle) = (told.clone(), throttle.to_owned());
+        Box::pin(async move {
+            let of = |one: jobs::postgres::Told| Told {
+                worker: one.worker_id.into(),
+                counted: Feedback {
+                    completed: one.tally.completed as f64,
+                    refused: one.tally.refused as f64,
+                    failed: one.tally.failed as f64,
+                    busy_s: one.tally.busy_s,
+                },
+                running: one.tally.running as f64,
+                age_s: one.age_s,
+                born_s: one.born_s,
+            };
+            let told = told.of(&throttle).await.inspect_err(|error| tracing::debug!(%error, "no word of the workers")).ok()?;
+            Some(told.into_iter().map(of).collect())
         })
     })
 }

@@ -18,7 +18,7 @@
 use super::explain::Cause;
 use super::limits::Bounds;
 use super::plan::{Plan, Sample, State, is_time};
-use super::policy::{Kind, Policy};
+use super::policy::{Kind, Policy, Source};
 use crate::control::{trip, within};
 
 /// A de-lagged value trips only if the raw one is above this many setpoints as well.
@@ -123,7 +123,7 @@ impl State {
         for (n, (signal, about)) in self.signals.iter_mut().zip(&policy.signals).enumerate() {
             let look = looks.iter().find(|l| l.signal == about.name).and_then(|l| Some((l.at, l.value?)));
             let Some((at, value)) = look.filter(|(at, v)| at.is_finite() && v.is_finite() && *v >= 0.0) else { continue };
-            if about.kind != Kind::Load {
+            if !about.trips {
                 continue;
             }
             let (x, z) = signal.look(at, value, about.setpoint);
@@ -166,17 +166,19 @@ impl State {
         false
     }
 
-    /// The load whose newest sample says overload: which, how high, and the work rate when it was taken.
+    /// The signal whose newest sample says overload: which, how high, and the work rate when it was taken.
     fn overloaded(&self, policy: &Policy, now: f64) -> Option<(usize, f64, f64)> {
-        self.loads(policy).find_map(|n| {
-            let signal = &self.signals[n];
+        self.guards(policy).find_map(|n| {
+            let (signal, about) = (&self.signals[n], &policy.signals[n]);
             let at = signal.front.at?;
             // Only what became visible now, and was taken after we last acted.
             if signal.front.seen != Some(now) || at < self.breaker.acted_at + SETTLE_S {
                 return None;
             }
-            let x = signal.clean();
-            let high = x > signal.trip_x || (signal.front.z > signal.trip_z && x > CONFIRM);
+            let x = signal.height(about);
+            // A share is no average of a load, so there is no averaging to be undone.
+            let rises = about.kind != Kind::Ratio && signal.front.z > signal.trip_z;
+            let high = x > signal.trip_x || (rises && x > CONFIRM);
             high.then(|| (n, x, self.history.mean(at - signal.front.span_s, at)))
         })
     }
@@ -193,11 +195,22 @@ impl State {
         self.signals.iter_mut().for_each(|signal| signal.alarms = 0);
     }
 
-    /// Every load has a sample well after the trip that shows it gone, and its average has forgotten (or was waited for).
+    /// Every load has a sample well after the trip that shows it gone, and its average has forgotten (or was waited for). Other
+    /// signals may have nothing to say while the work is stopped; what they do say must not be overload.
     fn may_close(&mut self, policy: &Policy, now: f64) -> bool {
         let (law, since) = (&policy.law, self.breaker.since);
         let open_s = now - since;
         if open_s < trip::open_s(law.open_min_s, self.breaker.trips) {
+            return false;
+        }
+        let still_high = |n: usize| {
+            let (signal, about) = (&self.signals[n], &policy.signals[n]);
+            about.kind != Kind::Load
+                && about.source != Source::Feedback
+                && signal.front.at.is_some_and(|at| at > since)
+                && signal.height(about) > signal.trip_x
+        };
+        if self.guards(policy).any(still_high) {
             return false;
         }
         let loads: Vec<usize> = self.loads(policy).filter(|&n| self.signals[n].front.at.is_some()).collect();
@@ -248,11 +261,16 @@ impl State {
         true
     }
 
-    /// Every load has a sample that covers only time after the restart, or it was waited for long enough.
+    /// Every signal that can trip has a sample that covers only time after the restart, or it was waited for long enough.
     fn confirmed(&self, policy: &Policy, now: f64) -> bool {
         let restarted = self.breaker.acted_at;
         let covered = |n: usize| self.signals[n].front.at.is_some_and(|at| at - self.signals[n].front.span_s >= restarted);
-        now - restarted >= policy.law.confirm_s || self.loads(policy).all(covered)
+        now - restarted >= policy.law.confirm_s || self.guards(policy).all(covered)
+    }
+
+    /// The places of the signals that can trip the breaker.
+    fn guards<'a>(&self, policy: &'a Policy) -> impl Iterator<Item = usize> + use<'a> {
+        policy.signals.iter().enumerate().filter(|(_, about)| about.trips).map(|(n, _)| n)
     }
 
     /// The places of the load signals.

@@ -106,7 +106,7 @@ fn reason(state: &State, policy: &Policy, now: f64, before: f64, cause: &Cause) 
             format!(
                 "{reads}: {}{}",
                 motion(before, state.knob),
-                clamps.last().map_or_else(String::new, |c| bound(state, now, *c))
+                clamps.last().map_or_else(String::new, |c| bound(state, policy, now, *c))
             )
         }
     }
@@ -125,13 +125,16 @@ fn motion(before: f64, after: f64) -> String {
     }
 }
 
-fn bound(state: &State, now: f64, clamp: Clamp) -> String {
+fn bound(state: &State, policy: &Policy, now: f64, clamp: Clamp) -> String {
     match clamp {
         Clamp::Slew => ", as fast as is allowed".to_owned(),
         Clamp::Room => ", all that the model has room for".to_owned(),
         Clamp::Idle => "; not raised, because nobody waits for tokens".to_owned(),
         Clamp::Confirm => "; not raised until a sample confirms the restart".to_owned(),
         Clamp::Late => "; not raised, because the next reading is late".to_owned(),
+        Clamp::Soft => state.above_soft(policy).map_or_else(String::new, |about| {
+            format!("; not raised while {} is above its soft level {}", about.name, number(about.soft.unwrap_or_default()))
+        }),
         Clamp::Floor => ", the floor below the usual rate".to_owned(),
         Clamp::Person => state.hold.map_or_else(String::new, |hold| {
             let (set, left) = (seconds(now - hold.from), seconds(hold.until - now));

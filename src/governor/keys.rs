@@ -81,7 +81,7 @@ pub const KEYS: &[Key] = &[
     signal(
         "kind",
         "",
-        Default::Word("load"),
+        Default::Depends("\"load\"; for feedback what its query says"),
         Allowed::Word(&["load", "latency", "ratio"]),
         "`load`: grows with the rate (load average, queue length, utilisation). `latency`: grows steeply near saturation. \
          `ratio`: the share of work that is refused, 0 to 1.",
@@ -90,17 +90,58 @@ pub const KEYS: &[Key] = &[
         "source",
         "",
         Default::Word("prometheus"),
-        Allowed::Word(&["prometheus", "depth", "feedback"]),
-        "`prometheus`: a query. `depth`: ready jobs of the throttle named by `query`. `feedback`: what this throttle's own \
-         work says (refused share for a ratio, mean duration in seconds for a latency).",
+        Allowed::Word(&["prometheus", "depth", "age", "feedback", "http", "postgres"]),
+        "`prometheus`: a query. `depth`: ready jobs of the throttle named by `query`; `age`: seconds that the oldest of them has \
+         waited. `feedback`: what this throttle's own jobs say. `http`: a number on the page `url`. `postgres`: what the statement \
+         `query` answers. Those that can trip the breaker are looked at every second, all but `prometheus`.",
+    ),
+    signal(
+        "server",
+        "",
+        Default::Depends("the one of `PROMETHEUS_URL`; required for postgres"),
+        Allowed::Text(64),
+        "For `prometheus` the name of a `[prometheus.<name>]` of the settings, for `postgres` that of a `[postgres.<name>]`.",
     ),
     signal(
         "query",
         "",
-        Default::Depends("required, except for feedback"),
+        Default::Depends("required, except for feedback and http"),
         Allowed::Text(4096),
-        "The PromQL query, best a plain selector: its raw samples are read with their own times. For `depth`: a throttle's name.",
+        "The PromQL query, best a plain selector: its raw samples are read with their own times. For `depth` and `age`: a \
+         throttle's name. For `postgres`: a read-only statement of at most 0.4 s that answers one row with one number, and its time \
+         if a second column is called `at`. For `feedback` of which kind: `refused`, the share of attempts that the other side \
+         refused (a ratio; 429 and its kin); `errors`, the share that failed or timed out (a latency); `latency`, the mean duration \
+         of those that succeeded, in seconds.",
     ),
+    signal(
+        "url",
+        "",
+        Default::Depends("required for http"),
+        Allowed::Text(1024),
+        "For `http`: address of the page, without credentials.",
+    ),
+    signal(
+        "metric",
+        "",
+        Default::Depends("for http this or `pointer`"),
+        Allowed::Text(512),
+        "For `http`: the metric on a page in Prometheus' text form: `name` or `name{label=\"value\"}`.",
+    ),
+    signal(
+        "pointer",
+        "",
+        Default::Depends("for http this or `metric`"),
+        Allowed::Text(512),
+        "For `http`: the number's place on a JSON page, such as `/queue/0/length` (RFC 6901).",
+    ),
+    Key {
+        part: Part::Signal,
+        name: "scale",
+        unit: "factor",
+        default: Default::Number(1.0),
+        allowed: Allowed::Number(1e-12, 1e12),
+        what: "What values are multiplied by to be in the setpoint's unit: 0.001 from milliseconds to seconds, 0.01 from percent to a share.",
+    },
     signal(
         "setpoint",
         "of the signal",
@@ -109,33 +150,56 @@ pub const KEYS: &[Key] = &[
         "The value to hold, in the signal's own unit; for a ratio at most 0.5.",
     ),
     signal(
+        "soft",
+        "of the signal",
+        Default::Depends("none"),
+        Allowed::Above(0.0, 1e15),
+        "The soft level: while the newest value is above it the rate is not raised, whatever smoothing, prediction or another \
+         signal say. From the setpoint to below `trip`.",
+    ),
+    signal(
         "trip",
         "of the signal",
-        Default::Depends("2 x setpoint"),
+        Default::Depends("2 x setpoint for a load, none for others"),
         Allowed::Above(0.0, 1e15),
-        "The value that trips the breaker; above the setpoint. Raised by itself, up to twofold, for a noisy signal. Loads only.",
+        "The hard level: the value that trips the breaker; above the setpoint. For a load or a latency raised by itself, up to \
+         twofold, while the signal is noisy. A latency or a ratio trips only where this is written.",
     ),
     signal(
         "lag_s",
         "s",
-        Default::Depends("60; 0 for depth and feedback"),
+        Default::Depends("60 for prometheus, 15 for feedback errors, else 0"),
         Allowed::Number(0.0, 900.0),
         "What the exporter averages over: 60 for load1, 300 for load5, half the range of `rate()` and `avg_over_time()`, 0 for a \
-         plain gauge. Too high a value is corrected by itself.",
+         plain gauge. Too high a value is corrected by itself. For `feedback` twice this, and at least a tick, is averaged over.",
+    ),
+    signal(
+        "stale_s",
+        "s",
+        Default::Depends("`stale_hold_s`, or 3.5 usual spacings if longer"),
+        Allowed::Number(2.0, 3600.0),
+        "Without a new sample for exactly this long the signal counts as silent: the rate is lowered towards `safe_rps`.",
     ),
     signal(
         "probe",
         "",
         Default::Depends("none"),
         Allowed::Text(1024),
-        "Address of the exporter's own page. The breaker reads it twice a second, past Prometheus. Loads only.",
+        "For `prometheus`: address of the exporter's own page, without credentials. The breaker reads it twice a second, past Prometheus.",
     ),
     signal(
         "probe_metric",
         "",
-        Default::Depends("required with probe"),
+        Default::Depends("with probe this or `probe_pointer`"),
         Allowed::Text(512),
         "The metric on that page: `name` or `name{label=\"value\"}`.",
+    ),
+    signal(
+        "probe_pointer",
+        "",
+        Default::Depends("with probe this or `probe_metric`"),
+        Allowed::Text(512),
+        "The number's place on that page, if it is JSON.",
     ),
     number("tick_s", "s", 5.0, 1.0, 60.0, "How often the rate is decided."),
     number("gain", "", 1.6, 0.05, 10.0, "Nats of rate per unit of relative error, at a lag of 60 s."),

@@ -2,7 +2,8 @@
 
 use super::breaker::Phase;
 use super::plan::{Observation, State};
-use super::policy::{Kind, Policy};
+use super::policy::{self, Kind, Policy};
+use super::signal::Signal;
 use crate::control::{slew, within};
 
 /// The throttle counts as the bottleneck if somebody waited for it for more than this share of the time.
@@ -66,6 +67,8 @@ pub enum Clamp {
     Floor,
     /// A sample that was due has not come: whoever may be blind does not go faster.
     Late,
+    /// A signal is above its soft level.
+    Soft,
     /// A person set a rate a short while ago.
     Person,
     /// The highest rate allowed.
@@ -81,6 +84,7 @@ impl Clamp {
             Self::Slew => "slew",
             Self::Late => "late",
             Self::Room => "room",
+            Self::Soft => "soft",
             Self::Idle => "idle",
             Self::Confirm => "confirm",
             Self::Floor => "floor",
@@ -136,6 +140,9 @@ impl State {
         {
             lower(&mut u, self.u, Clamp::Late);
         }
+        if self.above_soft(policy).is_some() {
+            lower(&mut u, self.u, Clamp::Soft);
+        }
         if self.breaker.phase == Phase::HalfOpen {
             lower(&mut u, self.breaker.restart_u, Clamp::Confirm);
         }
@@ -162,6 +169,13 @@ impl State {
         }
         self.u = u;
         clamps
+    }
+
+    /// The first signal whose newest value is above its soft level.
+    pub(super) fn above_soft<'a>(&self, policy: &'a Policy) -> Option<&'a policy::Signal> {
+        let above =
+            |signal: &Signal, about: &policy::Signal| signal.value.zip(about.soft).is_some_and(|(value, soft)| value > soft);
+        self.signals.iter().zip(&policy.signals).find(|(signal, about)| above(signal, about)).map(|(_, about)| about)
     }
 
     /// The lowest log work rate: the knob `min`, or a person's rate below it while that is held.

@@ -20,10 +20,13 @@ pub mod postgres;
 mod ratio;
 pub mod reconcile;
 pub mod signal;
+pub mod sources;
 pub mod view;
 pub mod why;
 pub mod work;
 
+#[cfg(test)]
+mod levels_tests;
 #[cfg(test)]
 mod plant_tests;
 #[cfg(test)]
@@ -38,4 +41,5 @@ pub use plan::{Observation, Plan, Sample, State};
 pub use policy::{Law, Policy};
 pub use postgres::Journal;
 pub use reconcile::{Governor, Report};
+pub use sources::Sources;
 pub use view::{SignalView, View};

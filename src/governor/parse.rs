@@ -7,8 +7,9 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::keys::{self, Allowed, Default, Part};
-use super::policy::{Kind, Law, Look, Policy, Problem, Refused, SIGNALS_MAX, Signal, Source};
+use super::policy::{Heard, Kind, Law, Look, Place, Policy, Problem, Refused, SIGNALS_MAX, Signal, Source};
 use crate::signals::exposition::Series;
+use crate::signals::probe::check_pointer;
 
 /// The policy in `text`; `None` if it names no signal.
 pub(super) fn policy(text: &str, file: &str) -> Result<Option<Policy>, Refused> {
@@ -110,32 +111,64 @@ fn signal(report: &mut Report, table: &Spanned<DeValue>) -> Option<Signal> {
         return None;
     };
     let values = values(report, Part::Signal, table.span(), entries);
-    let kind = match values.text("kind") {
-        "latency" => Kind::Latency,
-        "ratio" => Kind::Ratio,
-        _ => Kind::Load,
-    };
     let source = match values.text("source") {
         "depth" => Source::Depth,
+        "age" => Source::Age,
         "feedback" => Source::Feedback,
+        "http" => Source::Http,
+        "postgres" => Source::Postgres,
         _ => Source::Prometheus,
     };
-    let lag_s = values.given_number("lag_s").unwrap_or(if source == Source::Prometheus { 60.0 } else { 0.0 });
+    let written = match values.text("kind") {
+        "latency" => Some(Kind::Latency),
+        "ratio" => Some(Kind::Ratio),
+        "load" => Some(Kind::Load),
+        _ => None,
+    };
+    let query = values.text("query").trim();
+    let heard = match source {
+        Source::Feedback if values.given("query") => {
+            Heard::WORDS.iter().find(|(word, _)| *word == query).map(|(_, heard)| *heard)
+        }
+        Source::Feedback if written == Some(Kind::Ratio) => Some(Heard::Refused),
+        Source::Feedback if written == Some(Kind::Latency) => Some(Heard::Latency),
+        _ => None,
+    };
+    let kind = written.or(heard.map(Heard::kind)).unwrap_or(Kind::Load);
+    let usual_lag_s = match (source, heard) {
+        (Source::Prometheus, _) => 60.0,
+        (_, Some(Heard::Errors)) => 15.0,
+        _ => 0.0,
+    };
     let setpoint = values.number("setpoint");
     let signal = Signal {
         name: values.text("name").to_owned(),
         kind,
         source,
-        query: values.text("query").trim().to_owned(),
+        query: query.to_owned(),
+        server: values.given("server").then(|| values.text("server").trim().to_owned()),
+        heard,
+        scale: values.number("scale"),
         setpoint,
+        soft: values.given_number("soft"),
         trip: values.given_number("trip").unwrap_or(2.0 * setpoint),
-        lag_s: if kind == Kind::Ratio { 0.0 } else { lag_s },
-        probe: values
-            .given("probe")
-            .then(|| Look { url: values.text("probe").trim().to_owned(), metric: values.text("probe_metric").trim().to_owned() }),
+        trips: kind == Kind::Load || values.given("trip"),
+        stale_s: values.given_number("stale_s"),
+        lag_s: if kind == Kind::Ratio { 0.0 } else { values.given_number("lag_s").unwrap_or(usual_lag_s) },
+        probe: match source {
+            Source::Http => look(&values, ["url", "metric", "pointer"]),
+            _ => look(&values, ["probe", "probe_metric", "probe_pointer"]),
+        },
     };
     check(report, &values, &signal);
     Some(signal)
+}
+
+/// The page and the place on it, where these keys name them.
+fn look(values: &Values, [url, metric, pointer]: [&str; 3]) -> Option<Look> {
+    let text = |key: &str| values.text(key).trim().to_owned();
+    let place = if values.given(pointer) { Place::Pointer(text(pointer)) } else { Place::Metric(text(metric)) };
+    values.given(url).then(|| Look { url: text(url), place })
 }
 
 /// What no single key can say.
@@ -145,44 +178,140 @@ fn check(report: &mut Report, values: &Values, signal: &Signal) {
     if values.given("name") && !signal.name.chars().all(plain) {
         refuse("name", format!("{:?} is not allowed; use letters, digits and . _ -", signal.name));
     }
-    if signal.kind == Kind::Ratio && signal.setpoint > 0.5 {
+    check_levels(values, signal, &mut refuse);
+    check_source(values, signal, &mut refuse);
+    let keys =
+        if signal.source == Source::Http { ["url", "metric", "pointer"] } else { ["probe", "probe_metric", "probe_pointer"] };
+    check_look(values, signal.probe.as_ref(), keys, &mut refuse);
+}
+
+/// Setpoint, soft and hard level, in this order.
+fn check_levels(values: &Values, signal: &Signal, refuse: &mut impl FnMut(&str, String)) {
+    let is_share = signal.kind == Kind::Ratio || signal.heard == Some(Heard::Errors);
+    if is_share && signal.setpoint > 0.5 {
         refuse("setpoint", format!("{} is too much for a ratio; use at most 0.5", signal.setpoint));
     }
     if signal.trip <= signal.setpoint {
         refuse("trip", format!("{} is not above the setpoint {}", signal.trip, signal.setpoint));
+    } else if is_share && values.given("trip") && signal.trip > 1.0 {
+        refuse("trip", format!("{} is too much for a ratio; use at most 1", signal.trip));
     }
-    for key in ["trip", "probe"] {
-        if signal.kind != Kind::Load && values.given(key) {
-            refuse(key, "is for kind \"load\" only; leave it out".to_owned());
+    if let Some(soft) = signal.soft {
+        if soft < signal.setpoint {
+            refuse("soft", format!("{soft} is below the setpoint {}, which could then not be reached", signal.setpoint));
+        } else if signal.trips && soft >= signal.trip {
+            refuse("soft", format!("{soft} is not below {}, the value that trips the breaker", signal.trip));
         }
     }
-    match signal.source {
-        Source::Prometheus | Source::Depth if signal.query.is_empty() => {
-            let wanted =
-                if signal.source == Source::Depth { "the name of the throttle whose ready jobs count" } else { "a PromQL query" };
-            refuse("query", format!("is missing; use {wanted}"));
+}
+
+/// What each source needs, and which keys belong to others.
+fn check_source(values: &Values, signal: &Signal, refuse: &mut impl FnMut(&str, String)) {
+    let source = signal.source;
+    match source {
+        Source::Prometheus if signal.query.is_empty() => refuse("query", "is missing; use a PromQL query".to_owned()),
+        Source::Postgres if signal.query.is_empty() => {
+            refuse("query", "is missing; use a statement that answers one number".to_owned())
         }
-        Source::Depth if signal.kind != Kind::Load => refuse("kind", "must be \"load\" for source \"depth\"".to_owned()),
-        Source::Feedback if signal.kind == Kind::Load => {
-            refuse("kind", "must be \"ratio\" (refused share) or \"latency\" (mean duration) for source \"feedback\"".to_owned());
+        Source::Depth if signal.query.is_empty() => {
+            refuse("query", "is missing; use the name of the throttle whose ready jobs count".to_owned());
+        }
+        Source::Age if signal.query.is_empty() => {
+            refuse("query", "is missing; use the name of the throttle whose oldest ready job counts".to_owned());
+        }
+        Source::Http if values.given("query") => refuse("query", "is not for source \"http\"; use url".to_owned()),
+        _ => {}
+    }
+    match (source, signal.heard) {
+        (Source::Depth | Source::Age, _) if signal.kind != Kind::Load => {
+            refuse("kind", format!("must be \"load\" for source {:?}", values.text("source")));
+        }
+        (Source::Feedback, None) if values.given("query") => {
+            let words = Heard::WORDS.map(|(word, _)| format!("{word:?}")).join(" or ");
+            refuse("query", format!("{:?} is not heard of feedback; use {words}", signal.query));
+        }
+        (Source::Feedback, None) => {
+            refuse(
+                "kind",
+                "must be \"ratio\" (refused share) or \"latency\" (mean duration) for source \"feedback\"; or use query"
+                    .to_owned(),
+            );
+        }
+        (Source::Feedback, Some(Heard::Refused)) if signal.kind != Kind::Ratio => {
+            refuse("kind", "must be \"ratio\" for what was refused, which measures a quota".to_owned());
+        }
+        (Source::Feedback, Some(heard)) if signal.kind != heard.kind() => {
+            let word = if heard == Heard::Errors { "errors: a share of them is no quota" } else { "a duration" };
+            refuse("kind", format!("must be \"latency\" for {word}"));
         }
         _ => {}
     }
-    match &signal.probe {
-        None if values.given("probe_metric") => refuse("probe_metric", "needs probe, the address of the page".to_owned()),
-        None => {}
-        Some(look) if !look.url.starts_with("http://") && !look.url.starts_with("https://") => {
-            refuse("probe", format!("{:?} is not an address; use http://host:port/path", look.url));
+    match source {
+        Source::Prometheus => {}
+        Source::Postgres if signal.server.is_none() => {
+            refuse("server", "is missing; use the name of a [postgres.<name>] of the settings".to_owned());
         }
-        Some(_) if !values.given("probe_metric") => {
-            refuse("probe_metric", "is missing; name the metric on the probe's page".to_owned())
+        Source::Postgres => {}
+        _ if signal.server.is_some() => {
+            refuse("server", "is for source \"prometheus\" or \"postgres\" only; leave it out".to_owned());
         }
-        Some(look) => {
-            if let Err(reason) = Series::parse(&look.metric) {
-                refuse("probe_metric", reason);
-            }
+        _ => {}
+    }
+    for key in ["url", "metric", "pointer"] {
+        if source != Source::Http && values.given(key) {
+            refuse(key, "is for source \"http\" only; leave it out".to_owned());
         }
     }
+    for key in ["probe", "probe_metric", "probe_pointer"] {
+        if source != Source::Prometheus && values.given(key) {
+            refuse(key, "is for source \"prometheus\" only: the breaker looks at this source itself; leave it out".to_owned());
+        }
+    }
+    if values.given("probe") && !signal.trips {
+        refuse("probe", "is for what trips the breaker: kind \"load\", or with trip; leave it out".to_owned());
+    }
+}
+
+/// A page needs an address and exactly one place on it.
+fn check_look(values: &Values, look: Option<&Look>, [url, metric, pointer]: [&str; 3], refuse: &mut impl FnMut(&str, String)) {
+    let Some(look) = look else {
+        if url == "url" {
+            refuse(url, "is missing; use http://host:port/path".to_owned());
+        }
+        for key in [metric, pointer] {
+            if url == "probe" && values.given(key) {
+                refuse(key, "needs probe, the address of the page".to_owned());
+            }
+        }
+        return;
+    };
+    let host = look.url.strip_prefix("http://").or(look.url.strip_prefix("https://"));
+    match host {
+        None => refuse(url, format!("{:?} is not an address; use http://host:port/path", hidden(&look.url))),
+        Some(rest) if rest.split(['/', '?', '#']).next().is_some_and(|host| host.contains('@')) => {
+            refuse(url, "holds credentials, which do not belong into a policy; leave out what stands before @".to_owned());
+        }
+        Some(_) => {}
+    }
+    match (values.given(metric), values.given(pointer)) {
+        (false, false) => {
+            refuse(metric, format!("is missing; name the metric on the page, or with {pointer} the place in its JSON"))
+        }
+        (true, true) => refuse(pointer, format!("is one too many; use {metric} or {pointer}")),
+        _ => {}
+    }
+    match &look.place {
+        Place::Metric(name) if values.given(metric) => {
+            Series::parse(name).err().into_iter().for_each(|reason| refuse(metric, reason))
+        }
+        Place::Metric(_) => {}
+        Place::Pointer(place) => check_pointer(place).err().into_iter().for_each(|reason| refuse(pointer, reason)),
+    }
+}
+
+/// An address without what may stand before its host.
+fn hidden(url: &str) -> &str {
+    url.rsplit_once('@').map_or(url, |(_, rest)| rest)
 }
 
 /// A value that its key allows.

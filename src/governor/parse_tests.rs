@@ -19,7 +19,8 @@ fn a_policy_takes_what_is_written_and_the_defaults_for_the_rest() {
         (signal.kind, signal.source, signal.setpoint, signal.trip, signal.lag_s),
         (Kind::Load, Source::Prometheus, 2.0, 4.0, 5.0)
     );
-    assert_eq!(signal.probe.as_ref().unwrap().metric, "search_store_load");
+    assert_eq!(signal.probe.as_ref().unwrap().place, Place::Metric("search_store_load".into()));
+    assert_eq!((signal.scale, signal.soft, signal.stale_s, signal.trips, signal.heard), (1.0, None, None, true, None));
     assert_eq!(policy.law, Law { tick_s: 2.0, ..Law::default() });
     assert_eq!(policy.law.gain, 1.6);
 }
@@ -53,10 +54,13 @@ fn every_mistake_is_named_with_file_line_key_and_what_is_allowed() {
         (signal_with("probe = \"http://x\"\nprobe_metric = \"9 x\""), ":6: signal.probe_metric: \"9 x\" is not a metric's name"),
         (
             signal_with("kind = \"ratio\"\nprobe = \"http://x\"\nprobe_metric = \"a\""),
-            ":6: signal.probe: is for kind \"load\" only",
+            ":6: signal.probe: is for what trips the breaker: kind \"load\", or with trip",
         ),
         (signal_with("source = \"depth\"\nkind = \"latency\""), "signal.kind: must be \"load\" for source \"depth\""),
-        (signal_with("source = \"feedback\""), "signal.kind: must be \"ratio\""),
+        (
+            signal_with("source = \"feedback\""),
+            ":3: signal.query: \"q\" is not heard of feedback; use \"refused\" or \"errors\" or",
+        ),
         (
             signal_with("[[signal]]\nname = \"a\"\nquery = \"r\"\nsetpoint = 3"),
             ":6: signal.name: \"a\" is the name of another signal too",
@@ -89,4 +93,81 @@ fn all_mistakes_are_told_at_once_in_the_order_of_the_lines() {
     let told = refused("[governor]\nbreaker = 3\n[[signal]]\nname = 7\nquery = \"q\"\nsetpoint = -1\n");
     let lines: Vec<&str> = told.iter().map(|t| t.split(':').nth(1).unwrap()).collect();
     assert_eq!(lines, ["2", "4", "6"], "{told:#?}");
+}
+
+/// A signal without the keys that most have.
+fn bare(lines: &str) -> String {
+    format!("[[signal]]\nname = \"a\"\nsetpoint = 0.2\n{lines}\n")
+}
+
+fn accepted(text: &str) -> Signal {
+    Policy::parse(text, "f").unwrap_or_else(|refused| panic!("{text}{refused}")).unwrap().signals.remove(0)
+}
+
+#[test]
+fn feedback_is_heard_by_its_word_and_has_the_kind_that_fits_it() {
+    let of = |lines: &str| {
+        let signal = accepted(&bare(&format!("source = \"feedback\"\n{lines}")));
+        (signal.heard.unwrap(), signal.kind, signal.lag_s, signal.trips)
+    };
+    assert_eq!(of("query = \"refused\""), (Heard::Refused, Kind::Ratio, 0.0, false));
+    assert_eq!(of("kind = \"ratio\""), (Heard::Refused, Kind::Ratio, 0.0, false));
+    assert_eq!(of("kind = \"latency\"\ntrip = 1"), (Heard::Latency, Kind::Latency, 0.0, true));
+    assert_eq!(of("query = \"errors\""), (Heard::Errors, Kind::Latency, 15.0, false));
+    assert_eq!(of("query = \"errors\"\nlag_s = 60\ntrip = 0.9"), (Heard::Errors, Kind::Latency, 60.0, true));
+    let law = Policy::parse(&format!("{}[governor]\ndurations = true\n", signal_with("")), "f").unwrap().unwrap();
+    assert!(law.hears() && !Policy::parse(&signal_with(""), "f").unwrap().unwrap().hears());
+}
+
+#[test]
+fn pages_and_statements_are_sources_and_levels_scale_and_patience_are_taken() {
+    let page = accepted(&bare(
+        "source = \"http\"\nurl = \"http://x/stats\"\npointer = \"/queue/0\"\nscale = 0.001\nsoft = 0.3\ntrip = 0.9\nstale_s = 9",
+    ));
+    let look = Look { url: "http://x/stats".into(), place: Place::Pointer("/queue/0".into()) };
+    assert_eq!((page.source, page.probe, page.lag_s, page.scale), (Source::Http, Some(look), 0.0, 0.001));
+    assert_eq!((page.soft, page.trip, page.trips, page.stale_s), (Some(0.3), 0.9, true, Some(9.0)));
+    let row = accepted(&bare("source = \"postgres\"\nserver = \"main\"\nquery = \"select 1\"\nkind = \"latency\""));
+    assert_eq!((row.source, row.server.as_deref(), row.trips), (Source::Postgres, Some("main"), false));
+    let probed = accepted(&signal_with("server = \"east\"\nprobe = \"https://x\"\nprobe_pointer = \"/a\""));
+    assert_eq!((probed.server.as_deref(), probed.probe.unwrap().place), (Some("east"), Place::Pointer("/a".into())));
+}
+
+#[test]
+fn sources_and_levels_that_do_not_fit_are_refused() {
+    let cases = [
+        ("source = \"feedback\"", ":1: signal.kind: must be \"ratio\" (refused share) or \"latency\""),
+        ("source = \"feedback\"\nkind = \"ratio\"\nquery = \"errors\"", ":5: signal.kind: must be \"latency\" for errors"),
+        (
+            "source = \"feedback\"\nkind = \"latency\"\nquery = \"refused\"",
+            ":5: signal.kind: must be \"ratio\" for what was refused",
+        ),
+        ("source = \"feedback\"\nquery = \"errors\"\ntrip = 2", ":6: signal.trip: 2 is too much for a ratio; use at most 1"),
+        ("source = \"http\"", ":1: signal.url: is missing"),
+        ("source = \"http\"\nurl = \"x\"\nmetric = \"a\"", ":5: signal.url: \"x\" is not an address"),
+        ("source = \"http\"\nurl = \"http://x\"", "signal.metric: is missing; name the metric on the page, or with pointer"),
+        ("source = \"http\"\nurl = \"http://x\"\nmetric = \"a\"\npointer = \"/a\"", ":7: signal.pointer: is one too many"),
+        ("source = \"http\"\nurl = \"http://x\"\npointer = \"a\"", ":6: signal.pointer: \"a\" is not a JSON pointer"),
+        ("source = \"http\"\nurl = \"http://x\"\nmetric = \"a\"\nquery = \"q\"", ":7: signal.query: is not for source \"http\""),
+        ("query = \"q\"\nurl = \"http://x\"", ":5: signal.url: is for source \"http\" only"),
+        ("source = \"depth\"\nquery = \"t\"\nprobe = \"http://x\"", ":6: signal.probe: is for source \"prometheus\" only"),
+        ("source = \"depth\"\nquery = \"t\"\nserver = \"x\"", ":6: signal.server: is for source \"prometheus\" or \"postgres\""),
+        ("source = \"age\"", ":1: signal.query: is missing; use the name of the throttle whose oldest"),
+        ("source = \"age\"\nquery = \"t\"\nkind = \"ratio\"", ":6: signal.kind: must be \"load\" for source \"age\""),
+        ("source = \"postgres\"\nquery = \"select 1\"", ":1: signal.server: is missing; use the name of a [postgres.<name>]"),
+        ("source = \"postgres\"\nserver = \"x\"", ":1: signal.query: is missing; use a statement"),
+        ("query = \"q\"\nsoft = 0.1", ":5: signal.soft: 0.1 is below the setpoint 0.2"),
+        ("query = \"q\"\nsoft = 0.4", ":5: signal.soft: 0.4 is not below 0.4, the value that trips the breaker"),
+        ("query = \"q\"\nscale = 0", ":5: signal.scale: 0 is not allowed"),
+        ("query = \"q\"\nstale_s = 1", ":5: signal.stale_s: 1 is not allowed; use a number from 2 to 3600"),
+    ];
+    for (lines, expected) in cases {
+        let told = refused(&bare(lines));
+        assert!(told.iter().any(|line| line.contains(expected)), "{lines}\nwanted {expected}\ngot {told:#?}");
+    }
+    for key in ["url", "probe"] {
+        let rest = if key == "url" { "source = \"http\"\nmetric = \"a\"" } else { "query = \"q\"\nprobe_metric = \"a\"" };
+        let told = refused(&bare(&format!("{key} = \"http://ann:very-secret@x/m\"\n{rest}"))).concat();
+        assert!(told.contains("holds credentials") && !told.contains("very-secret"), "{told}");
+    }
 }

@@ -21,7 +21,7 @@ use serde_json::Value;
 use super::breaker::{Breaker, Phase};
 use super::explain::{self, Cause};
 use super::limits::{Bounds, Hold};
-use super::policy::{Policy, Source};
+use super::policy::{Heard, Policy, Source};
 use super::signal::Signal;
 use super::work::Work;
 use crate::control::{History, ewma, slew};
@@ -57,6 +57,9 @@ pub struct Observation {
     /// Jobs that were refused since the last tick.
     #[serde(default)]
     pub rejected: f64,
+    /// No job was at work since the last tick: there is nothing that the work could say, which is not silence.
+    #[serde(default)]
+    pub idle: bool,
     /// The rate in the knob, if somebody else wrote it since the last tick: 0 stops, -1 is unlimited.
     #[serde(default)]
     pub knob_rps: Option<f64>,
@@ -80,7 +83,7 @@ pub struct Plan {
     pub rps: f64,
     /// The breaker.
     pub breaker: Phase,
-    /// Who decided: a signal's name, or `start`, `stale`, `breaker`, `person`, `idle`, `slew`, `late`, `confirm`, `floor`, `min`, `max`.
+    /// Who decided: a signal's name, or `start`, `stale`, `breaker`, `person`, `idle`, `slew`, `late`, `soft`, `confirm`, `floor`, `min`, `max`.
     pub limiting: String,
     /// The reason, one sentence for a person.
     pub reason: String,
@@ -148,8 +151,9 @@ impl State {
     /// `None` if it is of another form or cannot be used.
     pub fn resume(stored: Value, policy: &Policy, now: f64) -> Option<Self> {
         let mut state = Self::stored(stored, policy)?;
-        for signal in &mut state.signals {
-            signal.front.seen = signal.front.seen.map(|seen| seen.max(now - policy.law.stale_hold_s / 2.0));
+        for (signal, about) in state.signals.iter_mut().zip(&policy.signals) {
+            let hold_s = about.stale_s.unwrap_or(policy.law.stale_hold_s);
+            signal.front.seen = signal.front.seen.map(|seen| seen.max(now - hold_s / 2.0));
         }
         state.began_at = now;
         Some(state)
@@ -268,10 +272,14 @@ impl State {
                     signal.ingest(about, &policy.law, now, sample.at, value, &self.history);
                 }
             }
-            if about.source == Source::Feedback
-                && let Some(value) = feedback(about.kind, seen)
-            {
-                signal.ingest(about, &policy.law, now, now, value, &self.history);
+            if about.source == Source::Feedback {
+                let is_read = samples.iter().any(|r| r.signal == about.name);
+                if let Some(value) = feedback(about.heard, seen).filter(|_| !is_read) {
+                    signal.ingest(about, &policy.law, now, now, value * about.scale, &self.history);
+                }
+                if seen.idle {
+                    signal.front.seen = Some(now);
+                }
             }
         }
     }
@@ -343,7 +351,8 @@ impl State {
 
     /// How long a signal may be silent before it counts as stale, in seconds.
     pub(super) fn patience_s(&self, policy: &Policy, signal: &Signal) -> f64 {
-        signal.front.patience_s(policy.law.stale_hold_s, STALE_GAPS)
+        let own_s = policy.signal(&signal.name).and_then(|about| about.stale_s);
+        own_s.unwrap_or_else(|| signal.front.patience_s(policy.law.stale_hold_s, STALE_GAPS))
     }
 
     pub(super) fn rebase(&mut self, policy: &Policy, now: f64) {
@@ -429,13 +438,14 @@ pub(super) fn is_time(now: f64) -> bool {
     now.abs() <= 1e12
 }
 
-/// What the throttle's own work says: the share that was refused, or the mean duration.
-fn feedback(kind: super::policy::Kind, seen: &Observation) -> Option<f64> {
+/// What the throttle's own work says where no reading does: the share that was refused, or the mean duration.
+fn feedback(heard: Option<Heard>, seen: &Observation) -> Option<f64> {
     let all = seen.completed + seen.rejected;
-    match kind {
-        super::policy::Kind::Ratio if all > 0.0 => Some(seen.rejected / all),
-        super::policy::Kind::Ratio => Some(0.0),
-        _ => seen.mean_duration_s,
+    match heard? {
+        Heard::Refused if all > 0.0 => Some(seen.rejected / all),
+        Heard::Refused => Some(0.0),
+        Heard::Latency => seen.mean_duration_s,
+        Heard::Errors => None,
     }
 }
 

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::super::plant_tests::Plant;
-use super::super::policy::{Kind, Signal as About};
+use super::super::policy::{Heard, Kind, Signal as About};
 use super::*;
 
 fn settled(mut plant: Plant, seconds: u64) -> Plant {
@@ -338,7 +338,7 @@ proptest! {
         let mut plant = Plant::quick();
         plant.policy.law.durations = durations;
         if ratio {
-            let about = About { name: "refused".to_owned(), kind: Kind::Ratio, source: Source::Feedback, setpoint: 0.01, lag_s: 0.0, probe: None, ..plant.policy.signals[0].clone() };
+            let about = About { name: "refused".to_owned(), kind: Kind::Ratio, source: Source::Feedback, heard: Some(Heard::Refused), trips: true, soft: Some(0.1), setpoint: 0.01, lag_s: 0.0, probe: None, ..plant.policy.signals[0].clone() };
             plant.policy.signals.push(about);
         }
         let bounds = Bounds { min, max, safe_rps: safe };
@@ -350,7 +350,7 @@ proptest! {
             let sample = Sample { signal: "load".to_owned(), value, at: if absurd { at } else { now - 1.0 } };
             let seen = Observation {
                 now, readings: vec![sample.clone()], achieved_rps: achieved, limiting_share: limiting, mean_duration_s: duration,
-                completed, rejected, knob_rps: if absurd { knob } else { None },
+                completed, rejected, idle: absurd && completed > 1.0, knob_rps: if absurd { knob } else { None },
             };
             let looked = state.fast(&plant.policy, bounds, now, achieved, &[sample]);
             for plan in looked.into_iter().chain([state.tick(&plant.policy, bounds, &seen)]) {

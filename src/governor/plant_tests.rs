@@ -4,7 +4,7 @@
 use super::breaker::Phase;
 use super::limits::Bounds;
 use super::plan::{Observation, Plan, Sample, State};
-use super::policy::{Kind, Law, Look, Policy, Signal, Source};
+use super::policy::{Kind, Law, Look, Place, Policy, Signal};
 use crate::control::ewma::smooth;
 
 /// The plant and the governor on it. Change its fields between calls of [`Plant::run`].
@@ -76,17 +76,8 @@ impl Plant {
     }
 
     pub fn new(law: Law, lag_s: f64, scrape_s: u64, visible_s: f64, probed: bool) -> Self {
-        let probe = probed.then(|| Look { url: "http://x".to_owned(), metric: "load".to_owned() });
-        let signal = Signal {
-            name: "load".to_owned(),
-            kind: Kind::Load,
-            source: Source::Prometheus,
-            query: "load".to_owned(),
-            setpoint: 1.0,
-            trip: 2.0,
-            lag_s,
-            probe,
-        };
+        let probe = probed.then(|| Look { url: "http://x".to_owned(), place: Place::Metric("load".to_owned()) });
+        let signal = Signal { probe, ..Signal::of_prometheus("load", Kind::Load, "load", 1.0, lag_s) };
         let policy = Policy { signals: vec![signal], law };
         let bounds = Bounds { min: 1.0, max: 2000.0, safe_rps: 5.0 };
         let state = State::new(&policy, bounds, 20.0, 0.0);

@@ -26,16 +26,50 @@ pub struct Signal {
     pub kind: Kind,
     /// Where it comes from.
     pub source: Source,
-    /// The query, or the throttle whose depth is meant.
+    /// The query, or the throttle whose depth or age is meant.
     pub query: String,
+    /// Which of the servers in the settings is asked; the usual one if none is named.
+    pub server: Option<String>,
+    /// What is heard of the throttle's own work.
+    pub heard: Option<Heard>,
+    /// What the source's unit is multiplied by to be the setpoint's.
+    pub scale: f64,
     /// The value to hold, in its own unit.
     pub setpoint: f64,
+    /// The value above which the rate is never raised, in its own unit.
+    pub soft: Option<f64>,
     /// The value that trips the breaker, in its own unit.
     pub trip: f64,
+    /// It can trip the breaker: every load can, others where `trip` is written.
+    pub trips: bool,
+    /// Seconds without a new sample after which it counts as silent; `None` for what the law says.
+    pub stale_s: Option<f64>,
     /// What its exporter averages over, in seconds.
     pub lag_s: f64,
-    /// Page and metric that the breaker reads twice a second.
+    /// What the breaker reads twice a second. For a signal from a page it is the signal itself.
     pub probe: Option<Look>,
+}
+
+impl Signal {
+    /// A signal of Prometheus with the defaults of the table for all that is not given.
+    pub fn of_prometheus(name: &str, kind: Kind, query: &str, setpoint: f64, lag_s: f64) -> Self {
+        Self {
+            name: name.to_owned(),
+            kind,
+            source: Source::Prometheus,
+            query: query.to_owned(),
+            server: None,
+            heard: None,
+            scale: 1.0,
+            setpoint,
+            soft: None,
+            trip: 2.0 * setpoint,
+            trips: kind == Kind::Load,
+            stale_s: None,
+            lag_s,
+            probe: None,
+        }
+    }
 }
 
 /// Where a probe looks.
@@ -43,8 +77,43 @@ pub struct Signal {
 pub struct Look {
     /// Address of the page.
     pub url: String,
-    /// The metric on it.
-    pub metric: String,
+    /// The place on it.
+    pub place: Place,
+}
+
+/// A place on a page.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Place {
+    /// A metric in Prometheus' text form.
+    Metric(String),
+    /// A JSON pointer.
+    Pointer(String),
+}
+
+/// What is heard of a throttle's own work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Heard {
+    /// The share that was refused.
+    Refused,
+    /// The share that failed.
+    Errors,
+    /// The mean duration of what succeeded, in seconds.
+    Latency,
+}
+
+impl Heard {
+    /// All of them, by their words.
+    pub const WORDS: [(&str, Self); 3] = [("refused", Self::Refused), ("errors", Self::Errors), ("latency", Self::Latency)];
+
+    /// The kind of signal that it is. Only refusals measure a quota; failures and durations grow near saturation.
+    pub fn kind(self) -> Kind {
+        match self {
+            Self::Refused => Kind::Ratio,
+            Self::Errors | Self::Latency => Kind::Latency,
+        }
+    }
 }
 
 /// How a signal answers to the rate.
@@ -67,8 +136,14 @@ pub enum Source {
     Prometheus,
     /// The ready jobs of a throttle.
     Depth,
+    /// How long the oldest ready job of a throttle has waited.
+    Age,
     /// What the throttle's own work says.
     Feedback,
+    /// A number on a page.
+    Http,
+    /// What a statement on a database answers.
+    Postgres,
 }
 
 /// The law's numbers; each is described in [`super::keys::KEYS`] under the same name.
@@ -126,6 +201,11 @@ impl Policy {
     /// Tables that are not the policy's (`[knobs]`, and whatever else) are another room's to judge.
     pub fn parse(text: &str, file: &str) -> Result<Option<Self>, Refused> {
         parse::policy(text, file)
+    }
+
+    /// Whether it needs to hear how the throttle's own jobs end.
+    pub fn hears(&self) -> bool {
+        self.law.durations || self.signals.iter().any(|signal| signal.heard.is_some())
     }
 
     /// The signal of that name.

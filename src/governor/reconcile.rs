@@ -18,10 +18,11 @@ use super::counters::Counters;
 use super::decision::Decision;
 use super::limits::Bounds;
 use super::plan::{Observation, Plan, Sample, State};
-use super::policy::{self, Policy, Source};
+use super::policy::Policy;
 use super::postgres::{Error as JournalError, Journal};
+use super::sources::{self, Eyes, Sources};
 use super::view::View;
-use crate::signals::{self, DepthSource, Feedback, FeedbackSource, Missing, Probe, Prometheus};
+use crate::signals::{self, DepthSource, FeedbackSource, Meter, Prometheus};
 use crate::throttle::{self, Change, Mode, Name, Status, Store};
 
 /// The breaker's zero as it is written into the knob: a spelling of our own, so that it is never taken for a person's stop,
@@ -42,9 +43,7 @@ const LISTENER_BEHIND: usize = 256;
 pub struct Governor {
     store: Arc<dyn Store>,
     journal: Journal,
-    prometheus: Prometheus,
-    depth: DepthSource,
-    feedback: FeedbackSource,
+    sources: Sources,
     throttles: Vec<Governed>,
     decisions: broadcast::Sender<Decision>,
     /// The latest term that stood in a knob which nobody renews.
@@ -80,7 +79,7 @@ enum Trouble {
 struct Governed {
     name: Name,
     policy: Policy,
-    probes: Vec<(String, Probe)>,
+    eyes: Eyes,
     desk: AsyncMutex<Desk>,
     view: Mutex<Option<View>>,
     problems: Mutex<BTreeMap<String, String>>,
@@ -95,11 +94,20 @@ struct Desk {
     due: Option<f64>,
     counters: Option<Counters>,
     looked: Option<Counters>,
-    feedback: Option<Feedback>,
+    /// What the work itself says, and the time up to which the ticks have heard it.
+    meter: Meter,
+    heard_to: Option<f64>,
+    /// The times of the fast path's newest looks, by signal.
+    looks: BTreeMap<String, f64>,
     kept: Option<Decision>,
 }
 
 impl Desk {
+    /// When the breaker last stopped or restarted the work.
+    fn acted_at(&self) -> f64 {
+        self.state.as_ref().map_or(f64::NEG_INFINITY, |state| state.breaker.acted_at)
+    }
+
     /// True if a tick is due at `now`; the next one is then due a tick later.
     fn is_due(&mut self, now: f64, tick_s: f64) -> bool {
         // A little early is on time, or the caller's own jitter would skip every other tick. A due time that is further away
@@ -122,24 +130,25 @@ impl Governor {
         policies: Vec<(Name, Policy)>,
         feedback: FeedbackSource,
     ) -> Result<Self, signals::Error> {
+        let sources = Sources::new(Prometheus::new(prometheus_url)?).with_depth(depth).with_feedback(feedback);
+        Self::with(store, journal, sources, policies)
+    }
+
+    /// A governor of `policies` with all its sources; fails if a policy names one that is not among them.
+    pub fn with(
+        store: Arc<dyn Store>,
+        journal: Journal,
+        sources: Sources,
+        policies: Vec<(Name, Policy)>,
+    ) -> Result<Self, signals::Error> {
         let governed = |(name, policy): (Name, Policy)| {
-            let probed = policy.signals.iter().filter_map(|s| Some((s.name.clone(), s.probe.as_ref()?)));
-            let probes = probed
-                .map(|(name, look)| Ok((name, Probe::new(&look.url, &look.metric)?)))
-                .collect::<Result<_, signals::Error>>()?;
+            let eyes = sources.eyes(&policy)?;
             let desk = AsyncMutex::new(Desk::default());
-            Ok(Governed { name, policy, probes, desk, view: Mutex::default(), problems: Mutex::default() })
+            Ok(Governed { name, policy, eyes, desk, view: Mutex::default(), problems: Mutex::default() })
         };
-        Ok(Self {
-            store,
-            journal,
-            prometheus: Prometheus::new(prometheus_url)?,
-            depth,
-            feedback,
-            throttles: policies.into_iter().map(governed).collect::<Result<_, signals::Error>>()?,
-            decisions: broadcast::channel(LISTENER_BEHIND).0,
-            seen_term: AtomicU64::new(0),
-        })
+        let throttles = policies.into_iter().map(governed).collect::<Result<_, signals::Error>>()?;
+        let (decisions, seen_term) = (broadcast::channel(LISTENER_BEHIND).0, AtomicU64::new(0));
+        Ok(Self { store, journal, sources, throttles, decisions, seen_term })
     }
 
     /// Decisions as they are made.
@@ -188,10 +197,10 @@ impl Governor {
         self.round(self.throttles.iter().map(|t| self.tick_one(t, term)), "tick").await
     }
 
-    /// The breaker's fast path: one direct look at every probe. Call it every half second, and sooner after an alarm.
+    /// The breaker's fast path: one direct look at everything that does not pass through Prometheus. Call it every half second, and sooner after an alarm.
     pub async fn fast(&self, term: u64) -> Report {
-        let probed = self.throttles.iter().filter(|t| !t.probes.is_empty() && t.policy.law.breaker);
-        self.round(probed.map(|t| self.fast_one(t, term)), "fast path").await
+        let seen = self.throttles.iter().filter(|t| sources::can_look(&t.policy));
+        self.round(seen.map(|t| self.fast_one(t, term)), "fast path").await
     }
 
     async fn round<F: Future<Output = (Name, Result<Report, Trouble>)>>(
@@ -234,12 +243,16 @@ impl Governor {
             return Ok(Report::default());
         }
         // Signals are read without the desk, so that a slow Prometheus never holds up the fast path.
-        let (readings, told) = tokio::join!(self.read(throttle, now), (self.feedback)(throttle.name.as_str()));
+        let told = self.sources.told(&throttle.policy, throttle.name.as_str()).await;
+        let readings = self.read(throttle, now, told.is_some()).await;
         let Some(status) = self.store.status(&throttle.name).await? else { return Ok(self.unknown(throttle)) };
 
         let mut desk = throttle.desk.lock().await;
         self.take_up(throttle, &mut desk, term, &status).await?;
-        let seen = observe(&mut desk, &status, readings, told);
+        if let Some(told) = &told {
+            desk.meter.take_in(told, now);
+        }
+        let seen = observe(&throttle.policy, &mut desk, &status, readings, told.is_some());
         let Some(mut state) = desk.state.take() else { return Ok(Report::default()) };
         let outcome = self.decide(throttle, &mut desk, term, &status, &mut state, seen).await;
         *lock(&throttle.view) = self.view(throttle, &state, &status);
@@ -311,18 +324,10 @@ impl Governor {
             return Ok(Report::default());
         }
         let now = status.at_us as f64 / 1e6;
-        let read = |(name, probe): &(String, Probe)| {
-            let (name, probe) = (name.clone(), probe.clone());
-            async move { (name, probe.read(now).await) }
-        };
-        let looks: Vec<Sample> = join_all(throttle.probes.iter().map(read))
-            .await
-            .into_iter()
-            .filter_map(|(signal, reading)| {
-                // A page that does not answer is no reading; the tick's own staleness says what follows from that.
-                reading.ok().map(|r| Sample { signal, value: Some(r.value), at: r.at })
-            })
-            .collect();
+        let (told, mut looks) = tokio::join!(
+            self.sources.told(&throttle.policy, throttle.name.as_str()),
+            self.sources.look(&throttle.policy, &throttle.eyes, now)
+        );
 
         let mut desk = throttle.desk.lock().await;
         if desk.term != Some(term) {
@@ -331,6 +336,12 @@ impl Governor {
         let counters = Counters::of(&status);
         let achieved = desk.looked.and_then(|earlier| counters.since(&earlier)).map(|flow| flow.achieved_rps);
         desk.looked = Some(counters);
+        if let Some(told) = &told {
+            desk.meter.take_in(told, now);
+            looks.extend(sources::overheard(&throttle.policy, &desk.meter, desk.acted_at()));
+        }
+        // Two looks at one sample are one look.
+        looks.retain(|look| desk.looks.insert(look.signal.clone(), look.at).is_none_or(|before| look.at > before));
         let Some(mut state) = desk.state.take() else { return Ok(Report::default()) };
         let plan = state.fast(&throttle.policy, bounds(&status), now, achieved, &looks);
         let outcome = match plan {
@@ -476,21 +487,17 @@ impl Governor {
     }
 
     /// Reads every signal; what cannot be read is remembered for people and is no reading.
-    async fn read(&self, throttle: &Governed, now: f64) -> Vec<Sample> {
-        let outcomes = join_all(throttle.policy.signals.iter().map(|about| self.read_one(about, now))).await;
+    async fn read(&self, throttle: &Governed, now: f64, is_told: bool) -> Vec<Sample> {
+        let outcomes = self.sources.read(&throttle.policy, &throttle.eyes, now, is_told).await;
         let mut problems = lock(&throttle.problems);
         let mut samples = Vec::new();
         for (about, outcome) in throttle.policy.signals.iter().zip(outcomes) {
             match outcome {
-                Ok(readings) => {
+                Ok(read) => {
                     if problems.remove(&about.name).is_some() {
                         tracing::info!(throttle.name = %throttle.name, signal = about.name, "the signal is read again");
                     }
-                    samples.extend(readings.iter().map(|r| Sample {
-                        signal: about.name.clone(),
-                        value: Some(r.value),
-                        at: r.at,
-                    }));
+                    samples.extend(read);
                 }
                 Err(error) => {
                     let told = error.to_string();
@@ -503,14 +510,6 @@ impl Governor {
             }
         }
         samples
-    }
-
-    async fn read_one(&self, about: &policy::Signal, now: f64) -> Result<Vec<signals::Reading>, signals::Error> {
-        match about.source {
-            Source::Prometheus => self.prometheus.readings(&about.query, now).await,
-            Source::Depth => Ok(vec![(self.depth)(&about.query).await.ok_or(Missing::Absent)?]),
-            Source::Feedback => Ok(Vec::new()),
-        }
     }
 
     fn view(&self, throttle: &Governed, state: &State, status: &Status) -> Option<View> {
@@ -527,11 +526,14 @@ impl Governor {
 }
 
 /// What was seen since the last tick.
-fn observe(desk: &mut Desk, status: &Status, readings: Vec<Sample>, told: Option<Feedback>) -> Observation {
+fn observe(policy: &Policy, desk: &mut Desk, status: &Status, mut readings: Vec<Sample>, is_told: bool) -> Observation {
     let counters = Counters::of(status);
     let flow = desk.counters.and_then(|earlier| counters.since(&earlier));
-    let step = told.and_then(|told| told.since(&desk.feedback?));
-    (desk.counters, desk.feedback) = (Some(counters), told);
+    let span_s = desk.meter.at().map(|at| sources::span_s(policy, at, desk.heard_to)).filter(|span_s| *span_s > 0.0);
+    let step = span_s.and_then(|span_s| desk.meter.over(span_s)).map(|span| span.work);
+    readings.extend(sources::heard(policy, &desk.meter, desk.heard_to, desk.acted_at()));
+    let idle = is_told && span_s.is_some_and(|span_s| desk.meter.is_idle(span_s));
+    (desk.counters, desk.heard_to) = (Some(counters), desk.meter.at());
     Observation {
         now: status.at_us as f64 / 1e6,
         readings,
@@ -539,7 +541,8 @@ fn observe(desk: &mut Desk, status: &Status, readings: Vec<Sample>, told: Option
         limiting_share: flow.map(|flow| flow.limited_by(status.knobs.rps)),
         mean_duration_s: step.and_then(|step| step.mean_duration_s()),
         completed: step.map_or(0.0, |step| step.completed),
-        rejected: step.map_or(0.0, |step| step.rejected),
+        rejected: step.map_or(0.0, |step| step.refused),
+        idle,
         knob_rps: None,
     }
 }

@@ -189,6 +189,14 @@ impl Signal {
         self.clean_of(at, self.front.x)
     }
 
+    /// How high the newest sample is, in setpoints, for the breaker. What is kept of a ratio otherwise is how full its quota is.
+    pub fn height(&self, policy: &policy::Signal) -> f64 {
+        match policy.kind {
+            Kind::Ratio => self.share / policy.setpoint,
+            _ => self.clean(),
+        }
+    }
+
     /// A value `x` of time `at` without the memory of a past incident.
     pub fn clean_of(&self, at: f64, x: f64) -> f64 {
         if at < self.memory.1 { x } else { (x - self.remembered(at)).max(0.0) }

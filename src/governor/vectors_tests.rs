@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::breaker::Phase;
 use super::limits::Bounds;
 use super::plan::{Observation, Sample, State};
-use super::policy::{Kind, Law, Policy, Signal, Source};
+use super::policy::{Kind, Law, Policy, Signal};
 use crate::control::front::delag;
 use crate::control::pid::Gains;
 use crate::control::{History, LogPid, Observer};
@@ -19,28 +19,18 @@ fn vectors() -> Value {
 }
 
 fn policy(signals: &[(&str, Kind, f64, f64)]) -> Policy {
-    let signal = |&(name, kind, setpoint, lag_s): &(&str, Kind, f64, f64)| Signal {
-        name: name.to_owned(),
-        kind,
-        source: Source::Prometheus,
-        query: "q".to_owned(),
-        setpoint,
-        trip: 2.0 * setpoint,
-        lag_s,
-        probe: None,
+    let signal =
+        |&(name, kind, setpoint, lag_s): &(&str, Kind, f64, f64)| Signal::of_prometheus(name, kind, "q", setpoint, lag_s);
+    let law = Law {
+        confirm_s: 0.0,
+        late_gaps: 1e6,
+        gain: 1.2,
+        restart: 0.6,
+        room_sigmas: 1e3,
+        duration_step: 1e6,
+        ..Law::default()
     };
-    Policy {
-        signals: signals.iter().map(signal).collect(),
-        law: Law {
-            confirm_s: 0.0,
-            late_gaps: 1e6,
-            gain: 1.2,
-            restart: 0.6,
-            room_sigmas: 1e3,
-            duration_step: 1e6,
-            ..Law::default()
-        },
-    }
+    Policy { signals: signals.iter().map(signal).collect(), law }
 }
 
 #[track_caller]

@@ -43,6 +43,9 @@ pub struct SignalView {
     pub value: Option<f64>,
     /// The value to hold.
     pub setpoint: f64,
+    /// The value above which the rate is not raised.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub soft: Option<f64>,
     /// The value that trips the breaker now; the policy's, raised for a noisy signal.
     pub trip: f64,
     /// The newest sample's own time.
@@ -70,6 +73,7 @@ impl View {
             kind: about.kind,
             value: signal.value,
             setpoint: about.setpoint,
+            soft: about.soft,
             trip: signal.trip_x * about.setpoint,
             at: signal.front.at.map(timestamp),
             age_s: None,

@@ -111,6 +111,15 @@ fn governed(asked: &Asked, status: &Status) -> String {
         "min" => format!("that is the lowest rate allowed, min ({reads})"),
         "slew" => format!("it grows as fast as is allowed ({reads})"),
         "late" => format!("the next reading is late and it is not raised without one ({reads})"),
+        "soft" => {
+            let soft = view
+                .signals
+                .iter()
+                .find_map(|s| s.value.zip(s.soft).filter(|(value, soft)| value > soft).map(|(_, soft)| (s, soft)));
+            let above = soft.map_or_else(|| "a signal".to_owned(), |(s, _)| s.name.clone());
+            let level = soft.map_or_else(String::new, |(_, soft)| format!(" {}", number(soft)));
+            format!("{above} is above its soft level{level}, so it is not raised ({reads})")
+        }
         "confirm" => format!("it restarted after a trip and waits for a sample to confirm the rate ({reads})"),
         "floor" => format!("it is at the floor below its usual rate ({reads})"),
         _ => reads,

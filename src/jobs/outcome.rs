@@ -67,3 +67,10 @@ pub enum Outcome {
     /// The worker is stopping and the handler gave up its work in an orderly way: ready again, no attempt used.
     HandedBack,
 }
+
+impl Outcome {
+    /// True if the other side refused, whether it named us or sheds load from all.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, Self::Throttled { .. } | Self::Overloaded { .. })
+    }
+}

@@ -1,7 +1,7 @@
 //! Runs one job and says how it ended.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
@@ -12,6 +12,7 @@ use super::metrics::{Ended, OfKind};
 use super::running::Stop;
 use super::settle::Difference;
 use super::shared::{End, Shared, bounded};
+use super::tallies::Ended as Tallied;
 use crate::jobs::postgres::{Claimed, Ending, Finish};
 use crate::jobs::retry::Policy;
 use crate::jobs::{About, Context, Handler, Issue, Job, OnAmbiguous, Outcome, Scope};
@@ -31,16 +32,18 @@ pub(super) async fn execute(shared: Arc<Shared>, claimed: Claimed, cancelled: Ca
     let handler = of_run.as_ref().map(|of_run| &*of_run.handler);
     // What is left of a job once its handler has it.
     let about = Arc::new(About::from(&job));
+    let ran = OnceLock::new();
     // Nothing that a handler does may keep its permit and its lease for ever, so every panic ends here.
     let outcome = match (unreadable, handler) {
         // No worker can, so there is nobody to wait for.
         (Some(error), _) => Outcome::Dead { error },
         (None, Some(handler)) => {
-            let caught = AssertUnwindSafe(run(&shared, handler, job, about.clone(), cancelled)).catch_unwind().await;
+            let caught = AssertUnwindSafe(run(&shared, handler, job, about.clone(), &ran, cancelled)).catch_unwind().await;
             caught.unwrap_or_else(|_| Outcome::Retry { after: None, error: "the handler panicked".to_owned() })
         }
         (None, None) => Outcome::Snooze { delay: shared.strangers.wait(job.id, begun) },
     };
+    let ran = ran.get().map(|since: &Instant| (since.elapsed(), outcome.is_refusal()));
     let stop = shared.running.end((about.id, about.fence));
     let judged = AssertUnwindSafe(judge(&shared, &about, lane_id, outcome, stop, handler)).catch_unwind().await;
     let ending = judged.unwrap_or_else(|_| {
@@ -49,6 +52,9 @@ pub(super) async fn execute(shared: Arc<Shared>, claimed: Claimed, cancelled: Ca
     match ending {
         Ending::Completed => shared.answers.note(lane_id, &about, Answer::Succeeded),
         _ => shared.answers.note(lane_id, &about, Answer::Failed),
+    }
+    if let Some((ran, is_refused)) = ran {
+        shared.tallies.end(&about.throttle, tallied(&ending, is_refused), ran);
     }
     let took = begun.elapsed().as_secs_f64();
     settle(&shared, &about);
@@ -69,7 +75,15 @@ pub(super) async fn execute(shared: Arc<Shared>, claimed: Claimed, cancelled: Ca
     let _ = shared.ends.send(End { finish: Finish { job_id: about.id, fence: about.fence, ending }, lane_id }).await;
 }
 
-async fn run(shared: &Shared, handler: &dyn Handler, job: Job, about: Arc<About>, cancelled: CancellationToken) -> Outcome {
+/// `ran` is set when the handler begins.
+async fn run(
+    shared: &Shared,
+    handler: &dyn Handler,
+    job: Job,
+    about: Arc<About>,
+    ran: &OnceLock<Instant>,
+    cancelled: CancellationToken,
+) -> Outcome {
     // Whatever the handler has set going hears that the attempt is over, by its time-out too.
     let _over = cancelled.clone().drop_guard();
     if let Some(outcome) = lost_its_last(shared, handler, &job).await {
@@ -82,6 +96,8 @@ async fn run(shared: &Shared, handler: &dyn Handler, job: Job, about: Arc<About>
     let context = Context::new(about, cancelled.clone(), shared.throttles.clone(), shared.checkpoints.clone());
     let limit = job.timeout.or_else(|| handler.timeout());
     let run = (job.id, job.fence);
+    ran.get_or_init(Instant::now);
+    shared.tallies.begin(&job.throttle);
     let work = handler.run(job, context);
     let timed_out = async {
         match limit {
@@ -231,6 +247,16 @@ fn settle(shared: &Shared, job: &About) {
     let difference = Difference { throttle, key: job.key.clone(), tokens };
     if let Err(error) = shared.differences.try_send(difference) {
         tracing::debug!(job.id, %error, "what the job really cost is not settled");
+    }
+}
+
+/// What an end says about the other side. A refusal stays one where the worker was stopping or its lease was lost.
+fn tallied(ending: &Ending, is_refused: bool) -> Tallied {
+    match ending {
+        _ if is_refused => Tallied::Refused,
+        Ending::Completed => Tallied::Completed,
+        Ending::Failed { .. } | Ending::Ambiguous { .. } | Ending::Dead { .. } => Tallied::Failed,
+        Ending::Throttled { .. } | Ending::Snoozed { .. } | Ending::Cancelled | Ending::HandedBack => Tallied::Otherwise,
     }
 }
 

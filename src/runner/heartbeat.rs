@@ -1,4 +1,4 @@
-//! Keeps the worker's row alive, hears which jobs shall stop, and fences the worker when it must be taken for dead.
+//! Keeps the worker's row alive, tells how jobs ended, hears which shall stop, and fences the worker when it must be taken for dead.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -68,10 +68,16 @@ async fn beat_on(shared: &Shared) {
 
 async fn pulse(shared: &Shared, beside: bool, patience: Duration) -> Result<bool, Error> {
     let worker_id = shared.worker_id.load(Ordering::Acquire);
-    let asked =
-        async { if beside { shared.queue.pulse_beside_others(worker_id).await } else { shared.queue.pulse(worker_id).await } };
-    let answer = timeout(patience, asked).await;
-    let pulse = answer.map_err(|_| Error::Lost("no answer in time".to_owned()))??;
+    let tallies = shared.tallies.take_untold();
+    let asked = async {
+        if beside {
+            shared.queue.pulse_beside_others(worker_id, &tallies).await
+        } else {
+            shared.queue.pulse(worker_id, &tallies).await
+        }
+    };
+    let answer = timeout(patience, asked).await.unwrap_or_else(|_| Err(Error::Lost("no answer in time".to_owned())));
+    let pulse = answer.inspect_err(|_| shared.tallies.tell_again(&tallies))?;
     shared.paused.store(pulse.paused, Ordering::Relaxed);
     for job in pulse.cancel {
         shared.running.stop(job, Stop::Cancelled);

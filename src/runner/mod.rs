@@ -19,6 +19,7 @@ mod runs;
 mod settle;
 mod shared;
 mod strangers;
+mod tallies;
 mod tell;
 mod upkeep;
 mod worker;

@@ -15,6 +15,7 @@ use super::running::Running;
 use super::runs::Runs;
 use super::settle::Difference;
 use super::strangers::Strangers;
+use super::tallies::Tallies;
 use crate::jobs::postgres::{Finish, NewWorker, Retention};
 use crate::jobs::{Checkpoints, Error, Queue};
 use crate::throttle;
@@ -91,6 +92,8 @@ pub(super) struct Shared {
     pub(super) bell: Arc<Bell>,
     /// What other people's servers answered and the throttles do not know yet.
     pub(super) answers: Answers,
+    /// How the jobs of each throttle ended, for its governor.
+    pub(super) tallies: Tallies,
     pub(super) ends: mpsc::Sender<End>,
     pub(super) differences: mpsc::Sender<Difference>,
     pub(super) tasks: TaskTracker,
@@ -107,6 +110,7 @@ impl Shared {
             kinds: self.runs.names(),
         };
         self.worker_id.store(self.queue.register(&worker).await?, Ordering::Release);
+        self.tallies.begin_again();
         Ok(())
     }
 

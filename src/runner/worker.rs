@@ -17,6 +17,7 @@ use super::running::{Running, Stop};
 use super::runs::Runs;
 use super::shared::{Backlog, Config, Shared};
 use super::strangers::Strangers;
+use super::tallies::Tallies;
 use super::{Metrics, depth, dispatch, finisher, heartbeat, settle, upkeep};
 use crate::jobs::postgres::PgCheckpoints;
 use crate::jobs::{Error, Kinds, Queue};
@@ -72,6 +73,7 @@ impl Worker {
             unwritten: Arc::default(),
             bell: Arc::default(),
             answers: Answers::default(),
+            tallies: Tallies::default(),
             ends,
             differences,
             tasks: TaskTracker::new(),

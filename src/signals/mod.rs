@@ -6,16 +6,21 @@
 //! [`crate::governor`]'s business.
 
 pub mod depth;
+pub mod direct;
 pub mod exposition;
 pub mod feedback;
+pub mod postgres;
 pub mod probe;
 pub mod prometheus;
 pub mod promql;
 pub mod reading;
 pub mod scripted;
+pub mod server;
 
-pub use depth::{DepthSource, no_depth};
-pub use feedback::{Feedback, FeedbackSource, no_feedback};
+pub use depth::{Depth, DepthSource, no_depth};
+pub use direct::{Direct, Target};
+pub use feedback::{Feedback, FeedbackSource, Meter, Told, no_feedback};
+pub use postgres::Database;
 pub use probe::Probe;
 pub use prometheus::Prometheus;
 pub use reading::{Missing, Reading};
@@ -32,6 +37,19 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
+    /// A source that the settings name cannot be used, or none of that name is set.
+    #[error("{what} {name:?} cannot be used: {reason}")]
+    Source {
+        /// What it is.
+        what: &'static str,
+        /// Its name in the settings.
+        name: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The workers' own counters cannot be read.
+    #[error("how this throttle's jobs ended cannot be read")]
+    Unheard,
     /// Nobody answered there.
     #[error("{url} cannot be reached: {reason}")]
     Unreachable {

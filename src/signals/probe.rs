@@ -1,8 +1,11 @@
-//! Reads one metric from an exporter's own page, past Prometheus: the breaker's fast path.
+//! Reads one number from a page, past Prometheus: an exporter's metric, or a place in a JSON document.
 
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::exposition::Series;
+use super::server::{Access, Server};
 use super::{Error, Reading};
 
 /// How long a probe may take: it is asked twice a second.
@@ -11,25 +14,99 @@ pub const TIMEOUT: Duration = Duration::from_millis(500);
 /// The longest page that is read, in bytes.
 const PAGE_MAX: usize = 4 << 20;
 
-/// One metric on one page.
+/// One number on one page.
 #[derive(Clone, Debug)]
 pub struct Probe {
-    client: reqwest::Client,
-    url: reqwest::Url,
-    series: Series,
+    server: Server,
+    place: Place,
+}
+
+/// Where on the page.
+#[derive(Clone, Debug)]
+enum Place {
+    Metric(Series),
+    Pointer(String),
 }
 
 impl Probe {
     /// A probe of `metric` (a name, or `name{label="value"}`) on the page at `url`.
     pub fn new(url: &str, metric: &str) -> Result<Self, Error> {
-        let url = super::prometheus::address(url)?;
         let series = Series::parse(metric).map_err(|reason| Error::BadQuery { query: metric.to_owned(), message: reason })?;
-        Ok(Self { client: super::prometheus::client(TIMEOUT), url, series })
+        Self::at(url, Place::Metric(series))
     }
 
-    /// The metric as it stands; `now` is its time unless the page says another.
+    /// A probe of the JSON document at `url`, at the place that `pointer` names (RFC 6901).
+    pub fn json(url: &str, pointer: &str) -> Result<Self, Error> {
+        check_pointer(pointer).map_err(|reason| Error::BadQuery { query: pointer.to_owned(), message: reason })?;
+        Self::at(url, Place::Pointer(pointer.to_owned()))
+    }
+
+    fn at(url: &str, place: Place) -> Result<Self, Error> {
+        Ok(Self { server: Server::new(&Access::open(url), "", TIMEOUT)?, place })
+    }
+
+    /// The number as it stands; `now` is its time unless the page says another.
     pub async fn read(&self, now: f64) -> Result<Reading, Error> {
-        let (_, body) = super::prometheus::fetch(self.client.get(self.url.clone()), &self.url, TIMEOUT, PAGE_MAX).await?;
-        Ok(self.series.read(&String::from_utf8_lossy(&body), now)?)
+        let (_, body) = self.server.ask(self.server.question(None), TIMEOUT, PAGE_MAX).await?;
+        match &self.place {
+            Place::Metric(series) => Ok(series.read(&String::from_utf8_lossy(&body), now)?),
+            Place::Pointer(pointer) => {
+                let garbled = |reason: String| Error::Garbled { url: self.server.shown().to_owned(), reason };
+                let page: Value = serde_json::from_slice(&body).map_err(|_| garbled("it is not JSON".to_owned()))?;
+                let value = number(page.pointer(pointer)).map_err(|found| garbled(format!("{found} stands at {pointer:?}")))?;
+                Ok(Reading::judge(value, now, now, f64::INFINITY)?)
+            }
+        }
+    }
+}
+
+/// Why `pointer` is no JSON pointer.
+pub fn check_pointer(pointer: &str) -> Result<(), String> {
+    let is_escaped = |part: &str| part.starts_with(['0', '1']);
+    if !pointer.starts_with('/') || !pointer.split('~').skip(1).all(is_escaped) {
+        return Err(format!("{pointer:?} is not a JSON pointer; write /key/0 with ~1 for / and ~0 for ~"));
+    }
+    Ok(())
+}
+
+/// The number that a JSON value is, also where it is written as a text; `None` where there is none, and what is there instead
+/// where it is something else.
+pub(super) fn number(value: Option<&Value>) -> Result<Option<f64>, &'static str> {
+    match value {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::Number(number)) => Ok(number.as_f64()),
+        Some(Value::String(text)) => text.trim().parse().map(Some).map_err(|_| "a text that is no number"),
+        Some(Value::Bool(_)) => Err("true or false"),
+        Some(Value::Array(_)) => Err("a list"),
+        Some(Value::Object(_)) => Err("an object"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_number_is_read_also_where_it_is_written_as_a_text() {
+        assert_eq!(number(Some(&json!(1.5))), Ok(Some(1.5)));
+        assert_eq!(number(Some(&json!(" 2 "))), Ok(Some(2.0)));
+        assert_eq!(number(Some(&json!(null))), Ok(None));
+        assert_eq!(number(None), Ok(None));
+        assert!(number(Some(&json!("NaN"))).unwrap().unwrap().is_nan());
+        for other in [json!(true), json!([1]), json!({"a": 1}), json!("much")] {
+            assert!(number(Some(&other)).is_err(), "{other}");
+        }
+    }
+
+    #[test]
+    fn pointers_that_cannot_be_meant_are_refused() {
+        for good in ["/a", "/", "/a/0/b~1c~0d"] {
+            assert_eq!(check_pointer(good), Ok(()), "{good}");
+        }
+        for bad in ["", "a", "$.a", "/a~2", "/a~"] {
+            assert!(check_pointer(bad).is_err(), "{bad}");
+        }
     }
 }

@@ -1,10 +1,9 @@
 //! Readings from Prometheus (and what speaks its HTTP API), with the samples' own times.
 
 use std::sync::Mutex;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use reqwest::{RequestBuilder, StatusCode, Url};
-
+use super::server::{Access, Server};
 use super::{Error, Missing, Reading, promql};
 
 /// How long Prometheus may take to answer.
@@ -25,8 +24,7 @@ const SERIES_ENDED_S: f64 = 90.0;
 /// A client of one Prometheus server.
 #[derive(Debug)]
 pub struct Prometheus {
-    client: reqwest::Client,
-    url: Url,
+    server: Server,
     /// Prometheus' clock minus the caller's, in seconds, as far as it matters.
     offset_s: Mutex<f64>,
 }
@@ -34,11 +32,12 @@ pub struct Prometheus {
 impl Prometheus {
     /// A client of the server at `url`, such as `http://127.0.0.1:9090`; a path prefix is kept.
     pub fn new(url: &str) -> Result<Self, Error> {
-        let mut url = address(url)?;
-        let path = format!("{}/api/v1/query", url.path().trim_end_matches('/'));
-        url.set_path(&path);
-        url.set_query(None);
-        Ok(Self { client: client(TIMEOUT), url, offset_s: Mutex::new(0.0) })
+        Self::with(&Access::open(url))
+    }
+
+    /// A client of a server that is reached in this way.
+    pub fn with(access: &Access) -> Result<Self, Error> {
+        Ok(Self { server: Server::new(access, "/api/v1/query", TIMEOUT)?, offset_s: Mutex::new(0.0) })
     }
 
     /// The samples of `query` that are visible now, oldest first, in times of the caller's clock, which reads `now`.
@@ -70,9 +69,8 @@ impl Prometheus {
 
     /// One query: every series with its samples, times on the caller's clock.
     async fn ask(&self, query: &str, now: f64) -> Result<Vec<Vec<Reading>>, Error> {
-        let form = [("query", query), ("timeout", "2s")];
-        let request = self.client.post(self.url.clone()).form(&form);
-        let (head, body) = match fetch(request, &self.url, TIMEOUT, ANSWER_MAX).await {
+        let question = self.server.question(Some(&[("query", query), ("timeout", "2s")]));
+        let (head, body) = match self.server.ask(question, TIMEOUT, ANSWER_MAX).await {
             Err(Error::Refused { status: 400 | 422, message, .. }) => {
                 let told = serde_json::from_str::<Answer>(&message).ok().and_then(|a| a.error).unwrap_or(message);
                 return Err(Error::BadQuery { query: query.to_owned(), message: told });
@@ -80,7 +78,7 @@ impl Prometheus {
             other => other?,
         };
         self.compare_clocks(head, now);
-        let garbled = |reason: String| Error::Garbled { url: self.url.to_string(), reason };
+        let garbled = |reason: String| Error::Garbled { url: self.server.shown().to_owned(), reason };
         let answer: Answer = serde_json::from_slice(&body).map_err(|e| garbled(e.to_string()))?;
         // Hints about style ("PromQL info: metric might not be a counter") say nothing about completeness.
         let warnings: Vec<&str> = answer.warnings.iter().map(String::as_str).filter(|w| !w.starts_with("PromQL info")).collect();
@@ -163,59 +161,4 @@ impl Data {
             _ => None,
         }
     }
-}
-
-/// A client that gives up after `within`, follows no redirects and keeps few connections.
-pub(super) fn client(within: Duration) -> reqwest::Client {
-    reqwest::Client::builder()
-        .timeout(within)
-        .connect_timeout(within)
-        .redirect(reqwest::redirect::Policy::none())
-        .pool_max_idle_per_host(2)
-        .build()
-        .expect("the settings above are valid on every platform")
-}
-
-/// `text` as an address of HTTP.
-pub(super) fn address(text: &str) -> Result<Url, Error> {
-    let refuse = |reason: &str| Error::Address { url: text.to_owned(), reason: reason.to_owned() };
-    let url = Url::parse(text.trim()).map_err(|e| refuse(&e.to_string()))?;
-    match url.scheme() {
-        "http" | "https" if url.has_host() => Ok(url),
-        other => Err(refuse(&format!("scheme {other:?} is not http"))),
-    }
-}
-
-/// Sends `request` and reads at most `most` bytes: the server's clock, if it tells, and the body.
-pub(super) async fn fetch(
-    request: RequestBuilder,
-    url: &Url,
-    within: Duration,
-    most: usize,
-) -> Result<(Option<f64>, Vec<u8>), Error> {
-    let lost = |e: reqwest::Error| {
-        if e.is_timeout() {
-            return Error::TimedOut { url: url.to_string(), within_ms: within.as_millis() };
-        }
-        let mut reason: &dyn std::error::Error = &e;
-        while let Some(source) = reason.source() {
-            reason = source;
-        }
-        Error::Unreachable { url: url.to_string(), reason: reason.to_string() }
-    };
-    let mut response = request.send().await.map_err(lost)?;
-    let date = response.headers().get("date").and_then(|d| httpdate::parse_http_date(d.to_str().ok()?).ok());
-    let clock = date.and_then(|d| d.duration_since(SystemTime::UNIX_EPOCH).ok()).map(|d| d.as_secs_f64());
-    let mut body = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(lost)? {
-        if body.len() + chunk.len() > most {
-            return Err(Error::Garbled { url: url.to_string(), reason: format!("more than {most} bytes") });
-        }
-        body.extend_from_slice(&chunk);
-    }
-    if response.status() != StatusCode::OK {
-        let message = String::from_utf8_lossy(&body).chars().take(500).collect();
-        return Err(Error::Refused { url: url.to_string(), status: response.status().as_u16(), message });
-    }
-    Ok((clock, body))
 }

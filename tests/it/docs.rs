@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use flyball::app::{self, App, Roles};
-use flyball::config::{API_TOKEN_KEYS, DEFAULT_FILE, KEYS, KIND_KEYS, Settings};
+use flyball::config::{API_TOKEN_KEYS, DEFAULT_FILE, KEYS, KIND_KEYS, POSTGRES_KEYS, PROMETHEUS_KEYS, Settings};
 use flyball::jobs::{Kinds, NewJob};
 use serde_json::{Value, json};
 
@@ -138,6 +138,18 @@ fn the_page_of_settings_has_every_key_of_a_token() {
 
     assert_eq!(documented, API_TOKEN_KEYS);
     assert!(API_TOKEN_KEYS.iter().all(|key| DEFAULT_FILE.contains(&format!("# {key} = "))));
+}
+
+#[test]
+fn the_page_of_settings_has_every_key_of_a_server_that_policies_name() {
+    let page = read("docs/reference/config.md");
+    let keys =
+        |heading: &str| -> Vec<String> { rows(section(&page, heading)).iter().map(|row| code(&row[0]).to_owned()).collect() };
+
+    assert_eq!(keys("## More Prometheus servers"), PROMETHEUS_KEYS);
+    assert_eq!(keys("## Databases for signals"), POSTGRES_KEYS);
+    let all = PROMETHEUS_KEYS.iter().chain(&POSTGRES_KEYS);
+    assert!(all.into_iter().all(|key| DEFAULT_FILE.contains(&format!("# {key} = "))));
 }
 
 // === The command line ===
@@ -579,8 +591,13 @@ async fn the_page_of_metrics_has_every_family_that_a_working_process_exposes() {
         let text = reqwest::get(&url).await.ok()?.text().await.ok()?;
         let families = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next().map(str::to_owned));
         let families: BTreeSet<String> = families.collect();
-        // The last needs two looks at a throttle, a second apart.
-        let complete = ["flyball_jobs_finished_total", "flyball_governor_signal_stale", "flyball_throttle_limiting_share"];
+        // These need two looks at a throttle, a second apart, and a walk over all jobs.
+        let complete = [
+            "flyball_jobs_finished_total",
+            "flyball_governor_signal_stale",
+            "flyball_throttle_limiting_share",
+            "flyball_depth_age_seconds",
+        ];
         complete.iter().all(|name| families.contains(*name)).then_some(families)
     })
     .await;

@@ -335,7 +335,7 @@ async fn a_late_answer_with_another_fence_changes_nothing() {
     let detail = queue.get(id).await.unwrap().unwrap();
     let outcomes: Vec<(i32, &str)> = detail.attempts.iter().map(|one| (one.attempt, one.outcome.as_str())).collect();
     assert_eq!(outcomes, [(1, "lost"), (2, "completed")]);
-    assert!(!queue.pulse(slow).await.unwrap().alive, "a worker that was taken for dead is told so");
+    assert!(!queue.pulse(slow, &[]).await.unwrap().alive, "a worker that was taken for dead is told so");
 }
 
 #[tokio::test]
@@ -378,11 +378,11 @@ async fn cancelling_ends_a_waiting_job_and_asks_a_running_one_to_stop() {
     let worker = worker(&queue, Duration::from_secs(30)).await;
     assert_eq!(claim_all(&queue, worker, FENCE, 9).await, [running]);
     assert_eq!(queue.cancel(running).await.unwrap(), CancelAnswer::Requested);
-    assert_eq!(queue.pulse(worker).await.unwrap().cancel, [running]);
+    assert_eq!(queue.pulse(worker, &[]).await.unwrap().cancel, [running]);
     assert!(queue.get(running).await.unwrap().unwrap().cancelling);
     queue.finish(&[end(running, FENCE, Ending::Cancelled)]).await.unwrap();
     assert_eq!(state(&queue, running).await, State::Cancelled);
-    assert!(queue.pulse(worker).await.unwrap().cancel.is_empty());
+    assert!(queue.pulse(worker, &[]).await.unwrap().cancel.is_empty());
 }
 
 #[tokio::test]

@@ -374,7 +374,7 @@ async fn a_filter_cancels_exactly_the_jobs_that_it_names() {
     assert_eq!((done.jobs, done.requested, done.next), (3, 1, None));
     assert_eq!(count(&database, "uniq").await, 0, "the unique key of a cancelled job is free");
     assert!(!queue.enqueue(&[taken]).await.unwrap()[0].duplicate);
-    assert_eq!(queue.pulse(worker).await.unwrap().cancel, [running], "its worker is told");
+    assert_eq!(queue.pulse(worker, &[]).await.unwrap().cancel, [running], "its worker is told");
 }
 
 #[tokio::test]

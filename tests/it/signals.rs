@@ -9,7 +9,7 @@ use flyball::signals::{Error, Missing, Probe, Prometheus, Reading};
 
 use super::support;
 
-async fn serve(app: axum::Router) -> String {
+pub async fn serve(app: axum::Router) -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(async move { axum::serve(listener, app).await });
@@ -18,6 +18,10 @@ async fn serve(app: axum::Router) -> String {
 
 /// A Prometheus that answers the same to everything.
 async fn answering(status: StatusCode, body: &'static str) -> Prometheus {
+    answering_with(status, body.to_owned()).await
+}
+
+async fn answering_with(status: StatusCode, body: String) -> Prometheus {
     let answer = move || async move { (status, [(header::DATE, "Tue, 14 Nov 2023 22:13:20 GMT")], body) };
     Prometheus::new(&serve(axum::Router::new().route("/api/v1/query", post(answer))).await).unwrap()
 }
@@ -74,6 +78,25 @@ async fn what_is_no_reading_says_why() {
         Prometheus::new("http://127.0.0.1:1").unwrap().readings("load", DATE).await,
         Err(Error::Unreachable { .. })
     ));
+    // What a remote read or a store behind the server left out, in the servers' own words.
+    for warning in [
+        "remote_read: remote server http://far/read returned HTTP status 503",
+        "No StoreAPIs matched for this query",
+        "PromQL warning: quantile value should be between 0 and 1",
+    ] {
+        let body = part.replace("store 3 is away", warning);
+        let prometheus = answering_with(StatusCode::OK, body).await;
+        let expected = Error::Partial { query: "load[180s]".to_owned(), warnings: warning.to_owned() };
+        assert_eq!(prometheus.readings("load", DATE).await, Err(expected));
+    }
+    // What is said about style, by newer and by older servers, says nothing about completeness.
+    let info = "PromQL info: metric might not be a counter, name does not end in _total: \\\"load\\\"";
+    for field in ["infos", "warnings"] {
+        let body = part.replace("\"warnings\":[\"store 3 is away\"]", &format!("\"{field}\":[\"{info}\"]"));
+        assert!(body.contains(field) && !body.contains("store 3"), "{body}");
+        let readings = answering_with(StatusCode::OK, body).await.readings("load", DATE).await.unwrap();
+        assert_eq!(readings, [Reading { value: 1.0, at: 1_699_999_990.0 }]);
+    }
     for url in ["", "prometheus", "ftp://x", "unix:///run/x.sock", "/run/x.sock"] {
         assert!(matches!(Prometheus::new(url), Err(Error::Address { .. })), "{url}");
     }

@@ -10,7 +10,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("service", &["postgres"]),
     ("stack", &[]),
     ("throttle", &["control", "postgres"]),
-    ("signals", &["control"]),
+    ("signals", &["control", "postgres"]),
     ("jobs", &["control", "postgres", "throttle"]),
     ("cron", &["jobs", "postgres", "service"]),
     ("testing", &["jobs", "postgres", "throttle"]),

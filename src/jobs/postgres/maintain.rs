@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use super::Queue;
+use super::feedback::FORGET_TOLD;
 use crate::jobs::Error;
 
 /// What one round of housekeeping did.
@@ -159,7 +160,8 @@ impl Queue {
     pub async fn maintain(&self, retention: Retention) -> Result<Maintained, Error> {
         sqlx::query(ENSURE_DAYS).execute(&self.pool).await?;
         let mut done = Maintained::default();
-        for statement in [FORGET_UNIQUE, FORGET_FAILURES, FORGET_AUDIT, FORGET_WORKERS, FORGET_CANCELS, FORGET_DEPTHS] {
+        let small = [FORGET_UNIQUE, FORGET_FAILURES, FORGET_AUDIT, FORGET_WORKERS, FORGET_CANCELS, FORGET_DEPTHS, FORGET_TOLD];
+        for statement in small {
             done.forgotten += self.forget(statement, None).await?;
         }
         if retention.dead_days > 0 {

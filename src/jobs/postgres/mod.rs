@@ -15,6 +15,7 @@ mod doorbell;
 mod drop;
 mod enqueue;
 mod error;
+mod feedback;
 mod finish;
 mod lane;
 mod lanes;
@@ -37,6 +38,7 @@ pub use connect::Queue;
 pub use costs::KindCost;
 pub use depth::{Depths, Sweeper};
 pub(crate) use enqueue::refuse_nul;
+pub use feedback::{Feedbacks, Tally, Told};
 pub use finish::{Ending, Finish};
 pub use lanes::{Arrivals, ReadyLane, Seen, Slice};
 pub use maintain::{Maintained, Retention};
@@ -86,6 +88,8 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("enqueue one", enqueue::ENQUEUE_ONE),
     ("complete", finish::COMPLETE),
     ("finish", finish::FINISH),
+    ("told", feedback::TOLD),
+    ("forget told", feedback::FORGET_TOLD),
     ("sweep", lanes::SWEEP),
     ("arrivals", lanes::ARRIVALS),
     ("writing", lanes::WRITING),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sqlx::Row;
 
-use super::Queue;
+use super::{Queue, Tally};
 use crate::jobs::Error;
 use crate::postgres::Db;
 
@@ -46,6 +46,15 @@ with beat as (
     update flyball.worker set heartbeat_at = clock_timestamp()
     where id = $1 and stopped_at is null and heartbeat_at + ttl >= clock_timestamp()
     returning id
+),
+told as (
+    insert into flyball.feedback as f (worker_id, throttle, completed, failed, refused, busy_s, running)
+    select b.id, t.*
+    from beat b
+    cross join unnest($2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::float8[], $7::bigint[]) t
+    on conflict (worker_id, throttle) do update
+    set completed = excluded.completed, failed = excluded.failed, refused = excluded.refused, busy_s = excluded.busy_s,
+        running = excluded.running
 )
 select exists (select 1 from beat) as alive,
     coalesce((
@@ -104,8 +113,12 @@ pub(super) const DISOWN: &str = give_back!("worker_id = $1 and fence = $2");
 pub(super) const OLD_CLAIMS: &str = "
 select distinct fence from flyball.lease where worker_id = $1 and claimed_at < clock_timestamp() - interval '1 minute'";
 
-pub(super) const STOP: &str =
-    "update flyball.worker set stopped_at = clock_timestamp(), swept = true where id = $1 and stopped_at is null";
+// What it told says nothing about now.
+pub(super) const STOP: &str = "
+with told as (
+    delete from flyball.feedback where worker_id = $1
+)
+update flyball.worker set stopped_at = clock_timestamp(), swept = true where id = $1 and stopped_at is null";
 
 impl Queue {
     /// Registers a worker under a fresh identity, and the kinds it runs.
@@ -121,14 +134,15 @@ impl Queue {
             .await?)
     }
 
-    /// Beats, and asks which of the worker's jobs shall stop. One row, whatever the number of running jobs.
-    pub async fn pulse(&self, worker_id: i32) -> Result<Pulse, Error> {
-        pulse_on(&self.lifeline, worker_id).await
+    /// Beats, tells how jobs ended, and asks which of the worker's jobs shall stop. One row and one for each tally, whatever the
+    /// number of running jobs.
+    pub async fn pulse(&self, worker_id: i32, tallies: &[Tally]) -> Result<Pulse, Error> {
+        pulse_on(&self.lifeline, worker_id, tallies).await
     }
 
     /// The same on the connections of everybody, for when those of the heartbeat cannot be had.
-    pub async fn pulse_beside_others(&self, worker_id: i32) -> Result<Pulse, Error> {
-        pulse_on(&self.pool, worker_id).await
+    pub async fn pulse_beside_others(&self, worker_id: i32, tallies: &[Tally]) -> Result<Pulse, Error> {
+        pulse_on(&self.pool, worker_id, tallies).await
     }
 
     /// How many workers live.
@@ -157,7 +171,19 @@ impl Queue {
     }
 }
 
-async fn pulse_on(db: &Db, worker_id: i32) -> Result<Pulse, Error> {
-    let row = sqlx::query(PULSE).bind(worker_id).fetch_one(db).await?;
+async fn pulse_on(db: &Db, worker_id: i32, tallies: &[Tally]) -> Result<Pulse, Error> {
+    let throttles: Vec<&str> = tallies.iter().map(|tally| tally.throttle.as_str()).collect();
+    let busy: Vec<f64> = tallies.iter().map(|tally| tally.busy_s).collect();
+    let counts = |of: fn(&Tally) -> i64| -> Vec<i64> { tallies.iter().map(of).collect() };
+    let row = sqlx::query(PULSE)
+        .bind(worker_id)
+        .bind(throttles)
+        .bind(counts(|tally| tally.completed))
+        .bind(counts(|tally| tally.failed))
+        .bind(counts(|tally| tally.refused))
+        .bind(busy)
+        .bind(counts(|tally| tally.running))
+        .fetch_one(db)
+        .await?;
     Ok(Pulse { alive: row.get("alive"), cancel: row.get("cancel"), paused: row.get("paused") })
 }

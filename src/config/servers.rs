@@ -1,0 +1,158 @@
+//! Servers that policies name: `[prometheus.<name>]` and `[postgres.<name>]` of the settings file.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+/// Keys of `[prometheus.<name>]`.
+pub const PROMETHEUS_KEYS: [&str; 9] =
+    ["url", "token_env", "token_file", "user", "password_env", "password_file", "headers", "headers_env", "ca_file"];
+
+/// Keys of `[postgres.<name>]`.
+pub const POSTGRES_KEYS: [&str; 2] = ["url_env", "url_file"];
+
+/// One more Prometheus, as `[prometheus.<name>]` of the settings file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PrometheusServer {
+    /// Its address, without credentials.
+    pub url: String,
+    /// The environment variable that holds the token to ask with.
+    pub token_env: Option<String>,
+    /// The file that holds it.
+    pub token_file: Option<String>,
+    /// The user to ask as.
+    pub user: Option<String>,
+    /// The environment variable that holds the user's password.
+    pub password_env: Option<String>,
+    /// The file that holds it.
+    pub password_file: Option<String>,
+    /// More headers of each request.
+    #[serde(default)]
+    pub headers: BTreeMap<String, String>,
+    /// More headers, each with the environment variable that holds its value.
+    #[serde(default)]
+    pub headers_env: BTreeMap<String, String>,
+    /// A file of certificates in PEM form that are trusted besides the system's.
+    pub ca_file: Option<String>,
+}
+
+/// A database that is asked for signals, as `[postgres.<name>]` of the settings file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DatabaseServer {
+    /// The environment variable that holds its URL.
+    pub url_env: Option<String>,
+    /// The file that holds it.
+    pub url_file: Option<String>,
+}
+
+/// A key that is wrong: which, what it is, and what is allowed.
+pub(super) type Wrong = (&'static str, &'static str, &'static str);
+
+impl PrometheusServer {
+    /// What no single key can say.
+    pub(super) fn check(&self) -> Option<Wrong> {
+        let host = self.url.strip_prefix("http://").or(self.url.strip_prefix("https://"));
+        let authority = host.and_then(|host| host.split(['/', '?', '#']).next()).unwrap_or_default();
+        let both = |one: &Option<String>, other: &Option<String>| one.is_some() && other.is_some();
+        let password = self.password_env.is_some() || self.password_file.is_some();
+        let token = self.token_env.is_some() || self.token_file.is_some();
+        if host.is_none() || authority.is_empty() {
+            return Some(("url", "not such a URL", "http:// or https://"));
+        }
+        if authority.contains('@') {
+            return Some(("url", "one with credentials", "a URL without them; use token_env, or user and password_env"));
+        }
+        if both(&self.token_env, &self.token_file) {
+            return Some(("token_file", "set beside token_env", "one of the two"));
+        }
+        if both(&self.password_env, &self.password_file) {
+            return Some(("password_file", "set beside password_env", "one of the two"));
+        }
+        if token && (self.user.is_some() || password) {
+            return Some(("user", "set beside a token", "a token, or a user with a password"));
+        }
+        if self.user.is_some() != password {
+            return Some(("user", "set without a password, or a password without it", "both or neither"));
+        }
+        if self.ca_file.is_some() && !self.url.starts_with("https://") {
+            return Some(("ca_file", "set for a server without TLS", "a url that begins with https://"));
+        }
+        None
+    }
+}
+
+impl DatabaseServer {
+    /// What no single key can say.
+    pub(super) fn check(&self) -> Option<Wrong> {
+        (self.url_env.is_some() == self.url_file.is_some()).then_some((
+            "url_env",
+            "neither or both of url_env and url_file",
+            "one of the two",
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Settings;
+    use super::*;
+
+    fn load(text: &str) -> Result<Settings, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("own.toml");
+        std::fs::write(&path, text).unwrap();
+        Settings::load(Some(&path), &BTreeMap::new()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn servers_are_named_with_where_their_secrets_are() {
+        let text = "[prometheus.east]\nurl = \"https://east:9090/x\"\nuser = \"ann\"\npassword_file = \"/run/p\"\nheaders = { \"X-A\" = \"b\" }\n\n\
+                    [prometheus.\"the west\"]\nurl = \"http://west\"\n\n[postgres.shop]\nurl_env = \"SHOP_URL\"\n";
+        let settings = load(text).unwrap_or_else(|error| panic!("{error}"));
+        let east = &settings.prometheus["east"];
+        assert_eq!(
+            (east.user.as_deref(), east.password_file.as_deref(), east.headers["X-A"].as_str()),
+            (Some("ann"), Some("/run/p"), "b")
+        );
+        assert_eq!(settings.prometheus["the west"].url, "http://west");
+        assert_eq!(settings.postgres["shop"].url_env.as_deref(), Some("SHOP_URL"));
+    }
+
+    #[test]
+    fn a_server_that_cannot_be_meant_is_refused_with_its_place_and_what_is_allowed() {
+        let east = |rest: &str| format!("[prometheus.east]\n{rest}\n");
+        for (text, expected) in [
+            (east("url = \"east:9090\""), "own.toml:2: prometheus.east.url is not such a URL; allowed is http:// or https://"),
+            (
+                east("url = \"http://ann:very-secret@east\""),
+                "prometheus.east.url is one with credentials; allowed is a URL without them",
+            ),
+            (
+                east("url = \"http://e\"\ntoken_env = \"A\"\ntoken_file = \"b\""),
+                "own.toml:4: prometheus.east.token_file is set beside token_env",
+            ),
+            (
+                east("url = \"http://e\"\ntoken_env = \"A\"\nuser = \"ann\"\npassword_env = \"B\""),
+                "own.toml:4: prometheus.east.user is set beside a token",
+            ),
+            (east("url = \"http://e\"\nuser = \"ann\""), "own.toml:3: prometheus.east.user is set without a password"),
+            (
+                east("url = \"http://e\"\npassword_env = \"A\"\npassword_file = \"b\""),
+                "prometheus.east.password_file is set beside password_env",
+            ),
+            (
+                east("url = \"http://e\"\nca_file = \"ca.pem\""),
+                "own.toml:3: prometheus.east.ca_file is set for a server without TLS",
+            ),
+            (east("url = \"http://e\"\ntoken = \"very-secret\""), "unknown field `token`"),
+            (east("token_env = \"A\""), "missing field `url`"),
+            ("[postgres.shop]\n".to_owned(), "postgres.shop.url_env is neither or both of url_env and url_file"),
+            ("[postgres.shop]\nurl = \"postgres://ann:very-secret@x\"\n".to_owned(), "unknown field `url`"),
+        ] {
+            let told = load(&text).err().unwrap_or_else(|| panic!("accepted: {text}"));
+            assert!(told.contains(expected) && !told.contains("very-secret"), "{told}");
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! Where readings come from: each signal's source, asked for a tick, and those that the fast path can look at.
+//!
+//! Everything here answers samples in the setpoint's unit. A source that does not answer is no reading, never zero.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use super::plan::Sample;
+use super::policy::{Heard, Place, Policy, Signal, Source};
+use crate::signals::feedback::Span;
+use crate::signals::{
+    Database, DepthSource, Direct, Error, FeedbackSource, Meter, Missing, Probe, Prometheus, Reading, Target, Told, no_depth,
+    no_feedback,
+};
+
+/// How long one look of the fast path may take.
+const LOOK_WITHIN: Duration = Duration::from_millis(500);
+
+/// The fast path judges by so many seconds of feedback, and by at least so many attempts that ended in them: one refusal among
+/// two is no overload.
+const HEARD_OVER_S: f64 = 5.0;
+const HEARD_LEAST: f64 = 10.0;
+
+/// The sources of all throttles.
+pub struct Sources {
+    usual: Prometheus,
+    servers: BTreeMap<String, Prometheus>,
+    databases: BTreeMap<String, Database>,
+    depth: DepthSource,
+    feedback: FeedbackSource,
+}
+
+impl Sources {
+    /// One Prometheus, and nothing else.
+    pub fn new(usual: Prometheus) -> Self {
+        let (servers, databases) = (BTreeMap::new(), BTreeMap::new());
+        Self { usual, servers, databases, depth: no_depth(), feedback: no_feedback() }
+    }
+
+    /// Depth and age of queues from there.
+    pub fn with_depth(mut self, depth: DepthSource) -> Self {
+        self.depth = depth;
+        self
+    }
+
+    /// What the work itself says from there.
+    pub fn with_feedback(mut self, feedback: FeedbackSource) -> Self {
+        self.feedback = feedback;
+        self
+    }
+
+    /// One more Prometheus, under the name that policies call it by.
+    pub fn with_server(mut self, name: &str, server: Prometheus) -> Self {
+        self.servers.insert(name.to_owned(), server);
+        self
+    }
+
+    /// A database, under the name that policies call it by.
+    pub fn with_database(mut self, name: &str, database: Database) -> Self {
+        self.databases.insert(name.to_owned(), database);
+        self
+    }
+
+    /// The eyes for a policy; fails if it names a server that nobody has set.
+    pub(super) fn eyes(&self, policy: &Policy) -> Result<Eyes, Error> {
+        let direct = policy.signals.iter().map(|about| self.direct(about)).collect::<Result<_, _>>()?;
+        Ok(Eyes { direct })
+    }
+
+    fn direct(&self, about: &Signal) -> Result<Option<Direct>, Error> {
+        let named = about.server.as_deref().unwrap_or_default();
+        let unknown = |what, known: Vec<&str>| Error::Source {
+            what,
+            name: named.to_owned(),
+            reason: format!("signal {} names it as its server, and the settings know of {}", about.name, listed(&known)),
+        };
+        if about.source == Source::Postgres {
+            let known = || self.databases.keys().map(String::as_str).collect();
+            let database = self.databases.get(named).ok_or_else(|| unknown("postgres", known()))?;
+            return Ok(Some(Direct::new(Target::Row(database.clone(), about.query.clone()))));
+        }
+        if about.server.is_some() && !self.servers.contains_key(named) {
+            return Err(unknown("prometheus", self.servers.keys().map(String::as_str).collect()));
+        }
+        let Some(look) = &about.probe else { return Ok(None) };
+        let probe = match &look.place {
+            Place::Metric(metric) => Probe::new(&look.url, metric)?,
+            Place::Pointer(pointer) => Probe::json(&look.url, pointer)?,
+        };
+        Ok(Some(Direct::new(Target::Page(probe))))
+    }
+
+    /// What the workers have counted of the throttle's jobs, if the policy needs it.
+    pub(super) async fn told(&self, policy: &Policy, throttle: &str) -> Option<Vec<Told>> {
+        if !policy.hears() {
+            return None;
+        }
+        tokio::time::timeout(LOOK_WITHIN, (self.feedback)(throttle)).await.ok().flatten()
+    }
+
+    /// For a tick: the readings of every signal, in the order of the policy. What is heard of the work itself is in the meter.
+    pub(super) async fn read(&self, policy: &Policy, eyes: &Eyes, now: f64, is_told: bool) -> Vec<Result<Vec<Sample>, Error>> {
+        let read = policy.signals.iter().zip(&eyes.direct).map(|(about, direct)| async move {
+            let readings = match (about.source, direct) {
+                (Source::Feedback, _) if !is_told => return Err(Error::Unheard),
+                (Source::Feedback, _) => Vec::new(),
+                (Source::Depth | Source::Age, _) => vec![self.waiting(about).await?],
+                (Source::Http | Source::Postgres, Some(direct)) => vec![direct.read(now).await?],
+                _ => {
+                    let server = about.server.as_ref().and_then(|name| self.servers.get(name));
+                    server.unwrap_or(&self.usual).readings(&about.query, now).await?
+                }
+            };
+            Ok(readings.into_iter().map(|reading| sample(about, reading)).collect())
+        });
+        join_all(read).await
+    }
+
+    /// For the fast path: one look at every signal that can trip the breaker and does not pass through Prometheus. One that
+    /// does not answer in time is left out; the tick's own staleness says what follows from that.
+    pub(super) async fn look(&self, policy: &Policy, eyes: &Eyes, now: f64) -> Vec<Sample> {
+        let look = policy.signals.iter().zip(&eyes.direct).filter(|(about, _)| about.trips).map(|(about, direct)| async move {
+            let reading = match (about.source, direct) {
+                (Source::Depth | Source::Age, _) => tokio::time::timeout(LOOK_WITHIN, self.waiting(about)).await.ok()?.ok()?,
+                (_, Some(direct)) => direct.read(now).await.ok()?,
+                _ => return None,
+            };
+            Some(sample(about, reading))
+        });
+        join_all(look).await.into_iter().flatten().collect()
+    }
+
+    async fn waiting(&self, about: &Signal) -> Result<Reading, Missing> {
+        let depth = (self.depth)(&about.query).await.ok_or(Missing::Absent)?;
+        Ok(if about.source == Source::Age { depth.age() } else { depth.jobs() })
+    }
+}
+
+/// What looks directly, in the order of the policy's signals.
+#[derive(Debug)]
+pub(super) struct Eyes {
+    direct: Vec<Option<Direct>>,
+}
+
+/// True if the fast path has something to look at.
+pub(super) fn can_look(policy: &Policy) -> bool {
+    let direct = |about: &&Signal| about.source != Source::Prometheus || about.probe.is_some();
+    policy.law.breaker && policy.signals.iter().any(|about| about.trips && direct(&about))
+}
+
+/// For a tick: what the work itself said since `since`, at the time of the newest word. A signal that averages over more has more;
+/// one of which nothing was heard has a sample without a value, so that nobody takes silence for a share of 0.
+/// Nothing from before `acted_at`, when the breaker last stopped or restarted the work, is averaged into what came after.
+pub(super) fn heard(policy: &Policy, meter: &Meter, since: Option<f64>, acted_at: f64) -> Vec<Sample> {
+    let at = meter.at().filter(|at| since.is_none_or(|since| *at > since));
+    let of = |about: &Signal, heard: Heard| {
+        let step_s = span_s(policy, at?, since);
+        let span = meter.over(step_s.max((2.0 * about.lag_s).min(at? - acted_at)))?;
+        // Where nothing is at work nothing is refused, but how long it would take or whether it would fail nobody knows.
+        let at_rest = (heard == Heard::Refused && meter.is_idle(step_s)).then_some(0.0);
+        Some(sample(about, Reading { value: value(heard, &span).or(at_rest)?, at: span.at }))
+    };
+    let silent = |about: &Signal| Sample { signal: about.name.clone(), value: None, at: at.unwrap_or(0.0) };
+    let hearing = policy.signals.iter().filter_map(|about| Some((about, about.heard?)));
+    hearing.map(|(about, heard)| of(about, heard).unwrap_or_else(|| silent(about))).collect()
+}
+
+/// For the fast path: the same of the last seconds, where enough has ended in them.
+pub(super) fn overheard(policy: &Policy, meter: &Meter, acted_at: f64) -> Vec<Sample> {
+    let span = meter.at().and_then(|at| meter.over(HEARD_OVER_S.min(at - acted_at)));
+    let Some(span) = span.filter(|span| span.work.ended() >= HEARD_LEAST) else { return Vec::new() };
+    let of = |about: &Signal| Some(sample(about, Reading { value: value(about.heard?, &span)?, at: span.at }));
+    policy.signals.iter().filter(|about| about.trips).filter_map(of).collect()
+}
+
+/// How long a step from `since` to `at` is: a tick, where nothing was heard before.
+pub(super) fn span_s(policy: &Policy, at: f64, since: Option<f64>) -> f64 {
+    since.map_or(policy.law.tick_s, |since| at - since)
+}
+
+fn value(heard: Heard, span: &Span) -> Option<f64> {
+    match heard {
+        Heard::Refused => span.work.refused_share(),
+        Heard::Errors => span.work.failed_share(),
+        Heard::Latency => span.work.mean_duration_s(),
+    }
+}
+
+/// A reading in the setpoint's unit.
+fn sample(about: &Signal, reading: Reading) -> Sample {
+    Sample { signal: about.name.clone(), value: Some(reading.value * about.scale), at: reading.at }
+}
+
+fn listed(known: &[&str]) -> String {
+    if known.is_empty() { "none".to_owned() } else { known.join(", ") }
+}
+
+#[cfg(test)]
+#[path = "sources_tests.rs"]
+mod tests;

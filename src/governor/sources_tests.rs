@@ -1,0 +1,136 @@
+use super::*;
+use crate::signals::Feedback;
+
+const POLICY: &str = r#"
+[[signal]]
+name = "refusals"
+source = "feedback"
+query = "refused"
+setpoint = 0.01
+trip = 0.5
+
+[[signal]]
+name = "errors"
+source = "feedback"
+query = "errors"
+setpoint = 0.05
+lag_s = 10
+
+[[signal]]
+name = "duration"
+source = "feedback"
+query = "latency"
+setpoint = 200.0
+scale = 1000.0
+"#;
+
+fn policy() -> Policy {
+    Policy::parse(POLICY, "f").unwrap().unwrap()
+}
+
+/// A meter that hears one worker every second: so many that completed in half a second, were refused and failed in each.
+struct Work {
+    meter: Meter,
+    counted: Feedback,
+    now: f64,
+}
+
+impl Work {
+    fn new() -> Self {
+        Self { meter: Meter::default(), counted: Feedback::default(), now: 1000.0 }.seconds(1, 0.0, 0.0, 0.0)
+    }
+
+    fn seconds(mut self, seconds: u32, completed: f64, refused: f64, failed: f64) -> Self {
+        for _ in 0..seconds {
+            self.now += 1.0;
+            self.counted.completed += completed;
+            self.counted.refused += refused;
+            self.counted.failed += failed;
+            self.counted.busy_s += 0.5 * completed;
+            let told = Told { worker: 1, counted: self.counted, running: 1.0, age_s: 0.0, born_s: 500.0 };
+            self.meter.take_in(&[told], self.now);
+        }
+        self
+    }
+}
+
+fn values(samples: &[Sample]) -> Vec<Option<f64>> {
+    samples.iter().map(|sample| sample.value).collect()
+}
+
+#[test]
+fn what_is_heard_is_of_the_last_step_or_of_what_a_signal_averages_over_and_in_its_own_unit() {
+    let work = Work::new().seconds(15, 10.0, 0.0, 10.0).seconds(5, 8.0, 2.0, 0.0);
+
+    let heard = heard(&policy(), &work.meter, Some(1016.0), f64::NEG_INFINITY);
+
+    assert_eq!(values(&heard), [Some(0.2), Some(150.0 / 350.0), Some(500.0)]);
+    assert!(heard.iter().all(|sample| sample.at == 1021.0));
+}
+
+#[test]
+fn nothing_new_is_a_sample_without_a_value_and_never_a_share_of_zero() {
+    let work = Work::new().seconds(5, 0.0, 0.0, 0.0);
+
+    let silent = heard(&policy(), &work.meter, Some(1001.0), f64::NEG_INFINITY);
+    let again = heard(&policy(), &work.meter, Some(1006.0), f64::NEG_INFINITY);
+    let never = heard(&policy(), &Meter::default(), None, f64::NEG_INFINITY);
+
+    for samples in [silent, again, never] {
+        assert_eq!(values(&samples), [None, None, None]);
+    }
+}
+
+#[test]
+fn where_nothing_is_at_work_nothing_is_refused_and_no_more_is_known() {
+    let mut meter = Meter::default();
+    meter.take_in(&[], 1000.0);
+    meter.take_in(&[], 1005.0);
+    assert_eq!(values(&heard(&policy(), &meter, Some(1000.0), f64::NEG_INFINITY)), [Some(0.0), None, None]);
+}
+
+#[test]
+fn the_fast_path_hears_signals_that_trip_once_enough_has_ended() {
+    let few = Work::new().seconds(5, 0.5, 0.5, 0.0);
+    assert_eq!(overheard(&policy(), &few.meter, f64::NEG_INFINITY), []);
+
+    let many = Work::new().seconds(10, 10.0, 0.0, 0.0).seconds(5, 1.0, 3.0, 0.0);
+    let looks = overheard(&policy(), &many.meter, f64::NEG_INFINITY);
+    assert_eq!(looks, [Sample { signal: "refusals".into(), value: Some(0.75), at: 1016.0 }]);
+
+    // What was before a restart says nothing about what came after it.
+    let restarted = Work::new().seconds(10, 0.0, 10.0, 0.0).seconds(3, 10.0, 0.0, 0.0);
+    assert_eq!(overheard(&policy(), &restarted.meter, 1011.0)[0].value, Some(0.0));
+    let errors = Work::new().seconds(10, 0.0, 0.0, 10.0).seconds(5, 10.0, 0.0, 0.0);
+    assert_eq!(heard(&policy(), &errors.meter, Some(1011.0), 1011.0)[1].value, Some(0.0));
+}
+
+#[tokio::test]
+async fn a_server_that_nobody_has_set_is_told_with_those_that_are() {
+    let sources = Sources::new(Prometheus::new("http://x").unwrap())
+        .with_server("east", Prometheus::new("http://y").unwrap())
+        .with_database("main", Database::new("main", "postgres://x/y").unwrap());
+    let eyes = |lines: &str| {
+        let text = format!("[[signal]]\nname = \"a\"\nquery = \"q\"\nsetpoint = 1\n{lines}\n");
+        sources.eyes(&Policy::parse(&text, "f").unwrap().unwrap()).map(|_| ()).map_err(|error| error.to_string())
+    };
+    assert_eq!(eyes("server = \"east\""), Ok(()));
+    assert_eq!(eyes("source = \"postgres\"\nserver = \"main\""), Ok(()));
+    let told = eyes("server = \"west\"").unwrap_err();
+    assert_eq!(told, "prometheus \"west\" cannot be used: signal a names it as its server, and the settings know of east");
+    assert!(eyes("source = \"postgres\"\nserver = \"east\"").unwrap_err().ends_with("know of main"));
+}
+
+#[test]
+fn the_fast_path_looks_at_what_can_trip_and_does_not_pass_through_prometheus() {
+    let of = |lines: &str| {
+        can_look(&Policy::parse(&format!("[[signal]]\nname = \"a\"\nsetpoint = 0.2\n{lines}\n"), "f").unwrap().unwrap())
+    };
+    assert!(!of("query = \"q\""));
+    assert!(of("query = \"q\"\nprobe = \"http://x\"\nprobe_metric = \"a\""));
+    assert!(!of("query = \"q\"\nprobe = \"http://x\"\nprobe_metric = \"a\"\n[governor]\nbreaker = false"));
+    assert!(of("source = \"http\"\nurl = \"http://x\"\nmetric = \"a\""));
+    assert!(of("source = \"depth\"\nquery = \"t\""));
+    assert!(!of("source = \"feedback\"\nquery = \"latency\""));
+    assert!(of("source = \"feedback\"\nquery = \"latency\"\ntrip = 1"));
+}

@@ -1,0 +1,111 @@
+//! How the jobs of each throttle ended, as every worker tells with its heartbeat, for a governor in whatever process.
+
+use std::time::{Duration, Instant};
+
+use sqlx::Row;
+use tokio::sync::Mutex;
+
+use crate::jobs::Error;
+use crate::postgres::Db;
+
+/// What was read is good for so long: several throttles are asked about at about the same time.
+const READ_EVERY: Duration = Duration::from_millis(400);
+
+/// Counters that are read.
+const READ_MAX: i64 = 10_000;
+
+// A heartbeat says that all counters of its worker are as they stand, written again or not.
+pub(super) const TOLD: &str = "
+select f.throttle, f.worker_id, f.completed, f.failed, f.refused, f.busy_s, f.running,
+    extract(epoch from clock_timestamp() - w.heartbeat_at)::float8 as age_s,
+    extract(epoch from clock_timestamp() - f.created_at)::float8 as born_s
+from flyball.worker w
+join flyball.feedback f on f.worker_id = w.id
+where w.stopped_at is null and w.heartbeat_at + w.ttl >= clock_timestamp()
+limit $1";
+
+// What workers that are gone have told, nobody reads.
+pub(super) const FORGET_TOLD: &str = "
+delete from flyball.feedback f
+where (f.worker_id, f.throttle) in (
+    select o.worker_id, o.throttle from flyball.feedback o
+    where not exists (
+        select 1 from flyball.worker w
+        where w.id = o.worker_id and w.stopped_at is null and w.heartbeat_at + w.ttl >= clock_timestamp()
+    )
+    limit $1
+)";
+
+/// How the jobs of one throttle ended in one worker since it started.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Tally {
+    /// The throttle.
+    pub throttle: String,
+    /// Attempts that succeeded.
+    pub completed: i64,
+    /// Attempts whose handler failed, timed out or does not know.
+    pub failed: i64,
+    /// Attempts that the other side refused: 429 and its kin.
+    pub refused: i64,
+    /// Seconds that the successful ones took together.
+    pub busy_s: f64,
+    /// Handlers that run now.
+    pub running: i64,
+}
+
+/// A tally as its worker told it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Told {
+    /// Whose it is.
+    pub worker_id: i32,
+    /// What it says.
+    pub tally: Tally,
+    /// How long ago that was so, in seconds.
+    pub age_s: f64,
+    /// How long ago its counters began at 0, in seconds.
+    pub born_s: f64,
+}
+
+/// Reads what all living workers told.
+pub struct Feedbacks {
+    db: Db,
+    newest: Mutex<Option<(Instant, Vec<Told>)>>,
+}
+
+impl Feedbacks {
+    /// Reads on these connections.
+    pub fn new(db: impl Into<Db>) -> Self {
+        Self { db: db.into(), newest: Mutex::default() }
+    }
+
+    /// What the living workers told of a throttle. All of it is read at once, at most a few times a second.
+    pub async fn of(&self, throttle: &str) -> Result<Vec<Told>, Error> {
+        let mut newest = self.newest.lock().await;
+        if newest.as_ref().is_none_or(|(read_at, _)| read_at.elapsed() >= READ_EVERY) {
+            // The time is taken before asking, so that an answer never looks younger than it is.
+            let asked = Instant::now();
+            let rows = sqlx::query(TOLD).bind(READ_MAX).fetch_all(&self.db).await?;
+            *newest = Some((asked, rows.iter().map(told).collect()));
+        }
+        let Some((read_at, all)) = newest.as_ref() else { return Ok(Vec::new()) };
+        let since = read_at.elapsed().as_secs_f64();
+        let older = |told: &Told| Told { age_s: told.age_s + since, born_s: told.born_s + since, ..told.clone() };
+        Ok(all.iter().filter(|told| told.tally.throttle == throttle).map(older).collect())
+    }
+}
+
+fn told(row: &sqlx::postgres::PgRow) -> Told {
+    Told {
+        worker_id: row.get("worker_id"),
+        tally: Tally {
+            throttle: row.get("throttle"),
+            completed: row.get("completed"),
+            failed: row.get("failed"),
+            refused: row.get("refused"),
+            busy_s: row.get("busy_s"),
+            running: row.get("running"),
+        },
+        age_s: row.get("age_s"),
+        born_s: row.get("born_s"),
+    }
+}

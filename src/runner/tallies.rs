@@ -1,0 +1,153 @@
+//! How the jobs of each throttle ended in this worker: counted here, told with every heartbeat, so that a governor hears of it.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::jobs::postgres::Tally;
+
+/// Throttles that one heartbeat tells of; the others are told with the next.
+const TOLD_AT_ONCE: usize = 500;
+
+/// Throttles that are remembered although nothing of theirs runs. One that is forgotten counts from 0 again.
+const MAX_REMEMBERED: usize = 10_000;
+
+/// How an attempt ended, as far as its throttle's governor cares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// It succeeded.
+    Completed,
+    /// Its handler failed, timed out, or does not know.
+    Failed,
+    /// The other side refused it.
+    Refused,
+    /// It was stopped, given back or put off, which says nothing about the other side.
+    Otherwise,
+}
+
+/// The tallies of all throttles.
+#[derive(Default)]
+pub(super) struct Tallies(Mutex<HashMap<String, (Tally, Said)>>);
+
+/// Whether the heartbeat has told what a tally says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Said {
+    Told,
+    Untold,
+}
+
+impl Tallies {
+    /// Takes note that a handler begins.
+    pub(super) fn begin(&self, throttle: &str) {
+        self.change(throttle, |tally| tally.running += 1);
+    }
+
+    /// Takes note of how it ended, `took` after it began.
+    pub(super) fn end(&self, throttle: &str, how: Ended, took: Duration) {
+        self.change(throttle, |tally| {
+            tally.running = (tally.running - 1).max(0);
+            match how {
+                Ended::Completed => {
+                    tally.completed += 1;
+                    tally.busy_s += took.as_secs_f64();
+                }
+                Ended::Failed => tally.failed += 1,
+                Ended::Refused => tally.refused += 1,
+                Ended::Otherwise => {}
+            }
+        });
+    }
+
+    /// The tallies that have changed since they were told; they count as told from now on.
+    pub(super) fn take_untold(&self) -> Vec<Tally> {
+        let mut all = self.lock();
+        if all.len() > MAX_REMEMBERED {
+            all.retain(|_, (tally, said)| tally.running > 0 || *said == Said::Untold);
+        }
+        let untold = all.values_mut().filter(|(_, said)| *said == Said::Untold).take(TOLD_AT_ONCE);
+        untold
+            .map(|(tally, said)| {
+                *said = Said::Told;
+                tally.clone()
+            })
+            .collect()
+    }
+
+    /// Takes note that nobody may have heard these.
+    pub(super) fn tell_again(&self, tallies: &[Tally]) {
+        let mut all = self.lock();
+        for tally in tallies {
+            if let Some((_, said)) = all.get_mut(&tally.throttle) {
+                *said = Said::Untold;
+            }
+        }
+    }
+
+    /// Counts from 0 again, as a worker of a new identity does.
+    pub(super) fn begin_again(&self) {
+        self.lock().retain(|throttle, (tally, said)| {
+            *tally = Tally { throttle: throttle.clone(), running: tally.running, ..Tally::default() };
+            *said = Said::Untold;
+            tally.running > 0
+        });
+    }
+
+    fn change(&self, throttle: &str, change: impl FnOnce(&mut Tally)) {
+        let mut all = self.lock();
+        if let Some((tally, said)) = all.get_mut(throttle) {
+            change(tally);
+            *said = Said::Untold;
+            return;
+        }
+        let mut tally = Tally { throttle: throttle.to_owned(), ..Tally::default() };
+        change(&mut tally);
+        all.insert(throttle.to_owned(), (tally, Said::Untold));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, (Tally, Said)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_changed_is_told_once_and_again_where_nobody_heard_it() {
+        let tallies = Tallies::default();
+        tallies.begin("mail");
+        tallies.begin("mail");
+        tallies.end("mail", Ended::Completed, Duration::from_millis(500));
+
+        let told = tallies.take_untold();
+        let expected = Tally { throttle: "mail".into(), completed: 1, busy_s: 0.5, running: 1, ..Tally::default() };
+        assert_eq!(told, [expected]);
+        assert_eq!(tallies.take_untold(), []);
+
+        tallies.tell_again(&told);
+        tallies.end("mail", Ended::Refused, Duration::from_secs(9));
+        let again = tallies.take_untold().remove(0);
+        assert_eq!((again.completed, again.refused, again.busy_s, again.running), (1, 1, 0.5, 0));
+    }
+
+    #[test]
+    fn ends_that_say_nothing_about_the_other_side_are_not_counted() {
+        let tallies = Tallies::default();
+        tallies.begin("mail");
+        tallies.end("mail", Ended::Otherwise, Duration::from_secs(1));
+        assert_eq!(tallies.take_untold(), [Tally { throttle: "mail".into(), ..Tally::default() }]);
+    }
+
+    #[test]
+    fn a_new_identity_counts_from_zero_and_still_knows_what_runs() {
+        let tallies = Tallies::default();
+        tallies.begin("mail");
+        tallies.begin("mail");
+        tallies.end("mail", Ended::Failed, Duration::ZERO);
+        tallies.begin("bulk");
+        tallies.end("bulk", Ended::Completed, Duration::ZERO);
+        tallies.begin_again();
+        assert_eq!(tallies.take_untold(), [Tally { throttle: "mail".into(), running: 1, ..Tally::default() }]);
+    }
+}

@@ -1,0 +1,227 @@
+//! An HTTP server that is asked for readings: where it is, who asks, and whom to trust.
+//!
+//! What stands in an error is the address without user, password and query; credentials are in no error, and redirects, which
+//! could carry them elsewhere, are not followed.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Certificate, RequestBuilder, StatusCode, Url};
+
+use super::Error;
+
+/// A text that nobody may see.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Secret {
+    /// The text itself.
+    Text(String),
+    /// The file that holds it; read each time, because such files are replaced while a process runs.
+    File(PathBuf),
+}
+
+/// Who asks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Credentials {
+    /// Anybody.
+    #[default]
+    None,
+    /// Whoever has this token.
+    Bearer(Secret),
+    /// A user with a password.
+    Basic(String, Secret),
+}
+
+/// How a server is reached.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Access {
+    /// Its address, such as `https://prometheus.example:9090`; a path prefix is kept.
+    pub url: String,
+    /// Who asks.
+    pub credentials: Credentials,
+    /// More headers of every request; their values are treated as secrets.
+    pub headers: Vec<(String, String)>,
+    /// Certificates in PEM form that are trusted besides the system's.
+    pub authorities: Option<Vec<u8>>,
+}
+
+impl Access {
+    /// A server that lets anybody ask.
+    pub fn open(url: &str) -> Self {
+        Self { url: url.to_owned(), ..Self::default() }
+    }
+}
+
+/// A server.
+#[derive(Clone, Debug)]
+pub(super) struct Server {
+    client: reqwest::Client,
+    url: Url,
+    shown: String,
+    credentials: Credentials,
+}
+
+impl Server {
+    /// The server at that address, asked at `path` below it; each request may take `within`.
+    pub(super) fn new(access: &Access, path: &str, within: Duration) -> Result<Self, Error> {
+        let mut url = address(&access.url)?;
+        if !path.is_empty() {
+            url.set_path(&format!("{}{path}", url.path().trim_end_matches('/')));
+            url.set_query(None);
+        }
+        let shown = shown(&url);
+        let refuse = |reason: &str| Error::Address { url: shown.clone(), reason: reason.to_owned() };
+        let mut headers = HeaderMap::new();
+        for (name, value) in &access.headers {
+            let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| refuse("one of its headers has no such name"))?;
+            let mut value = HeaderValue::from_str(value).map_err(|_| refuse(&format!("its header {name} cannot be sent")))?;
+            value.set_sensitive(true);
+            headers.append(name, value);
+        }
+        let mut client = reqwest::Client::builder()
+            .timeout(within)
+            .connect_timeout(within)
+            .redirect(reqwest::redirect::Policy::none())
+            .pool_max_idle_per_host(2)
+            .default_headers(headers);
+        if let Some(pem) = &access.authorities {
+            let certificates = Certificate::from_pem_bundle(pem).ok().filter(|some| !some.is_empty());
+            client =
+                client.tls_certs_merge(certificates.ok_or_else(|| refuse("its file of certificates holds none in PEM form"))?);
+        }
+        let client = client.build().map_err(|_| refuse("its certificates cannot be used"))?;
+        Ok(Self { client, url, shown, credentials: access.credentials.clone() })
+    }
+
+    /// The address as people may see it.
+    pub(super) fn shown(&self) -> &str {
+        &self.shown
+    }
+
+    /// A question, with a form in its body or without.
+    pub(super) fn question(&self, form: Option<&[(&str, &str)]>) -> RequestBuilder {
+        match form {
+            Some(form) => self.client.post(self.url.clone()).form(form),
+            None => self.client.get(self.url.clone()),
+        }
+    }
+
+    /// Asks, and reads at most `most` bytes: the server's clock, if it tells, and the body.
+    pub(super) async fn ask(
+        &self,
+        question: RequestBuilder,
+        within: Duration,
+        most: usize,
+    ) -> Result<(Option<f64>, Vec<u8>), Error> {
+        let url = || self.shown.clone();
+        let lost = |e: reqwest::Error| {
+            if e.is_timeout() {
+                return Error::TimedOut { url: url(), within_ms: within.as_millis() };
+            }
+            // Its own words name the whole address, those of what was beneath do not.
+            let e = e.without_url();
+            let mut reason: &dyn std::error::Error = &e;
+            while let Some(source) = reason.source() {
+                reason = source;
+            }
+            Error::Unreachable { url: url(), reason: reason.to_string() }
+        };
+        let question = match &self.credentials {
+            Credentials::None => question,
+            Credentials::Bearer(token) => question.bearer_auth(self.reveal(token).await?),
+            Credentials::Basic(user, password) => question.basic_auth(user, Some(self.reveal(password).await?)),
+        };
+        let mut response = question.send().await.map_err(lost)?;
+        let date = response.headers().get("date").and_then(|d| httpdate::parse_http_date(d.to_str().ok()?).ok());
+        let clock = date.and_then(|d| d.duration_since(SystemTime::UNIX_EPOCH).ok()).map(|d| d.as_secs_f64());
+        let mut body = Vec::new();
+        while let Some(chunk) = response.chunk().await.map_err(lost)? {
+            if body.len() + chunk.len() > most {
+                return Err(Error::Garbled { url: url(), reason: format!("more than {most} bytes") });
+            }
+            body.extend_from_slice(&chunk);
+        }
+        if response.status() != StatusCode::OK {
+            let status = response.status().as_u16();
+            // Whoever refuses credentials may repeat them.
+            let message = if matches!(status, 401 | 403 | 407) { "" } else { &String::from_utf8_lossy(&body) };
+            return Err(Error::Refused { url: url(), status, message: message.chars().take(500).collect() });
+        }
+        Ok((clock, body))
+    }
+
+    async fn reveal(&self, secret: &Secret) -> Result<String, Error> {
+        let text = match secret {
+            Secret::Text(text) => text.clone(),
+            Secret::File(path) => tokio::fs::read_to_string(path).await.map_err(|error| Error::Unreachable {
+                url: self.shown.clone(),
+                reason: format!("the file of its credentials cannot be read: {error}"),
+            })?,
+        };
+        Ok(text.trim().to_owned())
+    }
+}
+
+/// `text` as an address of HTTP.
+fn address(text: &str) -> Result<Url, Error> {
+    let hidden = text.rsplit_once('@').map_or(text, |(_, host)| host);
+    let refuse = |reason: &str| Error::Address { url: hidden.to_owned(), reason: reason.to_owned() };
+    let url = Url::parse(text.trim()).map_err(|e| refuse(&e.to_string()))?;
+    match url.scheme() {
+        "http" | "https" if url.has_host() => Ok(url),
+        other => Err(refuse(&format!("scheme {other:?} is not http"))),
+    }
+}
+
+/// An address without what may be secret in it.
+fn shown(url: &Url) -> String {
+    let mut url = url.clone();
+    // These fail only for addresses that can hold neither.
+    let _ = url.set_username("");
+    let _ = url.set_password(None);
+    url.set_query(None);
+    url.set_fragment(None);
+    url.to_string()
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_shown_without_its_secrets() {
+        let server = |url: &str| Server::new(&Access::open(url), "", Duration::from_secs(1));
+        let server_of = |url: &str| server(url).unwrap().shown().to_owned();
+        assert_eq!(server_of("http://ann:very-secret@host:9090/x?token=very-secret#y"), "http://host:9090/x");
+        assert_eq!(server_of("http://very-secret@host/"), "http://host/");
+        for wrong in
+            ["ftp://ann:very-secret@host", "ann:very-secret@host", "http://ann:very-secret@", "http://ann:very-secret@h:x"]
+        {
+            let told = server(wrong).unwrap_err().to_string();
+            assert!(!told.contains("very-secret"), "{told}");
+        }
+        let access =
+            Access { credentials: Credentials::Bearer(Secret::Text("very-secret".into())), ..Access::open("http://host") };
+        assert!(!format!("{access:?}").contains("very-secret"));
+    }
+
+    #[test]
+    fn what_cannot_be_sent_or_trusted_is_refused_without_repeating_it() {
+        let with = |headers: &[(&str, &str)], authorities: Option<&str>| {
+            let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+            let access = Access { headers, authorities: authorities.map(|pem| pem.into()), ..Access::open("https://host") };
+            Server::new(&access, "", Duration::from_secs(1)).map(|_| ()).map_err(|e| e.to_string())
+        };
+        assert_eq!(with(&[("X-Scope-OrgID", "team")], None), Ok(()));
+        assert!(with(&[("a b", "very-secret")], None).is_err_and(|e| e.contains("headers") && !e.contains("very-secret")));
+        assert!(with(&[("x-key", "very-secret\n")], None).is_err_and(|e| e.contains("x-key") && !e.contains("very-secret")));
+        assert!(with(&[], Some("no certificate")).is_err_and(|e| e.contains("certificates")));
+    }
+}

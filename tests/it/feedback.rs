@@ -1,0 +1,213 @@
+//! What the work itself says, from handlers in one process to the knob that a governor in another one turns; without any metric.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use flyball::app::{App, Roles};
+use flyball::config::Settings;
+use flyball::governor::{Decision, Journal};
+use flyball::jobs::postgres::Feedbacks;
+use flyball::jobs::{Kinds, NewJob, Outcome, Scope};
+use flyball::throttle::{Name, Status};
+use serde_json::json;
+
+use crate::support::{Database, app_environment, database, eventually};
+
+const SOON: Duration = Duration::from_secs(60);
+
+/// What the other side does, turned while jobs run.
+#[derive(Clone, Copy, PartialEq)]
+enum Side {
+    Well = 0,
+    /// It refuses one of two.
+    Refuses = 1,
+    /// It refuses all.
+    RefusesAll = 2,
+    /// One of two fails.
+    Fails = 3,
+    /// It takes forty times as long.
+    Slow = 4,
+}
+
+/// A runner and a governor that share nothing but the stores, and a queue that does not end.
+struct House {
+    runner: App,
+    governor: App,
+    side: Arc<AtomicU32>,
+    database: Database,
+}
+
+impl House {
+    /// The governor has these signals.
+    async fn new(signals: &str) -> Self {
+        Self::with(signals, "").await
+    }
+
+    /// The same with more of `[governor]`, besides what makes it quick.
+    async fn with(signals: &str, law: &str) -> Self {
+        let (database, folder) = (database().await, tempfile::tempdir().unwrap());
+        let text = format!(
+            "[knobs]\nrps = 50\nmode = \"auto\"\nmin = 1\nmax = 50\nsafe_rps = 50\n{signals}\n[governor]\ntick_s = 1\ngain = 4\nopen_min_s = 4\n{law}\n"
+        );
+        std::fs::write(folder.path().join("calls.toml"), text).unwrap();
+        let mut environment = app_environment(&database, folder.path()).await;
+        environment.insert("PROMETHEUS_URL".to_owned(), "http://127.0.0.1:9".to_owned());
+        let settings = Settings::load(None, &environment).unwrap();
+        let side = Arc::new(AtomicU32::new(Side::Well as u32));
+        let mut kinds = Kinds::default();
+        let (turned, calls) = (side.clone(), AtomicU32::new(0));
+        kinds.register_fn("call", move |_, _| {
+            let (side, nth) = (turned.load(Ordering::SeqCst), calls.fetch_add(1, Ordering::SeqCst));
+            async move { answer(side, nth).await }
+        });
+        let of = |runner, governor| Roles { api: false, runner, governor };
+        let runner = App::start(&settings, of(true, false), kinds).await.unwrap();
+        let governor = App::start(&settings, of(false, true), Kinds::default()).await.unwrap();
+        let house = Self { runner, governor, side, database };
+        // Each has a key of its own, so that a refusal pauses no other.
+        let job = |n| NewJob {
+            throttle: "calls".into(),
+            key: format!("key-{n}"),
+            max_attempts: 1000,
+            ..NewJob::new("call", json!({}))
+        };
+        house.runner.queue.enqueue(&(0..6000).map(job).collect::<Vec<_>>()).await.unwrap();
+        let told = Feedbacks::new(house.database.pool());
+        eventually("a hundred jobs are told of", SOON, || async {
+            let told = told.of("calls").await.unwrap();
+            told.iter().any(|one| one.tally.completed >= 100).then_some(())
+        })
+        .await;
+        house
+    }
+
+    fn turn(&self, side: Side) {
+        self.side.store(side as u32, Ordering::SeqCst);
+    }
+
+    async fn status(&self) -> Status {
+        self.governor.throttles.status(&Name::new("calls").unwrap()).await.unwrap().unwrap()
+    }
+
+    /// Waits until the knob is below that, and answers the decision by which it is.
+    async fn falls_below(&self, rps: f64) -> Decision {
+        let journal = Journal::new(self.database.pool().clone());
+        eventually(&format!("the knob is below {rps}"), SOON, || async {
+            let newest = journal.recent(Some("calls"), 1).await.unwrap().pop()?;
+            (self.status().await.knobs.rps < rps && newest.rps < rps).then_some(newest)
+        })
+        .await
+    }
+
+    async fn stop(self) {
+        self.governor.stop().await;
+        self.runner.stop().await;
+    }
+}
+
+async fn answer(side: u32, nth: u32) -> Outcome {
+    let refused = || Outcome::Throttled { scope: Scope::Key, delay: Some(Duration::from_secs(1)), error: "429".to_owned() };
+    let is_slow = side == Side::Slow as u32;
+    tokio::time::sleep(Duration::from_millis(if is_slow { 800 } else { 20 })).await;
+    match side {
+        side if side == Side::RefusesAll as u32 => refused(),
+        side if side == Side::Refuses as u32 && nth.is_multiple_of(2) => refused(),
+        side if side == Side::Fails as u32 && nth.is_multiple_of(2) => {
+            Outcome::Retry { after: Some(Duration::from_secs(1)), error: "500".to_owned() }
+        }
+        _ => Outcome::Done,
+    }
+}
+
+#[tokio::test]
+async fn refusals_lower_the_knob_and_why_names_them() {
+    let house = House::new("[[signal]]\nname = \"refusals\"\nsource = \"feedback\"\nkind = \"ratio\"\nsetpoint = 0.01").await;
+    assert_eq!(house.status().await.knobs.rps, 50.0);
+
+    house.turn(Side::Refuses);
+    let decision = house.falls_below(25.0).await;
+
+    assert!(decision.reason.starts_with("refusals reads 0."), "{}", decision.reason);
+    house.stop().await;
+}
+
+#[tokio::test]
+async fn failures_lower_the_knob_and_why_names_them() {
+    let house =
+        House::new("[[signal]]\nname = \"errors\"\nsource = \"feedback\"\nquery = \"errors\"\nsetpoint = 0.1\nlag_s = 2").await;
+
+    house.turn(Side::Fails);
+    let decision = house.falls_below(30.0).await;
+
+    assert!(decision.reason.starts_with("errors reads 0."), "{}", decision.reason);
+    house.stop().await;
+}
+
+#[tokio::test]
+async fn slow_answers_lower_the_knob_and_why_names_them_in_the_policys_unit() {
+    let policy = "[[signal]]\nname = \"duration-ms\"\nsource = \"feedback\"\nkind = \"latency\"\nscale = 1000\nsetpoint = 300";
+    let house = House::new(policy).await;
+
+    house.turn(Side::Slow);
+    let decision = house.falls_below(30.0).await;
+
+    assert!(decision.reason.starts_with("duration-ms reads "), "{}", decision.reason);
+    assert!(decision.reason.contains("setpoint 300"), "{}", decision.reason);
+    house.stop().await;
+}
+
+#[tokio::test]
+async fn with_durations_dearer_jobs_lower_the_knob_while_the_only_signal_sees_nothing() {
+    // A queue that nobody fills: as far as this signal knows everything could go faster.
+    let elsewhere = "[[signal]]\nname = \"elsewhere\"\nsource = \"depth\"\nquery = \"elsewhere\"\nsetpoint = 1000";
+    let house = House::with(elsewhere, "durations = true").await;
+    let journal = Journal::new(house.database.pool().clone());
+    eventually("the signal is read and the unit of work is known", SOON, || async {
+        let newest = journal.recent(Some("calls"), 1).await.unwrap().pop()?;
+        let is_known = newest.terms["w"].as_f64().is_some_and(|w| w < 0.5);
+        (is_known && newest.terms["signal"] == "elsewhere").then_some(())
+    })
+    .await;
+
+    house.turn(Side::Slow);
+    let decision = house.falls_below(30.0).await;
+
+    assert!(decision.reason.starts_with("elsewhere reads 0, setpoint 1000"), "{}", decision.reason);
+    assert!(decision.terms["w"].as_f64().unwrap() > 0.02, "{:?}", decision.terms);
+    house.stop().await;
+}
+
+#[tokio::test]
+async fn when_most_is_refused_the_breaker_stops_the_work_at_once() {
+    let policy = "[[signal]]\nname = \"refusals\"\nsource = \"feedback\"\nquery = \"refused\"\nsetpoint = 0.01\ntrip = 0.6";
+    let house = House::new(policy).await;
+
+    house.turn(Side::RefusesAll);
+    let journal = Journal::new(house.database.pool().clone());
+    let tripped = eventually("the breaker trips", SOON, || async {
+        journal.recent(Some("calls"), 20).await.unwrap().into_iter().find(|decision| decision.limiting == "breaker")
+    })
+    .await;
+    assert!(tripped.reason.starts_with("refusals rose to "), "{}", tripped.reason);
+
+    house.turn(Side::Well);
+    eventually("work flows again", SOON, || async { (house.status().await.effective_rps > 0.0).then_some(()) }).await;
+    house.stop().await;
+}
+
+#[tokio::test]
+async fn what_a_worker_told_goes_with_it() {
+    let house = House::new("[[signal]]\nname = \"refusals\"\nsource = \"feedback\"\nkind = \"ratio\"\nsetpoint = 0.01").await;
+    let House { runner, governor, database, .. } = house;
+    let told = Feedbacks::new(database.pool());
+    let young = told.of("calls").await.unwrap().remove(0);
+    assert!(young.age_s < 5.0 && young.born_s >= 0.0 && young.tally.busy_s > 0.0, "{young:?}");
+    assert_eq!(told.of("others").await.unwrap(), []);
+
+    runner.stop().await;
+
+    let rows: i64 = sqlx::query_scalar("select count(*) from flyball.feedback").fetch_one(database.pool()).await.unwrap();
+    assert_eq!(rows, 0);
+    governor.stop().await;
+}
