@@ -9,6 +9,7 @@ mod dead;
 mod demo;
 mod enqueue;
 mod exit;
+mod governor;
 mod job;
 mod lane;
 mod migrate;
@@ -72,6 +73,9 @@ enum Command {
     Cron(cron::Command),
     /// Say in one sentence why a throttle runs at the rate it does, or why a job waits
     Why(why::Args),
+    /// Drive the governor by hand, without a server
+    #[command(subcommand)]
+    Governor(governor::Command),
     Services(services::ServicesArgs),
     Demo(demo::Args),
     /// The search store of the demo
@@ -96,6 +100,10 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     if let Command::Services(args) = cli.command {
         return services::run(args);
     }
+    // Neither has a filter.
+    if let Command::Governor(command) = cli.command {
+        return governor::run(command);
+    }
     let settings = Settings::from_env(cli.config.as_deref())?;
     crate::app::start_logging(&settings)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -115,7 +123,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             Command::Why(args) => why::run(args, settings).await,
             Command::Demo(args) => demo::run(args, settings).await,
             Command::DemoStore(options) => crate::demo::store::serve(options).await.map(|()| ExitCode::SUCCESS),
-            Command::Services(_) => unreachable!("handled above"),
+            Command::Services(_) | Command::Governor(_) => unreachable!("handled above"),
         }
     });
     // A handler that would not stop must not keep the process.

@@ -11,6 +11,7 @@ pub mod breaker;
 pub mod counters;
 pub mod decision;
 pub mod explain;
+pub mod filter;
 pub mod keys;
 pub mod limits;
 mod parse;
