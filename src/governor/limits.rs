@@ -71,6 +71,10 @@ pub enum Clamp {
 }
 
 impl Clamp {
+    /// All of them.
+    pub const ALL: [Self; 8] =
+        [Self::Slew, Self::Idle, Self::Confirm, Self::Floor, Self::Late, Self::Person, Self::Max, Self::Min];
+
     /// The word for it in [`super::plan::Plan::limiting`].
     pub fn word(self) -> &'static str {
         match self {

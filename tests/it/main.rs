@@ -18,6 +18,7 @@ mod enqueue;
 mod enqueue_replace;
 mod fairness;
 mod governor;
+mod governor_modes;
 mod governor_step;
 mod housekeeping;
 mod jobs;
