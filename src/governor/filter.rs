@@ -108,7 +108,6 @@ fn read(text: &str, policy: &Policy, before: Option<f64>) -> Result<Observation,
         completed: amount("completed")?,
         rejected: amount("rejected")?,
         knob_rps: knob(line)?,
-        ..Observation::default()
     })
 }
 
