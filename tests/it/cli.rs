@@ -404,6 +404,16 @@ async fn metrics_are_as_documented_and_promtool_has_nothing_to_say() {
     })
     .await;
 
+    let why = serve.json("/api/v1/throttles/hooks/why?limit=5").await;
+    let sentence = why["sentence"].as_str().unwrap();
+    assert!(sentence.contains(" rps, ") && sentence.contains("load 0.5 of 1.0 (sample "), "{sentence}");
+    assert!(why["decisions"][0]["terms"]["u"].is_f64(), "{why}");
+    let said = shell.ok(&["why", "shadowed"]).out;
+    assert!(said.starts_with("100 rps, set") && said.contains("; mode shadow: the governor would set "), "{said}");
+    assert!(said.contains(" of shadow mode it would have let "), "{said}");
+    let shown = serve.json("/api/v1/throttles/shadowed").await;
+    assert!(shown["governor"]["shadow"]["seconds"].is_f64() && shown["governor"]["rps"].is_f64(), "{shown}");
+
     assert_eq!(families(&text), documented, "docs/reference/metrics.md lacks what is only on the left");
     assert!(text.contains(r#"flyball_jobs_finished_total{kind="http",outcome="dead"} 20"#), "{text}");
     for grown in ["customer-", "12345", "made-up", "nothing"] {

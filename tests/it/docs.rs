@@ -173,7 +173,7 @@ fn help(command: &[String]) -> Help {
             _ if part == "Options:" => {
                 let long = word.strip_prefix("-h, ").or(word.strip_prefix("-V, ")).unwrap_or(word);
                 if let Some(name) = long.strip_prefix("--") {
-                    let name = format!("--{}", name.split(' ').next().unwrap());
+                    let name = format!("--{}", name.split([' ', '[']).next().unwrap());
                     help.options.insert(name.clone(), None);
                     option = Some(name);
                 }

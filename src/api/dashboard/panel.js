@@ -58,7 +58,7 @@ export class Panel {
     this.knobSummary = h('span', { class: 'knob-values' });
     this.knobs = h('details', { class: 'drawer' }, h('summary', null, h('span', { class: 'drawer-title' }, 'Knobs'), this.knobSummary), this.form.element);
     this.lanes = new Lanes(name);
-    /** @type {{ text: string, at: number } | null} why the throttle runs as it does, as the server last said */
+    /** @type {{ text: string, at: number, decision: any } | null} why the throttle runs as it does, as the server last said */
     this.said = null;
     this.askedAt = 0;
     this.now = Date.now() / 1000;
@@ -143,7 +143,8 @@ export class Panel {
     const decision = decisions.at(-1);
     const governor = detail?.governor;
     const at = decision?.t ?? unixSeconds(governor?.at);
-    if (governor && this.said && now - this.said.at < SENTENCE_S) {
+    // A sentence from before the newest decision may be wrong by now.
+    if (governor && this.said && this.said.decision === decision?.id && now - this.said.at < SENTENCE_S) {
       setText(this.reason, this.said.text);
       this.updateProblems(detail);
       return;
@@ -229,15 +230,16 @@ export class Panel {
     this.saidFor = this.lastDecision;
     this.askedAt = now;
     try {
-      this.take(await get(`${throttlePath(this.name)}/why?limit=1`), now);
+      const decision = this.lastDecision;
+      this.take(await get(`${throttlePath(this.name)}/why?limit=1`), now, decision);
     } catch {
       // The plainer words stand there; the next look asks again.
     }
   }
 
-  /** @param {any} answer @param {number} now */
-  take(answer, now) {
-    if (answer.sentence) this.said = { text: answer.sentence, at: now };
+  /** @param {any} answer @param {number} now @param {any} decision the newest when it was asked for */
+  take(answer, now, decision) {
+    if (answer.sentence) this.said = { text: answer.sentence, at: now, decision };
   }
 
   async askWhy() {
@@ -247,7 +249,7 @@ export class Panel {
     try {
       const limit = this.historyLimit;
       const answer = await get(`${throttlePath(this.name)}/why?limit=${limit}`);
-      this.take(answer, now);
+      this.take(answer, now, this.whyFor);
       setAttr(this.whySentence, 'class', null);
       setText(this.whySentence, answer.sentence ?? UNKNOWN);
       this.history.show(answer.decisions ?? [], limit, now);
