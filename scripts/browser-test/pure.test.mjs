@@ -4,6 +4,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
 import * as format from '../../src/api/dashboard/format.js';
+import { termNames, termText } from '../../src/api/dashboard/history.js';
 import * as knobs from '../../src/api/dashboard/knobs.js';
 import { deadFilter, keyPath, laneState, walk } from '../../src/api/dashboard/operate.js';
 import { plot, ratio, spread } from '../../src/api/dashboard/plot.js';
@@ -183,6 +184,27 @@ test('a_problem_is_placed_beside_its_fields', () => {
   assert.deepEqual(fields, { rps: 'too low', min: 'odd' });
   assert.deepEqual(rest, ['zzz: unknown']);
   assert.deepEqual(knobs.placeProblem(null, []).rest, ['the server refused the edit without a reason']);
+});
+
+test('the_end_of_a_manual_mode_is_a_span_or_a_time', () => {
+  const now = new Date(2026, 10, 20, 14, 0, 0).getTime();
+  const cases = [['30m', now + 1_800_000], [' 1.5 h ', now + 5_400_000], ['90s', now + 90_000], ['14:30', now + 1_800_000],
+    ['13:00', now + 23 * 3_600_000], ['2026-11-20T13:30:00Z', Date.parse('2026-11-20T13:30:00Z')]];
+  for (const [text, ms] of cases) assert.equal(knobs.parseTime(text, now), ms, text);
+  for (const text of ['', 'soon', '25:00', '30', '-5m', '2026-11-20']) assert.equal(knobs.parseTime(text, now), null, text);
+
+  const current = { mode: 'auto', rps: 5, manual_until_ms: null };
+  assert.deepEqual(knobs.readEdits({ mode: 'manual', manual_until_ms: '30m' }, current, now).body, { mode: 'manual', manual_until_ms: now + 1_800_000 });
+  assert.deepEqual(knobs.readEdits({ manual_until_ms: ' ' }, { ...current, manual_until_ms: now }, now).body, { manual_until_ms: null });
+  assert.match(knobs.readEdits({ manual_until_ms: 'soon' }, current, now).errors.manual_until_ms, /"soon" is no span such as 30m/);
+  const field = knobs.FIELDS.find((f) => f.name === 'manual_until_ms');
+  assert.equal(knobs.fieldText(field, { manual_until_ms: 1_700_000_000_000 }), '2023-11-14T22:13:20.000Z');
+  assert.equal(knobs.fieldText(field, current), '');
+});
+
+test('a_history_has_a_column_for_every_term', () => {
+  assert.deepEqual(termNames([{ terms: { x: 1, e: 2 } }, { terms: { clamps: ['slew'] } }, {}]), ['clamps', 'e', 'x']);
+  assert.deepEqual([0.123456, ['slew', 'max'], null, 'load', { a: 1 }].map(termText), ['0.12', 'slew, max', '', 'load', '{"a":1}']);
 });
 
 test('the_audit_line_says_what_who_when_and_why', () => {

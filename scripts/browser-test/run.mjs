@@ -187,9 +187,17 @@ async function checks(browser, url, mock) {
   });
   await shot(page, 'light-1400');
   await page.evaluate(`document.querySelectorAll('details').forEach((d) => { d.open = true; })`);
-  await page.until('the reasons', `${panel}.querySelector('.why p')`).catch(() => {});
+  await page.until('the reasons', `${panel}.querySelector('.why p')?.textContent && ${panel}.querySelector('.history td')`).catch(() => {});
   await check('light: text contrast is AA', () => page.evaluate(POOR_CONTRAST));
   await check('every control has a name', () => namelessControls(page));
+  await check('the history has a row for each decision and a column for each term', async () => {
+    const found = await page.evaluate(`(() => { const p = ${panel}.querySelector('.history'); const row = p.querySelector('tbody tr'); return { heads: [...p.querySelectorAll('th')].map((t) => t.textContent), rows: p.querySelectorAll('tbody tr').length, cells: row?.children.length, reason: ${panel}.querySelector('.reason').textContent, why: ${panel}.querySelector('.why p').textContent }; })()`);
+    const faults = [];
+    if (!found.rows || found.cells !== found.heads.length || found.heads.length < 8) faults.push(JSON.stringify(found));
+    if (!found.why || !/rps|stopped/.test(found.reason)) faults.push(`the sentence is "${found.why}", the line "${found.reason}"`);
+    return faults;
+  });
+  await shot(page, 'light-1400-open');
 
   await page.scheme('dark');
   await pause(500);

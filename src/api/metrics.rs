@@ -20,7 +20,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 use super::sample::{Measured, Sample};
-use super::state::App;
+use super::state::{App, GovernorState, ShadowState};
 use super::throttle_view::since_s;
 
 /// Throttles that get a label of their own; the jobs of the others are summed under `other`.
@@ -243,6 +243,20 @@ impl Sampled {
             };
             named.iter().flat_map(of).collect()
         };
+        let shadow = |value: &dyn Fn(&GovernorState, &ShadowState) -> Option<f64>| {
+            each(&|measured| {
+                let governor = measured.governor.as_ref()?;
+                value(governor, governor.shadow.as_ref()?)
+            })
+        };
+        let both = |value: &dyn Fn(&ShadowState) -> [f64; 2]| -> Rows {
+            let of = |(name, measured): &(&str, &Measured)| -> Rows {
+                let found = measured.governor.as_ref().and_then(|governor| governor.shadow.as_ref()).map(value);
+                let row = |rate: &str, value: f64| (vec![("throttle", (*name).to_owned()), ("rate", rate.to_owned())], value);
+                found.map_or_else(Rows::new, |[real, own]| vec![row("real", real), row("own", own)])
+            };
+            named.iter().flat_map(of).collect()
+        };
         vec![
             (
                 "flyball_throttle_rps",
@@ -318,6 +332,26 @@ impl Sampled {
                 "flyball_governor_signal_stale",
                 "1 while a signal's reading is too old or unusable",
                 signals(&|signal| Some(f64::from(u8::from(signal.stale)))),
+            ),
+            (
+                "flyball_governor_shadow_rps",
+                "The rate that the governor would set, in shadow mode; 0 stopped",
+                shadow(&|governor, _| Some(governor.rps)),
+            ),
+            (
+                "flyball_governor_shadow_signal_ratio",
+                "The highest signal over its setpoint as it would be at the governor's own rate, in shadow mode",
+                shadow(&|_, shadow| shadow.own_load),
+            ),
+            (
+                "flyball_governor_shadow_jobs",
+                "Jobs since shadow mode began: let through (real), and what the governor's own rate would have let through (own)",
+                both(&|shadow| [shadow.jobs, shadow.own_jobs]),
+            ),
+            (
+                "flyball_governor_shadow_overload_seconds",
+                "The load above its setpoint over time since shadow mode began, in setpoint seconds: as it was (real), and at the governor's own rate (own)",
+                both(&|shadow| [shadow.overload_s, shadow.own_overload_s]),
             ),
             (
                 "flyball_store_lost",

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 
 use super::*;
 use crate::api::pace::Slope;
-use crate::api::state::{GovernorState, SignalState};
+use crate::api::state::SignalState;
 use crate::jobs::Depth;
 use crate::throttle::{Knobs, Mode, Name, Status};
 
@@ -36,14 +36,36 @@ fn measured(name: &str) -> Measured {
         at: Some(Timestamp::UNIX_EPOCH),
         age_s: Some(4.2),
         stale: false,
+        ask_rps: Some(6.5),
+    };
+    let shadow = ShadowState {
+        since: Timestamp::UNIX_EPOCH,
+        seconds: 60.0,
+        jobs: 300.0,
+        own_jobs: 240.0,
+        overload_s: 12.5,
+        own_overload_s: 0.5,
+        peak: 1.5,
+        own_peak: 1.1,
+        load: Some(1.2),
+        own_load: Some(0.9),
+        lower_s: 30.0,
+        higher_s: 0.0,
+        stopped_s: 0.0,
+        braked_share: Some(1.0),
+        sentence: String::new(),
     };
     Measured {
         status: Some(status),
         slope: Some(Slope { achieved_rps: 4.9, limiting_share: 0.97 }),
         depth: Depth { throttle: name.into(), ready: 7, oldest_ready_at: Some(Timestamp::UNIX_EPOCH), ..Depth::default() },
         governor: Some(GovernorState {
+            rps: 4.0,
             breaker: "half_open".into(),
             limiting: None,
+            last_trip: None,
+            hand: None,
+            shadow: Some(shadow),
             reason: String::new(),
             at: Timestamp::UNIX_EPOCH,
             signals: vec![signal],

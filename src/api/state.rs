@@ -95,6 +95,8 @@ pub struct Decision {
 /// How a governor stands.
 #[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct GovernorState {
+    /// The rate that it decided on; in shadow mode the rate that it would set.
+    pub rps: f64,
     /// `closed`, `half_open` or `open`.
     pub breaker: String,
     /// The signal that limits, where one does.
@@ -103,8 +105,76 @@ pub struct GovernorState {
     pub reason: String,
     /// When it last decided.
     pub at: Timestamp,
+    /// The last trip of its breaker; in shadow mode the last one on paper.
+    pub last_trip: Option<Trip>,
+    /// Who turned the mode or the rate last, past the governor.
+    pub hand: Option<HandState>,
+    /// In shadow mode: what it would have done, beside what was done.
+    pub shadow: Option<ShadowState>,
     /// What it looks at.
     pub signals: Vec<SignalState>,
+}
+
+/// A trip of a breaker.
+#[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct Trip {
+    /// When.
+    pub at: Timestamp,
+    /// The signal that tripped it.
+    pub by: String,
+    /// How high it was, in setpoints.
+    pub height: f64,
+}
+
+/// A hand on the mode or the rate.
+#[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
+#[schema(as = Hand)]
+pub struct HandState {
+    /// What was turned.
+    #[schema(example = "mode manual, rps 30")]
+    pub what: String,
+    /// Who, where it was told.
+    pub by: Option<String>,
+    /// When.
+    pub at: Timestamp,
+    /// Why; empty where it was not told.
+    pub why: String,
+}
+
+/// What shadow mode would have done, beside what was done, since it began. What is `own` is what its model says.
+#[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
+#[schema(as = Shadow)]
+pub struct ShadowState {
+    /// When shadow mode began.
+    pub since: Timestamp,
+    /// The time that was looked at, in seconds.
+    pub seconds: f64,
+    /// Jobs that were let through.
+    pub jobs: f64,
+    /// Jobs that its own rate would have let through.
+    pub own_jobs: f64,
+    /// The load above its setpoint over time, in setpoint seconds.
+    pub overload_s: f64,
+    /// The same at its own rate.
+    pub own_overload_s: f64,
+    /// The highest load, in setpoints.
+    pub peak: f64,
+    /// The same at its own rate.
+    pub own_peak: f64,
+    /// The load now, in setpoints; `null` while nothing is read.
+    pub load: Option<f64>,
+    /// What the load would be at its own rate.
+    pub own_load: Option<f64>,
+    /// Seconds in which it would have let fewer jobs through.
+    pub lower_s: f64,
+    /// Seconds in which it would have let more jobs through.
+    pub higher_s: f64,
+    /// Seconds in which its breaker would have been open.
+    pub stopped_s: f64,
+    /// Share of the time above the setpoint in which it would have braked; `null` without such a time.
+    pub braked_share: Option<f64>,
+    /// All of it in words.
+    pub sentence: String,
 }
 
 /// One signal of a governor.
@@ -126,6 +196,8 @@ pub struct SignalState {
     pub age_s: Option<f64>,
     /// True when the reading is too old or unusable.
     pub stale: bool,
+    /// The rate that it asks for; `null` before its first reading.
+    pub ask_rps: Option<f64>,
 }
 
 /// A journal with nothing in it, for processes that have no governor and for tests.

@@ -51,6 +51,8 @@ pub struct View {
 pub struct KnobsView {
     /// Tokens per second; 0 stops, -1 is unlimited.
     pub rps: f64,
+    /// Unix milliseconds at which the mode manual ends; `null` for no end.
+    pub manual_until_ms: Option<i64>,
     /// Windows' worth of tokens that may be spent at once after a quiet time.
     pub burst: f64,
     /// Seconds.
@@ -173,6 +175,7 @@ impl KnobsView {
     fn of(knobs: &Knobs) -> Self {
         Self {
             rps: knobs.rps,
+            manual_until_ms: knobs.manual_until_ms,
             burst: knobs.burst,
             window: knobs.window,
             min: knobs.min,

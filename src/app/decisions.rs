@@ -6,12 +6,16 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 
 use super::clock;
-use crate::api::{Decision, Decisions, GovernorState, ReadError, SignalState};
+use crate::api::{Decision, Decisions, GovernorState, HandState, ReadError, ShadowState, SignalState, Trip};
+use crate::governor::decision::timestamp;
 use crate::governor::postgres::Error;
 use crate::governor::why::{self, Asked};
 use crate::governor::{self, Journal, Policy, View};
 use crate::jobs::Queue;
 use crate::throttle::{Name, Status};
+
+/// Decisions that tell where the rate went in the last minutes: one every five seconds for five minutes.
+const RECENT: i64 = 60;
 
 /// The journal, read with the policies that this process knows.
 pub struct Journalled {
@@ -30,20 +34,21 @@ impl Journalled {
         }
     }
 
+    /// The governor of a throttle as it stands at `now` (unix seconds); `None` if it has none or it has not decided yet.
+    pub async fn view(&self, name: &Name, now: f64) -> Result<Option<View>, ReadError> {
+        let Some(policy) = self.policies.get(name) else { return Ok(None) };
+        let stored = self.journal.load(name.as_str()).await.map_err(unread)?;
+        Ok(stored.and_then(|(_, state)| View::of_stored(state, policy, now)))
+    }
+
     /// One sentence on why a throttle runs as it does; `None` for `status` if there is no such throttle.
     pub async fn sentence(&self, name: &Name, status: Option<&Status>) -> Result<String, ReadError> {
         let now = status.map_or_else(clock::unix_s, |status| status.at_us as f64 / 1e6);
-        let view = match self.policies.get(name) {
-            Some(policy) => {
-                let stored = self.journal.load(name.as_str()).await.map_err(unread)?;
-                stored.and_then(|(_, state)| View::of_stored(state, policy, now))
-            }
-            None => None,
-        };
-        let decision = self.journal.recent(Some(name.as_str()), 1).await.map_err(unread)?.pop();
+        let view = self.view(name, now).await?;
+        let decisions = self.journal.recent(Some(name.as_str()), RECENT).await.map_err(unread)?;
         let depths = self.queue.depths().await.map_err(|error| ReadError::Failed(error.to_string()))?;
         let ready = depths.throttles.iter().find(|depth| depth.throttle == name.as_str()).map(|depth| depth.ready as u64);
-        let asked = Asked { name: name.as_str(), status, view: view.as_ref(), decision: decision.as_ref(), ready, now };
+        let asked = Asked { name: name.as_str(), status, view: view.as_ref(), decisions: &decisions, ready, now };
         let mut sentence = why::sentence(asked);
         // The sentence tells of a wrong rps by itself; whatever else is wrong with the knobs must not stay untold.
         for problem in status.iter().flat_map(|status| &status.problems).filter(|problem| problem.field != "rps") {
@@ -107,10 +112,34 @@ fn standing(view: View) -> GovernorState {
         at: signal.at,
         age_s: signal.age_s,
         stale: signal.stale,
+        ask_rps: signal.ask_rps,
     });
+    let shadow = view.shadow.map(|score| ShadowState {
+        since: timestamp(score.since),
+        seconds: score.seconds,
+        jobs: score.real.jobs,
+        own_jobs: score.own.jobs,
+        overload_s: score.real.overload_s,
+        own_overload_s: score.own.overload_s,
+        peak: score.real.peak,
+        own_peak: score.own.peak,
+        load: score.real.load,
+        own_load: score.own.load,
+        lower_s: score.lower_s,
+        higher_s: score.higher_s,
+        stopped_s: score.stopped_s,
+        braked_share: score.braked_share(),
+        sentence: score.sentence(),
+    });
+    let last_trip = view.last_trip.map(|trip| Trip { at: trip.at, by: trip.by, height: trip.height });
+    let hand = view.hand.map(|hand| HandState { what: hand.what, by: hand.by, at: timestamp(hand.at), why: hand.why });
     GovernorState {
+        rps: view.rps,
         breaker: word(&view.breaker).unwrap_or_default(),
         limiting: Some(view.limiting),
+        last_trip,
+        hand,
+        shadow,
         reason: view.reason,
         at: view.at,
         signals: signals.collect(),

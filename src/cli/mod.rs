@@ -9,6 +9,7 @@ mod dead;
 mod demo;
 mod enqueue;
 mod exit;
+mod governor;
 mod job;
 mod lane;
 mod migrate;
@@ -75,6 +76,9 @@ enum Command {
     Why(why::Args),
     /// Run the governor on simulated plants, beside a bare PID, AIMD and a fixed rate
     Simulate(simulate::Args),
+    /// Drive the governor by hand, without a server
+    #[command(subcommand)]
+    Governor(governor::Command),
     Services(services::ServicesArgs),
     Demo(demo::Args),
     /// The search store of the demo
@@ -103,6 +107,10 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     if let Command::Simulate(args) = &cli.command {
         return simulate::run(args);
     }
+    // A filter has no settings either.
+    if let Command::Governor(command) = cli.command {
+        return governor::run(command);
+    }
     let settings = Settings::from_env(cli.config.as_deref())?;
     crate::app::start_logging(&settings)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -122,7 +130,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             Command::Why(args) => why::run(args, settings).await,
             Command::Demo(args) => demo::run(args, settings).await,
             Command::DemoStore(options) => crate::demo::store::serve(options).await.map(|()| ExitCode::SUCCESS),
-            Command::Services(_) | Command::Simulate(_) => unreachable!("handled above"),
+            Command::Services(_) | Command::Simulate(_) | Command::Governor(_) => unreachable!("handled above"),
         }
     });
     // A handler that would not stop must not keep the process.

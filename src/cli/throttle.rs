@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::exit::Failure;
 use super::output::say;
 use super::signed::Signed;
-use super::{connect, output};
+use super::{connect, output, when};
 use crate::config::Settings;
 use crate::throttle::postgres::Record;
 use crate::throttle::{Change, Error, Knobs, LAW, MAX_PAUSE, Name, Status, Store, check_key, foreign};
@@ -38,6 +38,9 @@ pub(super) enum Command {
         /// Knobs as NAME=VALUE; an empty value takes an optional knob away
         #[arg(required = true, value_name = "KNOB=VALUE")]
         knobs: Vec<String>,
+        /// Take over by hand until this time, or for a span such as 30m; then the governor goes back to the mode before
+        #[arg(long, value_name = "TIME", value_parser = when::ahead)]
+        until: Option<jiff::Timestamp>,
         #[command(flatten)]
         signed: Signed,
     },
@@ -96,8 +99,12 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
             let Some(status) = store.status(&name).await? else { bail!(Error::Unknown(name)) };
             if json { output::json(&status)? } else { show(&status)? }
         }
-        Command::Set { name, knobs, signed } => {
-            let fields = Knobs::check(&parse(&knobs)?).map_err(Error::Invalid)?;
+        Command::Set { name, knobs, until, signed } => {
+            let mut given = parse(&knobs)?;
+            if let Some(until) = until {
+                by_hand_until(&mut given, until)?;
+            }
+            let fields = Knobs::check(&given).map_err(Error::Invalid)?;
             change(&store, &settings, &name, fields, signed, true, "throttle.set").await?;
         }
         Command::Script => {}
@@ -209,6 +216,21 @@ fn parse(knobs: &[String]) -> anyhow::Result<BTreeMap<String, Value>> {
         fields.insert(name.to_owned(), value);
     }
     Ok(fields)
+}
+
+/// Adds the mode manual with its end.
+fn by_hand_until(given: &mut BTreeMap<String, Value>, until: jiff::Timestamp) -> anyhow::Result<()> {
+    if until <= when::now() {
+        bail!(Failure::Refused(format!("--until {until:.0} is in the past; allowed is a time that is still to come")));
+    }
+    let mode = given.entry("mode".to_owned()).or_insert_with(|| json!("manual"));
+    if *mode != json!("manual") {
+        bail!(Failure::Refused(format!("--until ends the mode manual, and mode is {mode}; leave one of them out")));
+    }
+    if given.insert("manual_until_ms".to_owned(), json!(until.as_millisecond())).is_some() {
+        bail!(Failure::Refused("--until and manual_until_ms say the same; leave one of them out".to_owned()));
+    }
+    Ok(())
 }
 
 /// Lists what others have written, and with `yes` takes it over.

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::bail;
+use serde_json::json;
 
 use super::exit::Failure;
 use super::output::say;
@@ -13,9 +14,12 @@ use crate::config::Settings;
 use crate::jobs::Queue;
 use crate::throttle::{Name, Store};
 
+mod history;
+
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   flyball why reindex          why the throttle reindex runs at its rate
+  flyball why reindex --history=20   and its last 20 decisions, with every term
   flyball why --job 42         why job 42 waits, and until when")]
 pub(super) struct Args {
     /// The throttle's name
@@ -24,9 +28,10 @@ pub(super) struct Args {
     /// A job's number instead
     #[arg(long, value_name = "ID", conflicts_with = "throttle")]
     job: Option<i64>,
-    /// Also list the last decisions of the governor, newest first
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(i64).range(0..=1000), conflicts_with = "job")]
-    decisions: i64,
+    /// Also list the governor's last decisions with every term, newest first; all that are kept if no number is given
+    #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "1000",
+          value_parser = clap::value_parser!(i64).range(1..=1000), conflicts_with = "job")]
+    history: Option<i64>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -42,18 +47,17 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
             let status = throttles.status(&name).await?;
             let journal = app::Journalled::new(&queue, &app::read_knobs(Path::new(&settings.knobs_dir))?.1);
             let sentence = journal.sentence(&name, status.as_ref()).await?;
-            let decisions = crate::governor::Journal::new(queue.pool.clone()).recent(Some(name.as_str()), args.decisions).await?;
+            let history = args.history.unwrap_or(0);
+            let decisions = crate::governor::Journal::new(queue.pool.clone()).recent(Some(name.as_str()), history).await?;
             if args.json {
-                output::json(&serde_json::json!({ "throttle": name, "sentence": sentence, "decisions": decisions }))?;
+                let now = status.as_ref().map_or_else(|| 0.0, |status| status.at_us as f64 / 1e6);
+                let governor = journal.view(&name, now).await?;
+                let said = json!({ "throttle": name, "sentence": sentence, "governor": governor, "decisions": decisions });
+                output::json(&said)?;
             } else {
                 say!("{sentence}");
-                let header = ["AT", "RPS", "BEFORE", "LIMITING", "REASON"];
-                let rows = decisions.iter().map(|one| {
-                    let (rps, before) = (output::rate(one.rps), output::rate(one.previous_rps));
-                    vec![format!("{:.0}", one.at), rps, before, one.limiting.clone(), one.reason.clone()]
-                });
-                if args.decisions > 0 {
-                    output::table(&header, rows)?;
+                if args.history.is_some() {
+                    history::show(&decisions)?;
                 }
             }
             if status.is_none() {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::breaker::Phase;
+use super::hand::Hand;
 use super::limits::Clamp;
 use super::plan::{Plan, State};
 use super::policy::{Kind, Policy};
@@ -18,6 +19,11 @@ pub(super) enum Cause {
     StoppedByHand,
     /// The governor keeps its hands off the knob and follows it.
     Followed {
+        /// Why.
+        why: String,
+    },
+    /// A person's time is over; the governor goes on from their rate.
+    HandedBack {
         /// Why.
         why: String,
     },
@@ -51,7 +57,7 @@ pub(super) fn plan(state: &State, policy: &Policy, now: f64, before: f64, cause:
 fn limiting(state: &State, cause: &Cause) -> String {
     match cause {
         Cause::NoReading => "start".to_owned(),
-        Cause::StoppedByHand | Cause::Followed { .. } => "person".to_owned(),
+        Cause::StoppedByHand | Cause::Followed { .. } | Cause::HandedBack { .. } => "person".to_owned(),
         Cause::Stale { .. } => "stale".to_owned(),
         Cause::Open => "breaker".to_owned(),
         Cause::Signal { index, clamps } => {
@@ -66,6 +72,9 @@ fn reason(state: &State, policy: &Policy, now: f64, before: f64, cause: &Cause) 
         Cause::NoReading => format!("no signal has been read yet; holding {rate} rps"),
         Cause::StoppedByHand => "a person stopped it (rps 0); it goes on when somebody sets a rate".to_owned(),
         Cause::Followed { why } => format!("{why}; the governor only follows"),
+        Cause::HandedBack { why } => {
+            format!("{why}, on from {}", if state.knob < 0.0 { "no limit".to_owned() } else { format!("{rate} rps") })
+        }
         Cause::Stale { names } => {
             let blind_s = names.iter().filter_map(|n| state.signals.iter().find(|s| s.name == *n)).filter_map(|s| s.front.seen);
             let blind_s = blind_s.fold(None, |least: Option<f64>, seen| Some(least.map_or(seen, |l| l.min(seen))));
@@ -132,13 +141,17 @@ fn bound(state: &State, policy: &Policy, now: f64, clamp: Clamp) -> String {
         Clamp::Idle => "; not raised, because nobody waits for tokens".to_owned(),
         Clamp::Confirm => "; not raised until a sample confirms the restart".to_owned(),
         Clamp::Late => "; not raised, because the next reading is late".to_owned(),
-        Clamp::Soft => state.above_soft(policy).map_or_else(String::new, |about| {
-            format!("; not raised while {} is above its soft level {}", about.name, number(about.soft.unwrap_or_default()))
-        }),
+        Clamp::Soft => state.above_soft(policy).map_or_else(
+            || "; not raised while a signal is above its soft level".to_owned(),
+            |about| {
+                format!("; not raised while {} is above its soft level {}", about.name, number(about.soft.unwrap_or_default()))
+            },
+        ),
         Clamp::Floor => ", the floor below the usual rate".to_owned(),
         Clamp::Person => state.hold.map_or_else(String::new, |hold| {
             let (set, left) = (seconds(now - hold.from), seconds(hold.until - now));
-            format!("; a person set {} rps {set} ago, it is not raised for {left} more", number(hold.rps))
+            let who = state.watch.hand.as_ref().map_or_else(|| "a person".to_owned(), Hand::who_and_why);
+            format!("; {who} set {} rps {set} ago, it is not raised for {left} more", number(hold.rps))
         }),
         Clamp::Max => ", the highest rate allowed (max)".to_owned(),
         Clamp::Min => ", the lowest rate allowed (min)".to_owned(),
@@ -211,3 +224,7 @@ pub fn seconds(value: f64) -> String {
         s => format!("{:.0} h", s / 3600.0),
     }
 }
+
+#[cfg(test)]
+#[path = "explain_tests.rs"]
+mod tests;

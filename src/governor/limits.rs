@@ -78,6 +78,20 @@ pub enum Clamp {
 }
 
 impl Clamp {
+    /// All of them.
+    pub const ALL: [Self; 10] = [
+        Self::Slew,
+        Self::Room,
+        Self::Soft,
+        Self::Idle,
+        Self::Confirm,
+        Self::Floor,
+        Self::Late,
+        Self::Person,
+        Self::Max,
+        Self::Min,
+    ];
+
     /// The word for it in [`super::plan::Plan::limiting`].
     pub fn word(self) -> &'static str {
         match self {

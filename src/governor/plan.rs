@@ -20,9 +20,12 @@ use serde_json::Value;
 
 use super::breaker::{Breaker, Phase};
 use super::explain::{self, Cause};
+use super::hand::Watch;
 use super::limits::{Bounds, Hold};
 use super::policy::{Heard, Policy, Source};
+use super::shadow::Shadow;
 use super::signal::Signal;
+use super::tripped::Tripped;
 use super::work::Work;
 use crate::control::{History, ewma, slew};
 
@@ -83,7 +86,7 @@ pub struct Plan {
     pub rps: f64,
     /// The breaker.
     pub breaker: Phase,
-    /// Who decided: a signal's name, or `start`, `stale`, `breaker`, `person`, `idle`, `slew`, `late`, `soft`, `confirm`, `floor`, `min`, `max`.
+    /// Who decided: a signal's name, or `start`, `stale`, `breaker`, `person`, `idle`, `slew`, `late`, `soft`, `room`, `confirm`, `floor`, `min`, `max`.
     pub limiting: String,
     /// The reason, one sentence for a person.
     pub reason: String,
@@ -122,6 +125,15 @@ pub struct State {
     /// The texts that this governor wrote into the knob last, newest first: any other text is a person's.
     #[serde(default)]
     pub wrote: Vec<String>,
+    /// The last trip, for people.
+    #[serde(default)]
+    pub tripped: Option<Tripped>,
+    /// The last hand on mode and rate.
+    #[serde(default)]
+    pub watch: Watch,
+    /// The governor on paper, in shadow mode.
+    #[serde(default)]
+    pub shadow: Option<Box<Shadow>>,
 }
 
 impl State {
@@ -144,6 +156,9 @@ impl State {
             signals: policy.signals.iter().map(|s| Signal::new(s, &policy.law, u)).collect(),
             plan: None,
             wrote: Vec::new(),
+            tripped: None,
+            watch: Watch::default(),
+            shadow: None,
         }
     }
 
@@ -151,12 +166,19 @@ impl State {
     /// `None` if it is of another form or cannot be used.
     pub fn resume(stored: Value, policy: &Policy, now: f64) -> Option<Self> {
         let mut state = Self::stored(stored, policy)?;
-        for (signal, about) in state.signals.iter_mut().zip(&policy.signals) {
+        state.be_patient(policy, now);
+        if let Some(shadow) = &mut state.shadow {
+            shadow.own.be_patient(policy, now);
+        }
+        Some(state)
+    }
+
+    fn be_patient(&mut self, policy: &Policy, now: f64) {
+        for (signal, about) in self.signals.iter_mut().zip(&policy.signals) {
             let hold_s = about.stale_s.unwrap_or(policy.law.stale_hold_s);
             signal.front.seen = signal.front.seen.map(|seen| seen.max(now - hold_s / 2.0));
         }
-        state.began_at = now;
-        Some(state)
+        self.began_at = now;
     }
 
     /// A stored state, to look at.
@@ -185,6 +207,15 @@ impl State {
     /// Follows the knob without turning it, because of `why`: a person has it (manual mode), or the throttle is paused.
     /// Signals are learned all the same, so that handing back is bumpless.
     pub fn follow(&mut self, policy: &Policy, bounds: Bounds, seen: &Observation, rps: f64, why: &str) -> Plan {
+        self.track(policy, bounds, seen, rps, Cause::Followed { why: why.to_owned() })
+    }
+
+    /// As [`State::follow`], for the last time: the governor goes on from there, because of `why`.
+    pub fn hand_back(&mut self, policy: &Policy, bounds: Bounds, seen: &Observation, rps: f64, why: &str) -> Plan {
+        self.track(policy, bounds, seen, rps, Cause::HandedBack { why: why.to_owned() })
+    }
+
+    fn track(&mut self, policy: &Policy, bounds: Bounds, seen: &Observation, rps: f64, cause: Cause) -> Plan {
         if let Some((now, _)) = self.advance(policy, bounds, seen) {
             self.breaker = Breaker::default();
             self.hold = None;
@@ -198,7 +229,6 @@ impl State {
             r if r < 0.0 => -1.0,
             r => r.min(Bounds::MOST),
         };
-        let cause = Cause::Followed { why: why.to_owned() };
         let plan = explain::plan(self, policy, self.at.unwrap_or(seen.now), self.knob, &cause);
         self.plan = Some(plan.clone());
         plan
@@ -364,6 +394,7 @@ impl State {
     /// The knob from `u`, the reason, and numbers that can be stored.
     pub(super) fn finish(&mut self, policy: &Policy, bounds: Bounds, now: f64, before: f64, cause: Cause) -> Plan {
         self.mend(policy, bounds);
+        self.remember_trip();
         self.knob = self.rate(bounds.sound(), now);
         let plan = explain::plan(self, policy, now, before, &cause);
         self.plan = Some(plan.clone());
@@ -399,6 +430,8 @@ impl State {
         self.began_at += by_s;
         self.history.shift(by_s);
         self.breaker.shift(by_s);
+        self.watch.shift(by_s);
+        self.tripped.iter_mut().for_each(|trip| trip.at += by_s);
         if let Some(hold) = &mut self.hold {
             hold.from += by_s;
             hold.until += by_s;

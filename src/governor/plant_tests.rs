@@ -131,12 +131,7 @@ impl Plant {
     fn second(&mut self) {
         self.now += 1.0;
         let rate = self.knob.min(self.demand);
-        self.load = self.background + self.cost * rate;
-        self.average = smooth(self.average, self.load, 1.0, self.lag_s);
-        let measured = (self.average * (1.0 + self.noise * self.random())).max(0.0);
-        if (self.now as u64).is_multiple_of(self.scrape_s) {
-            self.scraped.push((self.now, measured));
-        }
+        let measured = self.measure(rate);
         if self.probed {
             let look = Sample { signal: "load".to_owned(), value: Some(measured), at: self.now };
             if let Some(plan) = self.state.fast(&self.policy, self.bounds, self.now, Some(rate), &[look]) {
@@ -146,30 +141,61 @@ impl Plant {
         if (self.now as u64).is_multiple_of(self.policy.law.tick_s as u64) {
             self.tick(rate);
         }
-        self.record.push(Second {
-            t: self.now,
-            knob: self.knob,
-            load: self.load,
-            average: self.average,
-            phase: self.plan.breaker,
-        });
+        self.keep();
+    }
+
+    /// The load that the rate makes, as the exporter shows it now and the scraper takes it.
+    fn measure(&mut self, rate: f64) -> f64 {
+        self.load = self.background + self.cost * rate;
+        self.average = smooth(self.average, self.load, 1.0, self.lag_s);
+        let measured = (self.average * (1.0 + self.noise * self.random())).max(0.0);
+        if (self.now as u64).is_multiple_of(self.scrape_s) {
+            self.scraped.push((self.now, measured));
+        }
+        measured
+    }
+
+    fn keep(&mut self) {
+        let (t, knob, load, average) = (self.now, self.knob, self.load, self.average);
+        self.record.push(Second { t, knob, load, average, phase: self.plan.breaker });
+    }
+
+    /// A second in shadow mode beside a person's `rps`.
+    pub fn shadow_second(&mut self, rps: f64) {
+        self.now += 1.0;
+        self.knob = rps;
+        let rate = rps.min(self.demand);
+        let measured = self.measure(rate);
+        if self.probed {
+            let look = Sample { signal: "load".to_owned(), value: Some(measured), at: self.now };
+            self.state.shadow_fast(&self.policy, self.bounds, self.now, &[look]);
+        }
+        if (self.now as u64).is_multiple_of(self.policy.law.tick_s as u64) {
+            let seen = self.seen(rate);
+            self.state.shadow(&self.policy, self.bounds, &seen, rps);
+        }
+        self.keep();
     }
 
     fn tick(&mut self, rate: f64) {
+        let seen = self.seen(rate);
+        self.plan = self.state.tick(&self.policy, self.bounds, &seen);
+        self.knob = self.plan.rps;
+    }
+
+    fn seen(&mut self, rate: f64) -> Observation {
         let visible = self.scraped.iter().filter(|(at, _)| self.sighted && at + self.visible_s <= self.now);
         let readings = visible.rev().take(12).map(|&(at, value)| Sample { signal: "load".to_owned(), value: Some(value), at });
         let recent = self.record.iter().rev().take(self.policy.law.tick_s as usize - 1);
         let sum: f64 = recent.clone().map(|s| s.knob.min(self.demand)).sum::<f64>() + rate;
-        let seen = Observation {
+        Observation {
             now: self.now,
             readings: readings.collect(),
             achieved_rps: Some(sum / (recent.count() + 1) as f64),
             limiting_share: Some(if self.demand < self.knob { 0.0 } else { 1.0 }),
             knob_rps: self.person.take(),
             ..Observation::default()
-        };
-        self.plan = self.state.tick(&self.policy, self.bounds, &seen);
-        self.knob = self.plan.rps;
+        }
     }
 
     /// Even noise from -1 to 1, the same in every run.

@@ -72,6 +72,7 @@ fn event() -> impl Strategy<Value = ((f64, Option<f64>), Event)> {
             mean_duration_s,
             completed,
             rejected,
+            idle: false,
             knob_rps,
         }))
     });

@@ -15,7 +15,8 @@ use futures_util::future::join_all;
 use tokio::sync::{Mutex as AsyncMutex, broadcast};
 
 use super::counters::Counters;
-use super::decision::Decision;
+use super::decision::{Decision, timestamp};
+use super::hand::GOVERNOR;
 use super::limits::Bounds;
 use super::plan::{Observation, Plan, Sample, State};
 use super::policy::Policy;
@@ -276,26 +277,41 @@ impl Governor {
     ) -> Result<Report, Trouble> {
         let (policy, knobs, bounds) = (&throttle.policy, &status.knobs, bounds(status));
         let raw = status.raw.get("rps").map(String::as_str);
+        let governed = status.raw.get(GOVERNED).map(String::as_str);
+        let mine = raw.is_some_and(|raw| raw == BREAKERS_ZERO || state.is_ours(raw) || governed == Some(raw));
+        let turned = state.watch.see(knobs, raw, mine, seen.now);
+        if let Some(mode) = state.watch.over(knobs, seen.now) {
+            return self.hand_back(throttle, desk, term, status, state, &seen, mode).await;
+        }
+        if knobs.mode != Mode::Shadow {
+            state.shadow = None;
+        }
         let hands_off = match knobs.mode {
             Mode::Off => Some("nothing governs this throttle (mode off)".to_owned()),
-            Mode::Manual => Some("a person turns this throttle (mode manual)".to_owned()),
+            Mode::Manual => Some(format!("a person turns this throttle (mode manual{})", until(knobs))),
             Mode::Auto | Mode::Shadow if knobs.paused => Some("a person has paused this throttle".to_owned()),
             Mode::Auto => unreadable(status),
             Mode::Shadow => None,
         };
+        if knobs.mode != Mode::Auto
+            && let Some(raw) = raw
+        {
+            // What a person set meanwhile is where the governor goes on from, not an edit to be held.
+            state.will_write(raw);
+        }
         if let Some(why) = hands_off {
-            state.follow(policy, bounds, &seen, knobs.rps, &why);
-            if knobs.mode != Mode::Auto
-                && let Some(raw) = raw
-            {
-                // What a person set in manual mode is where the governor goes on from, not an edit to be held.
-                state.will_write(raw);
-            }
+            let before = state.knob;
+            let told =
+                state.watch.hand.as_ref().filter(|_| turned).map(|hand| format!("; {} set {}", hand.who_and_why(), hand.what));
+            let plan = state.follow(policy, bounds, &seen, knobs.rps, &format!("{why}{}", told.unwrap_or_default()));
             self.keep(throttle, term, state).await?;
+            if turned {
+                self.journal(throttle, desk, term, Decision::new(throttle.name.as_str(), seen.now, &plan, before, knobs.mode))
+                    .await;
+            }
+            self.end_lease(throttle, term, status).await?;
             return Ok(Report { decided: 1, ..Report::default() });
         }
-        let governed = status.raw.get(GOVERNED).map(String::as_str);
-        let mine = raw.is_some_and(|raw| raw == BREAKERS_ZERO || state.is_ours(raw) || governed == Some(raw));
         if knobs.mode == Mode::Auto {
             if !mine {
                 seen.knob_rps = Some(knobs.rps);
@@ -304,17 +320,77 @@ impl Governor {
             }
         }
         let before = knobs.rps;
-        let plan = state.tick(policy, bounds, &seen);
+        let plan = match knobs.mode {
+            Mode::Shadow => state.shadow(policy, bounds, &seen, status.effective_rps),
+            _ => state.tick(policy, bounds, &seen),
+        };
         let written = match knobs.mode {
             // A person's stop stays as they wrote it.
             Mode::Auto if !state.stopped => self.turn(throttle, term, status, state, &plan).await?,
             _ => {
                 self.keep(throttle, term, state).await?;
+                self.end_lease(throttle, term, status).await?;
                 0
             }
         };
         self.journal(throttle, desk, term, Decision::new(throttle.name.as_str(), seen.now, &plan, before, knobs.mode)).await;
         Ok(Report { decided: 1, written, ..Report::default() })
+    }
+
+    /// A manual mode with an end is over: goes back to `mode`, on from the rate that it finds, and says so.
+    #[expect(clippy::too_many_arguments, reason = "it is a branch of `decide`, with what that knows")]
+    async fn hand_back(
+        &self,
+        throttle: &Governed,
+        desk: &mut Desk,
+        term: u64,
+        status: &Status,
+        state: &mut State,
+        seen: &Observation,
+        mode: Mode,
+    ) -> Result<Report, Trouble> {
+        let (knobs, before) = (&status.knobs, state.knob);
+        let why = format!("manual mode is over{}; back to {}", until(knobs).replace(" until", " since"), mode.as_str());
+        let plan = state.hand_back(&throttle.policy, bounds(status), seen, knobs.rps, &why);
+        let rps = status.raw.get("rps").cloned();
+        rps.iter().for_each(|rps| state.will_write(rps));
+        self.keep(throttle, term, state).await?;
+        let mut fields = BTreeMap::from([
+            ("mode".to_owned(), Some(mode.as_str().to_owned())),
+            ("manual_until_ms".to_owned(), None),
+            ("valid_until".to_owned(), None),
+        ]);
+        if mode == Mode::Auto {
+            fields.insert("valid_until".to_owned(), Some(lease_until_ms(throttle, status).to_string()));
+        }
+        let (by, if_seq) = (GOVERNOR.to_owned(), Some(knobs.seq));
+        let change = Change { fields, term: Some(term), if_rps: rps, if_seq, by, why: why.clone(), ..Change::default() };
+        match self.store.set(&throttle.name, &change).await {
+            Ok(_) => {}
+            // A person was faster: what they want is seen at the next tick.
+            Err(throttle::Error::Conflict { .. }) => return Ok(Report { decided: 1, ..Report::default() }),
+            Err(error) => return Err(error.into()),
+        }
+        tracing::info!(throttle.name = %throttle.name, reason = why, "the governor goes back");
+        state.watch.went_back(mode, &why, seen.now);
+        self.keep(throttle, term, state).await?;
+        self.journal(throttle, desk, term, Decision::new(throttle.name.as_str(), seen.now, &plan, before, mode)).await;
+        Ok(Report { decided: 1, written: 1, ..Report::default() })
+    }
+
+    /// Takes away a lease that a person's own `HSET` of the mode left behind: it would count again, long lapsed, the moment they hand
+    /// the throttle back. Who wrote last, and why, stays as it is told.
+    async fn end_lease(&self, throttle: &Governed, term: u64, status: &Status) -> Result<(), Trouble> {
+        if status.knobs.mode == Mode::Auto || !status.raw.contains_key("valid_until") {
+            return Ok(());
+        }
+        let fields = BTreeMap::from([("valid_until".to_owned(), None)]);
+        let (by, why) = (status.knobs.by.clone(), status.knobs.why.clone());
+        let change = Change { fields, term: Some(term), if_seq: Some(status.knobs.seq), by, why, ..Change::default() };
+        match self.store.set(&throttle.name, &change).await {
+            Ok(_) | Err(throttle::Error::Conflict { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     async fn try_fast(&self, throttle: &Governed, term: u64) -> Result<Report, Trouble> {
@@ -343,7 +419,10 @@ impl Governor {
         // Two looks at one sample are one look.
         looks.retain(|look| desk.looks.insert(look.signal.clone(), look.at).is_none_or(|before| look.at > before));
         let Some(mut state) = desk.state.take() else { return Ok(Report::default()) };
-        let plan = state.fast(&throttle.policy, bounds(&status), now, achieved, &looks);
+        let plan = match status.knobs.mode {
+            Mode::Shadow => state.shadow_fast(&throttle.policy, bounds(&status), now, &looks),
+            _ => state.fast(&throttle.policy, bounds(&status), now, achieved, &looks),
+        };
         let outcome = match plan {
             None => Ok(Report { alarmed: state.signals.iter().any(|signal| signal.alarms > 0), ..Report::default() }),
             Some(plan) => self.stop(throttle, &mut desk, term, &status, &mut state, plan).await,
@@ -397,14 +476,14 @@ impl Governor {
     }
 
     async fn write(&self, throttle: &Governed, term: u64, status: &Status, plan: &Plan, text: &str) -> Result<usize, Trouble> {
-        let until_ms = status.at_us / 1000 + (throttle.policy.law.lease_s() * 1e3) as i64;
+        let until_ms = lease_until_ms(throttle, status);
         let change = Change {
             fields: [("rps", text.to_owned()), (GOVERNED, text.to_owned()), ("valid_until", until_ms.to_string())]
                 .map(|(k, v)| (k.to_owned(), Some(v)))
                 .into(),
             term: Some(term),
             if_rps: status.raw.get("rps").cloned(),
-            by: "governor".to_owned(),
+            by: GOVERNOR.to_owned(),
             why: plan.reason.clone(),
             ..Change::default()
         };
@@ -555,6 +634,16 @@ fn unreadable(status: &Status) -> Option<String> {
 
 fn bounds(status: &Status) -> Bounds {
     Bounds { min: status.knobs.min, max: status.knobs.max, safe_rps: status.knobs.safe_rps }
+}
+
+/// When a knob that is written now lapses, in unix milliseconds.
+fn lease_until_ms(throttle: &Governed, status: &Status) -> i64 {
+    status.at_us / 1000 + (throttle.policy.law.lease_s() * 1e3) as i64
+}
+
+/// When the mode manual ends, for a sentence; empty for no end.
+fn until(knobs: &throttle::Knobs) -> String {
+    knobs.manual_until_ms.map_or_else(String::new, |ms| format!(" until {:.0}", timestamp(ms as f64 / 1e3)))
 }
 
 /// A rate as it is written into the knob: five digits, as a person would write it.

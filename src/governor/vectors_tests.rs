@@ -21,15 +21,8 @@ fn vectors() -> Value {
 fn policy(signals: &[(&str, Kind, f64, f64)]) -> Policy {
     let signal =
         |&(name, kind, setpoint, lag_s): &(&str, Kind, f64, f64)| Signal::of_prometheus(name, kind, "q", setpoint, lag_s);
-    let law = Law {
-        confirm_s: 0.0,
-        late_gaps: 1e6,
-        gain: 1.2,
-        restart: 0.6,
-        room_sigmas: 1e3,
-        duration_step: 1e6,
-        ..Law::default()
-    };
+    let law =
+        Law { confirm_s: 0.0, late_gaps: 1e6, gain: 1.2, restart: 0.6, room_sigmas: 1e3, duration_step: 1e6, ..Law::default() };
     Policy { signals: signals.iter().map(signal).collect(), law }
 }
 

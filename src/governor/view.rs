@@ -6,8 +6,11 @@ use serde_json::Value;
 
 use super::breaker::Phase;
 use super::decision::timestamp;
+use super::hand::Hand;
 use super::plan::State;
 use super::policy::{Kind, Policy};
+use super::score::Score;
+use super::signal::Signal;
 
 /// A governor at a glance.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
@@ -28,8 +31,25 @@ pub struct View {
     pub at: Timestamp,
     /// Until when a person's rate is not exceeded.
     pub held_until: Option<Timestamp>,
+    /// The last trip; in shadow mode the last one on paper.
+    pub last_trip: Option<TripView>,
+    /// The last hand on the mode or the rate, if the governor saw one.
+    pub hand: Option<Hand>,
+    /// The score of shadow mode, while it lasts.
+    pub shadow: Option<Score>,
     /// The signals, in the order of the policy.
     pub signals: Vec<SignalView>,
+}
+
+/// A trip at a glance.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct TripView {
+    /// When.
+    pub at: Timestamp,
+    /// The signal that tripped the breaker.
+    pub by: String,
+    /// How high it was, in setpoints.
+    pub height: f64,
 }
 
 /// A signal at a glance, in its own unit.
@@ -48,6 +68,8 @@ pub struct SignalView {
     pub soft: Option<f64>,
     /// The value that trips the breaker now; the policy's, raised for a noisy signal.
     pub trip: f64,
+    /// The rate that it asks for, in jobs per second; `None` before its first sample.
+    pub ask_rps: Option<f64>,
     /// The newest sample's own time.
     pub at: Option<Timestamp>,
     /// Its age in seconds.
@@ -68,13 +90,17 @@ impl View {
     /// The view of `state` at `now`, unix seconds; `None` before the first plan.
     pub fn new(state: &State, policy: &Policy, now: f64) -> Option<Self> {
         let plan = state.plan.as_ref()?;
-        let signals = state.signals.iter().zip(&policy.signals).map(|(signal, about)| SignalView {
+        // In shadow mode the readings are what is really there, and the decisions those on paper.
+        let decides = state.shadow.as_ref().map_or(state, |shadow| &shadow.own);
+        let asks: Vec<Option<f64>> = decides.signals.iter().map(|signal| ask(decides, signal)).collect();
+        let signals = state.signals.iter().zip(&policy.signals).zip(asks).map(|((signal, about), ask_rps)| SignalView {
             name: signal.name.clone(),
             kind: about.kind,
             value: signal.value,
             setpoint: about.setpoint,
             soft: about.soft,
             trip: signal.trip_x * about.setpoint,
+            ask_rps,
             at: signal.front.at.map(timestamp),
             age_s: None,
             stale: false,
@@ -85,12 +111,19 @@ impl View {
         let mut view = Self {
             rps: plan.rps,
             breaker: plan.breaker,
-            breaker_since: (state.breaker.since > 0.0).then(|| timestamp(state.breaker.since)),
+            breaker_since: (decides.breaker.since > 0.0).then(|| timestamp(decides.breaker.since)),
             limiting: plan.limiting.clone(),
             signal: plan.terms.get("signal").and_then(|name| name.as_str()).map(str::to_owned),
             reason: plan.reason.clone(),
             at: timestamp(state.at.unwrap_or(now)),
             held_until: state.hold.filter(|hold| now < hold.until).map(|hold| timestamp(hold.until)),
+            last_trip: decides.tripped.as_ref().map(|trip| TripView {
+                at: timestamp(trip.at),
+                by: trip.by.clone(),
+                height: trip.height,
+            }),
+            hand: state.watch.hand.clone(),
+            shadow: state.shadow.as_ref().map(|shadow| shadow.score.clone()),
             signals: signals.collect(),
         };
         view.age(now);
@@ -109,4 +142,11 @@ impl View {
             signal.stale = now - signal.heard_at > signal.patience_s;
         }
     }
+}
+
+/// What a signal asks for, in jobs per second.
+fn ask(state: &State, signal: &Signal) -> Option<f64> {
+    signal.front.at.filter(|_| signal.started || signal.quota.is_some())?;
+    let rps = signal.u.exp() / state.work.w;
+    rps.is_finite().then_some(rps)
 }

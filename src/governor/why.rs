@@ -1,10 +1,27 @@
 //! Why a throttle runs as it does: one sentence for a tired operator.
+//!
+//! The rate comes first, then who holds it there with its value, its setpoint and the sample's age, then what else is worth
+//! knowing: what it would be by the next signal, where it went in the last minutes, the last trip, whose hand was on it.
+//!
+//! ```text
+//! 34.2 rps, held by search-load 1.96 of 2.00 (sample 14 s old); would be 51 by mongo-load; grew 3 %/min; last trip 12 min ago.
+//! ```
 
 use super::breaker::Phase;
 use super::decision::{Decision, unix_s};
 use super::explain::{number, seconds};
+use super::hand::{GOVERNOR, Hand};
 use super::view::{SignalView, View};
 use crate::throttle::{Mode, Status};
+
+/// The trend is that of so many seconds …
+const TREND_S: f64 = 300.0;
+/// … and not told before so many have passed.
+const TREND_LEAST_S: f64 = 60.0;
+/// A rate that moves by less than this share in a minute is steady.
+const STEADY: f64 = 0.01;
+/// A trip that is longer ago is not told.
+const TRIP_S: f64 = 7.0 * 86_400.0;
 
 /// What is known about a throttle when somebody asks.
 #[derive(Clone, Copy, Debug)]
@@ -15,8 +32,8 @@ pub struct Asked<'a> {
     pub status: Option<&'a Status>,
     /// Its governor; `None` if it has none or it has not decided yet.
     pub view: Option<&'a View>,
-    /// The newest decision in the journal.
-    pub decision: Option<&'a Decision>,
+    /// Decisions in the journal, newest first; those of the last minutes are enough.
+    pub decisions: &'a [Decision],
     /// Jobs that wait for it.
     pub ready: Option<u64>,
     /// Unix seconds.
@@ -26,111 +43,169 @@ pub struct Asked<'a> {
 /// The sentence.
 pub fn sentence(asked: Asked) -> String {
     let Some(status) = asked.status else {
-        let waiting = waiting(asked.ready).unwrap_or_default();
+        let waiting = waiting(asked.ready).map_or_else(String::new, |waiting| format!("; {waiting}"));
         return format!("there is no throttle {0}; create it with: flyball throttle set {0} rps=10{waiting}", asked.name);
     };
-    let mut text = format!("{} {}", asked.name, because(&asked, status));
-    text += &waiting(asked.ready).unwrap_or_default();
-    text.push('.');
-    text
+    let mut parts = because(&asked, status);
+    parts.extend(waiting(asked.ready));
+    parts.join("; ") + "."
 }
 
-fn because(asked: &Asked, status: &Status) -> String {
+fn because(asked: &Asked, status: &Status) -> Vec<String> {
     let knobs = &status.knobs;
     if knobs.paused {
-        return format!("is paused{}", writer(asked, status, "by"));
+        return vec![format!("paused{}", writer(asked, status, " by"))];
     }
+    let rate = rate(status.effective_rps);
     if let Some(problem) = status.problems.iter().find(|p| p.field == "rps") {
-        return format!("runs at {} rps because its knob rps {}", number(status.effective_rps), problem.message);
+        return vec![format!("{rate}, because its knob rps {}", problem.message)];
     }
     if status.lease_lapsed {
         let since = knobs.valid_until_ms.map_or_else(String::new, |ms| format!(" for {}", seconds(asked.now - ms as f64 / 1e3)));
-        let runs = if status.effective_rps == 0.0 {
-            "is stopped (rps 0)".to_owned()
-        } else {
-            format!("runs at {} rps", number(status.effective_rps))
-        };
-        return format!(
-            "{runs}, no faster than safe_rps {}, because no governor has renewed its knob{since}; is a process with the governor role running?",
-            number(knobs.safe_rps)
-        );
+        return vec![
+            format!(
+                "{rate}, no faster than safe_rps {}, because no governor has renewed its knob{since}",
+                number(knobs.safe_rps)
+            ),
+            "is a process with the governor role running?".to_owned(),
+        ];
     }
     match knobs.mode {
-        Mode::Auto => governed(asked, status),
-        Mode::Manual => format!("{} (manual: the governor keeps its hands off)", by_hand(asked, status)),
-        Mode::Off => format!("{} (off: nothing governs it)", by_hand(asked, status)),
+        Mode::Auto => governed(asked, status, &rate),
+        Mode::Manual => {
+            let ends = knobs.manual_until_ms.map(|ms| ms as f64 / 1e3 - asked.now);
+            let ends = ends.map_or_else(String::new, |left| match left {
+                _ if asked.view.is_none() => " (its end is not heeded, because nothing governs it)".to_owned(),
+                left if left > 0.0 => format!(" for {} more", seconds(left)),
+                _ => " until the governor comes by".to_owned(),
+            });
+            vec![by_hand(asked, status, &rate), format!("mode manual: the governor keeps its hands off{ends}")]
+        }
+        Mode::Off => vec![by_hand(asked, status, &rate), "mode off: nothing governs it".to_owned()],
         Mode::Shadow => {
-            let would = asked.view.map_or_else(
-                || "the governor has not decided yet".to_owned(),
-                |view| format!("the governor would set {} rps: {}", number(view.rps), view.reason),
-            );
-            format!("{} (shadow: {would})", by_hand(asked, status))
+            let mut parts = vec![by_hand(asked, status, &rate)];
+            let Some(view) = asked.view else {
+                parts.push("mode shadow: the governor has not decided yet".to_owned());
+                return parts;
+            };
+            parts.push(format!("mode shadow: the governor would set {}, {}", self::rate(view.rps), holds(asked, view)));
+            parts.extend(runner_up(view));
+            parts.extend(view.shadow.as_ref().map(super::Score::sentence));
+            parts
         }
     }
 }
 
 /// A rate that a person set.
-fn by_hand(asked: &Asked, status: &Status) -> String {
-    match status.effective_rps {
-        0.0 => format!("is stopped: rps 0 was set{}", writer(asked, status, "by")),
-        r if r < 0.0 => format!("runs without a limit: rps -1 was set{}", writer(asked, status, "by")),
-        r => format!("runs at {} rps because that was set{}", number(r), writer(asked, status, "by")),
-    }
+fn by_hand(asked: &Asked, status: &Status, rate: &str) -> String {
+    let set = writer(asked, status, " by");
+    if set.is_empty() { format!("{rate}, set by hand") } else { format!("{rate}, set{set}") }
 }
 
 /// A rate that the governor set.
-fn governed(asked: &Asked, status: &Status) -> String {
+fn governed(asked: &Asked, status: &Status, rate: &str) -> Vec<String> {
     let Some(view) = asked.view else {
-        return format!("runs at {} rps; its mode is auto, but no governor has decided yet", number(status.effective_rps));
+        return vec![rate.to_owned(), "its mode is auto, but no governor has decided yet".to_owned()];
     };
     if view.breaker == Phase::Open {
-        return format!("is stopped by its breaker: {}", view.reason);
+        return vec![format!("{rate} by the breaker: {}", view.reason)];
     }
     if status.effective_rps == 0.0 {
-        return format!(
-            "is stopped: somebody set rps 0, and the governor leaves it so until somebody sets a rate{}",
-            writer(asked, status, "; last written by")
-        );
+        let who = writer(asked, status, " by");
+        return vec![format!("{rate}{who} (rps 0)"), "the governor leaves it so until somebody sets a rate".to_owned()];
     }
-    let runs = if status.effective_rps < 0.0 {
-        "runs without a limit".to_owned()
-    } else {
-        format!("runs at {} rps", number(status.effective_rps))
-    };
-    let signal = view.signal.as_ref().and_then(|name| view.signals.iter().find(|s| s.name == *name));
-    let reads = signal.map_or_else(|| view.reason.clone(), reads);
-    let stale: Vec<&str> = view.signals.iter().filter(|s| s.stale).map(|s| s.name.as_str()).collect();
-    let cause = match view.limiting.as_str() {
-        _ if !stale.is_empty() => format!("{}{}", blind(view, &stale), problem(view, &stale)),
-        "idle" => format!("nobody waits for its tokens, so it is not raised ({reads})"),
-        "person" => {
-            let left = view.held_until.map_or_else(String::new, |at| format!(" for {} more", seconds(unix_s(at) - asked.now)));
-            format!("a person set it, and it is not raised{left} ({reads})")
-        }
-        "max" => format!("that is the highest rate allowed, max ({reads})"),
-        "min" => format!("that is the lowest rate allowed, min ({reads})"),
-        "slew" => format!("it grows as fast as is allowed ({reads})"),
-        "late" => format!("the next reading is late and it is not raised without one ({reads})"),
-        "soft" => {
-            let soft = view
-                .signals
-                .iter()
-                .find_map(|s| s.value.zip(s.soft).filter(|(value, soft)| value > soft).map(|(_, soft)| (s, soft)));
-            let above = soft.map_or_else(|| "a signal".to_owned(), |(s, _)| s.name.clone());
-            let level = soft.map_or_else(String::new, |(_, soft)| format!(" {}", number(soft)));
-            format!("{above} is above its soft level{level}, so it is not raised ({reads})")
-        }
-        "confirm" => format!("it restarted after a trip and waits for a sample to confirm the rate ({reads})"),
-        "floor" => format!("it is at the floor below its usual rate ({reads})"),
-        _ => reads,
-    };
-    format!("{runs} because {cause}{}", moved(asked))
+    let mut parts = vec![format!("{rate}, {}", holds(asked, view))];
+    if view.breaker == Phase::HalfOpen && view.limiting != "confirm" {
+        parts.push("on trial after a trip (breaker half open)".to_owned());
+    }
+    parts.extend(runner_up(view));
+    parts.extend(trend(asked, status));
+    if let Some(trip) = view.last_trip.as_ref().filter(|trip| asked.now - unix_s(trip.at) < TRIP_S) {
+        let by = if view.signal.as_ref() == Some(&trip.by) { String::new() } else { format!(" by {}", trip.by) };
+        parts.push(format!("last trip {} ago{by}", seconds(asked.now - unix_s(trip.at))));
+    }
+    parts
 }
 
+/// Who holds the rate where it is, and why.
+fn holds(asked: &Asked, view: &View) -> String {
+    let stale: Vec<&str> = view.signals.iter().filter(|s| s.stale).map(|s| s.name.as_str()).collect();
+    if !stale.is_empty() {
+        return format!("{}{}", blind(view, &stale), problem(view, &stale));
+    }
+    let signal = view.signal.as_ref().and_then(|name| view.signals.iter().find(|s| s.name == *name));
+    let reads = signal.map_or_else(String::new, |signal| format!(", {}", reads(signal)));
+    let told = match view.limiting.as_str() {
+        "idle" => "not raised, because nobody waits for its tokens",
+        "person" => {
+            let left = view.held_until.map_or_else(String::new, |at| format!(" for {} more", seconds(unix_s(at) - asked.now)));
+            let who = view.hand.as_ref().map_or("a person", Hand::who);
+            return format!("set by {who}{} and not raised{left}{reads}", reason_of(view.hand.as_ref()));
+        }
+        "max" => "the highest rate allowed (max)",
+        "min" => "the lowest rate allowed (min)",
+        "slew" => "growing as fast as is allowed",
+        "soft" => {
+            let above = view.signals.iter().find_map(|s| Some((s, s.soft.filter(|soft| s.value.is_some_and(|v| v > *soft))?)));
+            let above = above.map_or_else(
+                || "a signal is above its soft level".to_owned(),
+                |(s, soft)| format!("{} is above its soft level {}", s.name, number(soft)),
+            );
+            return format!("not raised, because {above}{reads}");
+        }
+        "room" => "held at what the model has room for",
+        "late" => "not raised, because the next reading is late",
+        "confirm" => "restarted after a trip and not raised until a sample confirms it",
+        "floor" => "at the floor below its usual rate",
+        "start" => "held, because no signal has been read yet",
+        _ => return signal.map_or_else(|| view.reason.clone(), |signal| format!("held by {}", self::reads(signal))),
+    };
+    format!("{told}{reads}")
+}
+
+/// A signal's value, its setpoint and its age.
 fn reads(signal: &SignalView) -> String {
-    let Some(value) = signal.value else { return format!("{} has not been read yet", signal.name) };
-    let age = signal.age_s.map_or_else(String::new, |age| format!(" ({} old)", seconds(age)));
-    format!("{} is at {} of its setpoint {}{age}", signal.name, number(value), number(signal.setpoint))
+    let Some(value) = signal.value else { return format!("{} not read yet", signal.name) };
+    let age = signal.age_s.map_or_else(String::new, |age| format!(" (sample {} old)", seconds(age)));
+    let value = number(value);
+    format!("{} {value} of {}{age}", signal.name, alike(signal.setpoint, &value))
+}
+
+/// `setpoint` with as many digits behind the point as `value` has.
+fn alike(setpoint: f64, value: &str) -> String {
+    let plain = number(setpoint);
+    if plain.contains('e') || value.contains('e') {
+        return plain;
+    }
+    let digits = |text: &str| text.split_once('.').map_or(0, |(_, digits)| digits.len());
+    if digits(value) > digits(&plain) { format!("{setpoint:.*}", digits(value)) } else { plain }
+}
+
+/// What the rate would be if the signal that holds it did not.
+fn runner_up(view: &View) -> Option<String> {
+    let others = view.signals.iter().filter(|s| Some(&s.name) != view.signal.as_ref() && !s.stale);
+    let (name, rps) = others
+        .filter_map(|s| Some((&s.name, s.ask_rps?)))
+        .filter(|(_, rps)| *rps > view.rps)
+        .min_by(|a, b| a.1.total_cmp(&b.1))?;
+    view.signal.is_some().then(|| format!("would be {} by {name}", number(rps)))
+}
+
+/// Where the rate went in the last minutes.
+fn trend(asked: &Asked, status: &Status) -> Option<String> {
+    let recent = asked.decisions.iter().take_while(|d| asked.now - unix_s(d.at) <= TREND_S && d.mode == Mode::Auto);
+    let oldest = recent.last()?;
+    let (from, to) = (oldest.previous_rps, status.effective_rps);
+    let passed_s = asked.now - unix_s(oldest.at);
+    if passed_s < TREND_LEAST_S || from <= 0.0 || to <= 0.0 {
+        return None;
+    }
+    let a_minute = (to / from).powf(60.0 / passed_s) - 1.0;
+    Some(match a_minute {
+        g if g >= STEADY => format!("grew {:.0} %/min", 100.0 * g),
+        g if g <= -STEADY => format!("fell {:.0} %/min", -100.0 * g),
+        _ => format!("steady for {}", seconds(passed_s)),
+    })
 }
 
 fn blind(view: &View, stale: &[&str]) -> String {
@@ -138,11 +213,11 @@ fn blind(view: &View, stale: &[&str]) -> String {
     let oldest = ages.fold(None, |most: Option<f64>, age| Some(most.map_or(age, |m| m.max(age))));
     match oldest {
         Some(age) => format!(
-            "there has been no new reading of {} for {}: it is lowered towards safe_rps and not raised",
+            "lowered towards safe_rps and not raised, because there has been no new reading of {} for {}",
             stale.join(", "),
             seconds(age)
         ),
-        None => format!("{} has never been read: it is lowered towards safe_rps and not raised", stale.join(", ")),
+        None => format!("lowered towards safe_rps and not raised, because {} has never been read", stale.join(", ")),
     }
 }
 
@@ -151,35 +226,40 @@ fn problem(view: &View, stale: &[&str]) -> String {
     told.map_or_else(String::new, |problem| format!(" ({problem})"))
 }
 
-/// When the governor last moved the rate.
-fn moved(asked: &Asked) -> String {
-    asked.decision.map_or_else(String::new, |d| {
-        let ago = seconds(asked.now - unix_s(d.at));
-        let from = if d.previous_rps < 0.0 { "unlimited".to_owned() } else { format!("{} rps", number(d.previous_rps)) };
-        if (d.rps - d.previous_rps).abs() <= 0.005 * d.rps.abs() {
-            format!("; the governor looked {ago} ago and left it")
-        } else {
-            format!("; the governor last moved it {ago} ago from {from}")
-        }
-    })
-}
-
-/// Who wrote the knobs last, when and why, as far as it is known. A person's own `HSET` leaves no name.
+/// Who turned mode or rate last, when and why: as the governor saw it, or else as the hash tells it. Empty where nobody knows.
 fn writer(asked: &Asked, status: &Status, word: &str) -> String {
     let knobs = &status.knobs;
+    let seen = asked.view.and_then(|view| view.hand.as_ref());
+    let told_at = knobs.at_ms as f64 / 1e3;
+    // What is written through a door after the governor's last look is newer than what it saw.
+    if let Some(hand) = seen.filter(|hand| hand.at >= told_at || knobs.by == GOVERNOR) {
+        return format!("{word} {} {} ago{}", hand.who(), seconds(asked.now - hand.at), reason_of(Some(hand)));
+    }
     if knobs.by.is_empty() {
         return String::new();
     }
-    let ago = if knobs.at_ms > 0 { format!(" {} ago", seconds(asked.now - knobs.at_ms as f64 / 1e3)) } else { String::new() };
+    let ago = if knobs.at_ms > 0 { format!(" {} ago", seconds(asked.now - told_at)) } else { String::new() };
     let why = if knobs.why.is_empty() { String::new() } else { format!(" (\"{}\")", knobs.why) };
-    format!(" {word} {}{ago}{why}", knobs.by)
+    format!("{word} {}{ago}{why}", knobs.by)
+}
+
+fn reason_of(hand: Option<&Hand>) -> String {
+    hand.filter(|hand| !hand.why.is_empty()).map_or_else(String::new, |hand| format!(" (\"{}\")", hand.why))
+}
+
+fn rate(rps: f64) -> String {
+    match rps {
+        0.0 => "stopped".to_owned(),
+        r if r < 0.0 => "no limit".to_owned(),
+        r => format!("{} rps", number(r)),
+    }
 }
 
 fn waiting(ready: Option<u64>) -> Option<String> {
     Some(match ready? {
-        0 => "; nothing waits".to_owned(),
-        1 => "; 1 job waits".to_owned(),
-        n => format!("; {n} jobs wait"),
+        0 => "nothing waits".to_owned(),
+        1 => "1 job waits".to_owned(),
+        n => format!("{n} jobs wait"),
     })
 }
 

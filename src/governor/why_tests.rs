@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use super::super::decision::timestamp;
 use super::super::policy::Policy;
-use super::super::{Bounds, Observation, Plan, Sample, State};
+use super::super::{Bounds, Observation, Plan, Sample, Score, State};
 use super::*;
 use crate::throttle::{Knobs, Name, store::Problem};
 
@@ -36,39 +36,81 @@ fn status(rps: f64, mode: Mode) -> Status {
     }
 }
 
-fn ask(status: Option<&Status>, view: Option<&View>, decision: Option<&Decision>, ready: Option<u64>) -> String {
-    sentence(Asked { name: "reindex", status, view, decision, ready, now: NOW })
+fn ask(status: Option<&Status>, view: Option<&View>, decisions: &[Decision], ready: Option<u64>) -> String {
+    sentence(Asked { name: "reindex", status, view, decisions, ready, now: NOW })
 }
 
-/// A governor that read `load` 4 s ago, and its view.
+const POLICY: &str = "[[signal]]\nname = \"search-load\"\nquery = \"q\"\nsetpoint = 2.0\n\
+                      [[signal]]\nname = \"mongo-load\"\nquery = \"m\"\nsetpoint = 4.0\n";
+const BOUNDS: Bounds = Bounds { min: 1.0, max: 2000.0, safe_rps: 5.0 };
+
+fn reading(signal: &str, value: f64, at: f64) -> Sample {
+    Sample { signal: signal.to_owned(), value: Some(value), at }
+}
+
+/// A governor that read `load` 14 s ago and its other signal 9 s ago.
+fn governor(load: f64) -> (State, Policy) {
+    let policy = Policy::parse(POLICY, "f").unwrap().unwrap();
+    let mut state = State::new(&policy, BOUNDS, 34.2, NOW - 15.0);
+    let seen = |now: f64, readings: Vec<Sample>| Observation {
+        now,
+        readings,
+        limiting_share: Some(1.0),
+        achieved_rps: Some(34.0),
+        ..Observation::default()
+    };
+    let readings = vec![reading("search-load", load, NOW - 14.0), reading("mongo-load", 2.6, NOW - 9.0)];
+    state.tick(&policy, BOUNDS, &seen(NOW - 5.0, readings));
+    state.tick(&policy, BOUNDS, &seen(NOW, Vec::new()));
+    (state, policy)
+}
+
+/// Its view after `change`.
 fn governed(load: f64, change: impl FnOnce(&mut State, &Policy)) -> View {
-    let text = "[[signal]]\nname = \"search-load\"\nquery = \"q\"\nsetpoint = 1.0\n";
-    let policy = Policy::parse(text, "f").unwrap().unwrap();
-    let bounds = Bounds { min: 1.0, max: 2000.0, safe_rps: 5.0 };
-    let mut state = State::new(&policy, bounds, 118.0, NOW - 5.0);
-    let sample = Sample { signal: "search-load".to_owned(), value: Some(load), at: NOW - 4.0 };
-    let seen = Observation { now: NOW, readings: vec![sample], limiting_share: Some(1.0), ..Observation::default() };
-    state.tick(&policy, bounds, &seen);
+    let (mut state, policy) = governor(load);
     change(&mut state, &policy);
     View::new(&state, &policy, NOW).unwrap()
 }
 
+fn decision(ago_s: f64, rps: f64, before: f64) -> Decision {
+    let plan = Plan { rps, ..Plan::default() };
+    Decision { at: timestamp(NOW - ago_s), ..Decision::new("reindex", NOW, &plan, before, Mode::Auto) }
+}
+
 #[test]
-fn a_governed_throttle_names_its_signal_its_age_and_the_last_move() {
-    let view = governed(0.97, |_, _| {});
-    let plan = Plan { rps: 118.0, ..Plan::default() };
-    let decision = Decision { at: timestamp(NOW - 3.0), ..Decision::new("reindex", NOW, &plan, 120.0, Mode::Auto) };
+fn the_rate_comes_first_then_who_holds_it_and_what_else_there_is_to_know() {
+    let mut view = governed(1.96, |_, _| {});
+    view.signals[1].ask_rps = Some(51.2);
+    view.last_trip = Some(super::super::view::TripView { at: timestamp(NOW - 720.0), by: "search-load".to_owned(), height: 2.4 });
+    let decisions = [decision(5.0, 34.2, 33.8), decision(120.0, 32.5, 32.2)];
     assert_eq!(
-        ask(Some(&status(118.0, Mode::Auto)), Some(&view), Some(&decision), None),
-        "reindex runs at 118 rps because search-load is at 0.97 of its setpoint 1 (4 s old); \
-         the governor last moved it 3 s ago from 120 rps."
+        ask(Some(&status(34.2, Mode::Auto)), Some(&view), &decisions, None),
+        "34.2 rps, held by search-load 1.96 of 2.00 (sample 14 s old); would be 51.2 by mongo-load; grew 3 %/min; \
+         last trip 12 min ago."
     );
+    view.last_trip.as_mut().unwrap().by = "mongo-load".to_owned();
+    let falling = [decision(5.0, 34.2, 33.8), decision(240.0, 60.0, 68.0)];
+    let told = ask(Some(&status(34.2, Mode::Auto)), Some(&view), &falling, Some(12));
+    assert!(told.ends_with("fell 16 %/min; last trip 12 min ago by mongo-load; 12 jobs wait."), "{told}");
+    let steady = ask(Some(&status(34.2, Mode::Auto)), Some(&view), &[decision(200.0, 34.2, 34.1)], None);
+    assert!(steady.contains("steady for 3 min"), "{steady}");
+    let young = ask(Some(&status(34.2, Mode::Auto)), Some(&view), &[decision(20.0, 34.2, 10.0)], None);
+    assert!(!young.contains("%/min"), "twenty seconds are no trend: {young}");
+}
+
+#[test]
+fn the_next_signal_is_told_as_its_controller_asks() {
+    let view = governed(1.96, |_, _| {});
+    assert_eq!(view.signal.as_deref(), Some("search-load"));
+    let ask_rps = view.signals[1].ask_rps.unwrap();
+    let told = ask(Some(&status(34.2, Mode::Auto)), Some(&view), &[], None);
+    assert!(ask_rps > view.rps && told.contains(&format!("would be {} by mongo-load", number(ask_rps))), "{told}");
 }
 
 #[test]
 fn an_unknown_throttle_says_how_to_make_it_and_what_waits() {
     assert_eq!(
-        ask(None, None, None, Some(12)),
+        ask(None, None, &[], Some(12)),
         "there is no throttle reindex; create it with: flyball throttle set reindex rps=10; 12 jobs wait"
     );
 }
@@ -76,18 +118,53 @@ fn an_unknown_throttle_says_how_to_make_it_and_what_waits() {
 #[test]
 fn a_hand_on_the_knob_has_a_name_a_time_and_a_reason() {
     let manual = status(50.0, Mode::Manual);
-    let expected = "reindex runs at 50 rps because that was set by ann 5 min ago (\"deploy\") \
-                    (manual: the governor keeps its hands off); nothing waits.";
-    assert_eq!(ask(Some(&manual), None, None, Some(0)), expected);
+    let expected = "50 rps, set by ann 5 min ago (\"deploy\"); mode manual: the governor keeps its hands off; nothing waits.";
+    assert_eq!(ask(Some(&manual), None, &[], Some(0)), expected);
 
     let mut paused = status(50.0, Mode::Auto);
     paused.knobs.paused = true;
-    assert_eq!(ask(Some(&paused), None, None, Some(1)), "reindex is paused by ann 5 min ago (\"deploy\"); 1 job waits.");
+    assert_eq!(ask(Some(&paused), None, &[], Some(1)), "paused by ann 5 min ago (\"deploy\"); 1 job waits.");
 
     let stopped = status(0.0, Mode::Off);
-    assert!(ask(Some(&stopped), None, None, None).starts_with("reindex is stopped: rps 0 was set by ann 5 min ago"));
+    let told = ask(Some(&stopped), None, &[], None);
+    assert_eq!(told, "stopped, set by ann 5 min ago (\"deploy\"); mode off: nothing governs it.");
     let free = status(-1.0, Mode::Manual);
-    assert!(ask(Some(&free), None, None, None).starts_with("reindex runs without a limit: rps -1 was set by ann"));
+    assert!(ask(Some(&free), None, &[], None).starts_with("no limit, set by ann 5 min ago"));
+}
+
+#[test]
+fn a_manual_mode_with_an_end_tells_how_long_it_lasts() {
+    let mut manual = status(50.0, Mode::Manual);
+    manual.knobs.manual_until_ms = Some(((NOW + 1800.0) * 1e3) as i64);
+    let view = governed(1.0, |_, _| {});
+    let told = ask(Some(&manual), Some(&view), &[], None);
+    assert!(told.ends_with("; mode manual: the governor keeps its hands off for 30 min more."), "{told}");
+    let told = ask(Some(&manual), None, &[], None);
+    assert!(told.contains("its end is not heeded, because nothing governs it"), "{told}");
+}
+
+#[test]
+fn an_edit_past_the_doors_is_nobodys_and_what_stands_beside_it_is_not_its_reason() {
+    let mut manual = status(50.0, Mode::Manual);
+    (manual.knobs.by, manual.knobs.why) = ("governor".to_owned(), "search-load reads 2".to_owned());
+    let view = governed(1.0, |state, _| {
+        state.watch.hand = Some(Hand { what: "mode manual".to_owned(), by: None, at: NOW - 40.0, why: String::new() });
+    });
+    let told = ask(Some(&manual), Some(&view), &[], None);
+    assert!(told.starts_with("50 rps, set by somebody 40 s ago; mode manual"), "{told}");
+}
+
+#[test]
+fn shadow_mode_tells_what_it_would_set_and_its_score() {
+    let view = governed(1.96, |state, policy| {
+        let seen = Observation { now: NOW + 5.0, achieved_rps: Some(50.0), limiting_share: Some(1.0), ..Observation::default() };
+        state.shadow(policy, BOUNDS, &seen, 50.0);
+        state.shadow.as_mut().unwrap().score = Score { seconds: 7200.0, lower_s: 600.0, ..Score::begin(NOW - 7200.0) };
+    });
+    let told = ask(Some(&status(50.0, Mode::Shadow)), Some(&view), &[], None);
+    assert!(told.starts_with("50 rps, set by ann 5 min ago (\"deploy\"); mode shadow: the governor would set "), "{told}");
+    assert!(told.contains(" rps, held by search-load 1.96 of 2.00 (sample 14 s old); "), "{told}");
+    assert!(told.contains("; in 2 h of shadow mode it would have let "), "{told}");
 }
 
 #[test]
@@ -97,75 +174,96 @@ fn nonsense_and_a_lapsed_lease_are_told_first() {
         field: "rps".to_owned(),
         message: "\"ten\" cannot be used: it must be a number; running at safe_rps 5".to_owned(),
     });
-    let told = ask(Some(&nonsense), None, None, None);
-    assert_eq!(
-        told,
-        "reindex runs at 5 rps because its knob rps \"ten\" cannot be used: it must be a number; running at safe_rps 5."
-    );
+    let told = ask(Some(&nonsense), None, &[], None);
+    assert_eq!(told, "5 rps, because its knob rps \"ten\" cannot be used: it must be a number; running at safe_rps 5.");
 
     let mut lapsed = status(118.0, Mode::Auto);
     (lapsed.lease_lapsed, lapsed.effective_rps) = (true, 5.0);
     lapsed.knobs.valid_until_ms = Some(((NOW - 40.0) * 1e3) as i64);
-    let told = ask(Some(&lapsed), None, None, None);
+    let told = ask(Some(&lapsed), None, &[], None);
     assert!(
-        told.starts_with("reindex runs at 5 rps, no faster than safe_rps 5, because no governor has renewed its knob for 40 s"),
+        told.starts_with("5 rps, no faster than safe_rps 5, because no governor has renewed its knob for 40 s; is a process"),
         "{told}"
     );
 }
 
 #[test]
 fn an_open_breaker_says_what_tripped_it_and_since_when() {
-    let view = governed(9.0, |state, policy| {
-        let bounds = Bounds { min: 1.0, max: 2000.0, safe_rps: 5.0 };
-        state.tick(policy, bounds, &Observation { now: NOW + 5.0, ..Observation::default() });
-    });
-    let told = sentence(Asked {
-        name: "reindex",
-        status: Some(&status(0.0, Mode::Auto)),
-        view: Some(&view),
-        decision: None,
-        ready: None,
-        now: NOW + 5.0,
-    });
+    let (mut state, policy) = governor(1.0);
+    let seen = |now: f64, readings| Observation { now, readings, ..Observation::default() };
+    state.tick(&policy, BOUNDS, &seen(NOW + 5.0, vec![reading("search-load", 18.0, NOW + 4.0)]));
+    state.tick(&policy, BOUNDS, &seen(NOW + 10.0, Vec::new()));
+    let view = View::new(&state, &policy, NOW + 10.0).unwrap();
+    let status = status(0.0, Mode::Auto);
+    let asked = Asked { name: "reindex", status: Some(&status), view: Some(&view), decisions: &[], ready: None, now: NOW + 10.0 };
     assert_eq!(
-        told,
-        "reindex is stopped by its breaker: search-load rose to 9 x its setpoint 5 s ago; it starts again when the load is gone."
+        sentence(asked),
+        "stopped by the breaker: search-load rose to 9 x its setpoint 5 s ago; it starts again when the load is gone."
     );
+    let trip = view.last_trip.unwrap();
+    assert_eq!((trip.at, trip.by.as_str(), trip.height), (timestamp(NOW + 5.0), "search-load", 9.0));
+
+    // A person takes over and hands back: the trip is not forgotten.
+    state.follow(&policy, BOUNDS, &seen(NOW + 15.0, Vec::new()), 10.0, "a person");
+    assert!(View::new(&state, &policy, NOW + 15.0).unwrap().last_trip.is_some());
 }
 
 #[test]
 fn blindness_idleness_and_a_held_edit_have_their_words() {
-    let stale = governed(0.9, |state, policy| {
-        let bounds = Bounds { min: 1.0, max: 2000.0, safe_rps: 5.0 };
-        state.tick(policy, bounds, &Observation { now: NOW + 75.0, ..Observation::default() });
+    let mut stale = governed(1.8, |state, policy| {
+        state.tick(policy, BOUNDS, &Observation { now: NOW + 75.0, ..Observation::default() });
     });
-    let mut stale = stale;
     stale.age(NOW + 75.0);
     stale.signals[0].problem = Some("http://x cannot be reached: refused".to_owned());
-    let told = ask(Some(&status(100.0, Mode::Auto)), Some(&stale), None, None);
-    assert!(told.contains("because there has been no new reading of search-load for 79 s: it is lowered towards safe_rps and not raised (http://x"), "{told}");
+    let told = ask(Some(&status(30.0, Mode::Auto)), Some(&stale), &[], None);
+    let expected = "30 rps, lowered towards safe_rps and not raised, because there has been no new reading of search-load, mongo-load \
+                    for 89 s (http://x";
+    assert!(told.starts_with(expected), "{told}");
 
-    let idle = governed(0.5, |state, policy| {
-        let bounds = Bounds { min: 1.0, max: 2000.0, safe_rps: 5.0 };
-        state.tick(policy, bounds, &Observation { now: NOW + 5.0, limiting_share: Some(0.0), ..Observation::default() });
+    let idle = governed(1.8, |state, policy| {
+        state.tick(policy, BOUNDS, &Observation { now: NOW + 5.0, limiting_share: Some(0.0), ..Observation::default() });
     });
-    let told = ask(Some(&status(118.0, Mode::Auto)), Some(&idle), None, None);
+    let told = ask(Some(&status(34.2, Mode::Auto)), Some(&idle), &[], None);
     assert!(
-        told.contains("because nobody waits for its tokens, so it is not raised (search-load is at 0.5 of its setpoint 1"),
+        told.starts_with("34.2 rps, not raised, because nobody waits for its tokens, search-load 1.8 of 2.0 (sample"),
         "{told}"
     );
 
-    let held = governed(0.5, |state, policy| {
-        let bounds = Bounds { min: 1.0, max: 2000.0, safe_rps: 5.0 };
+    let held = governed(1.0, |state, policy| {
+        state.watch.hand =
+            Some(Hand { what: "rps 30".to_owned(), by: Some("bob".to_owned()), at: NOW + 5.0, why: "too fast".to_owned() });
         let seen = Observation { now: NOW + 5.0, limiting_share: Some(1.0), knob_rps: Some(30.0), ..Observation::default() };
-        state.tick(policy, bounds, &seen);
+        state.tick(policy, BOUNDS, &seen);
     });
-    let told = ask(Some(&status(30.0, Mode::Auto)), Some(&held), None, None);
-    assert!(told.contains("because a person set it, and it is not raised for 65 s more (search-load"), "{told}");
+    let told = ask(Some(&status(30.0, Mode::Auto)), Some(&held), &[], None);
+    assert!(told.starts_with("30 rps, set by bob (\"too fast\") and not raised for 65 s more, search-load 1 of 2"), "{told}");
+    assert!(held.reason.contains("; bob (\"too fast\") set 30 rps 0 s ago, it is not raised for 60 s more"), "{}", held.reason);
+}
+
+#[test]
+fn every_word_of_limiting_and_every_phase_has_its_words() {
+    let words = super::super::limits::Clamp::ALL.map(|clamp| clamp.word());
+    let mut told = std::collections::BTreeSet::new();
+    for word in words.into_iter().chain(["start", "search-load"]) {
+        for phase in [Phase::Closed, Phase::HalfOpen, Phase::Open] {
+            let mut view = governed(1.96, |_, _| {});
+            (view.limiting, view.breaker) = (word.to_owned(), phase);
+            let sentence = ask(Some(&status(34.2, Mode::Auto)), Some(&view), &[], None);
+            let is_told = match phase {
+                Phase::Closed => !sentence.contains("trip") || word == "confirm",
+                Phase::HalfOpen => sentence.contains("after a trip"),
+                Phase::Open => sentence.contains("by the breaker: "),
+            };
+            assert!(is_told && sentence.len() > 30, "{word} {phase:?}: {sentence}");
+            if phase == Phase::Closed {
+                assert!(told.insert(sentence.clone()), "{word} has no words of its own: {sentence}");
+            }
+        }
+    }
 }
 
 #[test]
 fn an_automatic_throttle_without_a_governor_says_so() {
-    let told = ask(Some(&status(20.0, Mode::Auto)), None, None, Some(3));
-    assert_eq!(told, "reindex runs at 20 rps; its mode is auto, but no governor has decided yet; 3 jobs wait.");
+    let told = ask(Some(&status(20.0, Mode::Auto)), None, &[], Some(3));
+    assert_eq!(told, "20 rps; its mode is auto, but no governor has decided yet; 3 jobs wait.");
 }

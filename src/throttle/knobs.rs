@@ -88,6 +88,8 @@ pub struct Knobs {
     pub window: f64,
     /// Who turns `rps`.
     pub mode: Mode,
+    /// When the mode manual ends, in unix milliseconds; `None` for no end.
+    pub manual_until_ms: Option<i64>,
     /// Lowest rate that the governor may set, in tokens per second.
     pub min: f64,
     /// Highest rate that the governor may set, in tokens per second.
@@ -142,6 +144,7 @@ impl Default for Knobs {
             burst: 1.0,
             window: 1.0,
             mode: Mode::Manual,
+            manual_until_ms: None,
             min: 0.1,
             max: 1000.0,
             safe_rps: 1.0,
@@ -233,11 +236,13 @@ impl Knobs {
         };
         let max_backlog = reader.number("max_backlog", f64::NAN);
         let lease = reader.number("valid_until", f64::NAN);
+        let until = reader.number("manual_until_ms", f64::NAN);
         let knobs = Self {
             rps,
             burst,
             window,
             mode: mode.unwrap_or_default(),
+            manual_until_ms: (!until.is_nan()).then_some(until as i64),
             min: reader.number("min", plain.min),
             max: reader.number("max", plain.max),
             safe_rps,

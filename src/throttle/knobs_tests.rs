@@ -100,6 +100,7 @@ fn doors_take_what_the_hash_can_hold() {
         ("parent", json!("search"), Some("search")),
         ("key_rps", json!(null), None),
         ("max", json!(1e6), Some("1000000")),
+        ("manual_until_ms", json!(1_700_000_000_500_i64), Some("1700000000500")),
     ];
     let given = fields.iter().map(|(field, value, _)| ((*field).to_owned(), value.clone())).collect();
 
@@ -128,6 +129,7 @@ fn doors_refuse_the_rest_and_name_what_is_allowed() {
         ("weight", json!(0), "0 is not allowed: it must be a number from 0.001 to 1000"),
         ("max_backlog", json!(0), "0 is not allowed: it must be a whole number from 1"),
         ("on_backlog", json!("drop"), "\"drop\" is not allowed: it must be signal or reject"),
+        ("manual_until_ms", json!(1_700_000_000), "1700000000 is not allowed: it must be a whole number of unix milliseconds"),
         ("seq", json!(3), "is written by Flyball itself"),
         ("rsp", json!(3), "is not a knob; knobs are rps, burst, window"),
     ];

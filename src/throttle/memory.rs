@@ -175,6 +175,10 @@ impl MemoryStore {
                 raw.remove("valid_until");
             }
         }
+        // A new mode takes the end of the last one away.
+        if change.fields.contains_key("mode") && !change.fields.contains_key("manual_until_ms") && !change.absent_only {
+            raw.remove("manual_until_ms");
+        }
         let bound = |raw: &BTreeMap<String, String>, field, default| {
             raw.get(field).and_then(|text| number(field, text)).unwrap_or(default)
         };

@@ -52,6 +52,7 @@ const RATE: &str = "a number from 0.000001 to 1000000000, or 0 (stopped), or -1 
 const BURST: &str = "a number from 0 to 10000";
 const BOUND: &str = "a number from 0.000001 to 1000000000";
 const WHOLE: &str = "a whole number of 0 or more";
+const UNTIL: &str = "a whole number of unix milliseconds from 1000000000000 (the year 2001)";
 const CONCURRENCY: &str = "a whole number from 0 (none runs) to 1000000, or -1 (no limit)";
 
 const AT_ONCE: Kind = Kind::Whole { low: 0.0, high: 1e6, unlimited: true };
@@ -71,6 +72,8 @@ pub const TABLE: &[Knob] = &[
         meaning: "The length of a window. The bucket holds `burst * window` seconds of refill: time, not a count, so that a cut of the rate frees nothing." },
     Knob { name: "mode", default: "manual", unit: "", allowed: "auto, manual, shadow or off", kind: Kind::Choice(&["auto", "manual", "shadow", "off"]),
         meaning: "Who turns `rps`: the governor (auto), a person (manual), the governor on paper only (shadow), nobody (off)." },
+    Knob { name: "manual_until_ms", default: "", unit: "unix ms", allowed: UNTIL, kind: Kind::Whole { low: 1e12, high: 9e15, unlimited: false },
+        meaning: "When the mode manual ends: the governor then goes back to the mode before, on from the rate that it finds. Without it a person's hand stays. A change of `mode` through Flyball takes it away. It counts in the mode manual, of a throttle with a policy." },
     Knob { name: "min", default: "0.1", unit: "tokens/s", allowed: BOUND, kind: rate(false, false),
         meaning: "The lowest rate that the governor may set, except 0 when a breaker trips." },
     Knob { name: "max", default: "1000", unit: "tokens/s", allowed: BOUND, kind: rate(false, false),

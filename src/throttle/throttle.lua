@@ -1005,17 +1005,19 @@ local function set()
   if ARGV[5] ~= '' and '=' .. (stands.rps or '') ~= ARGV[5] then
     return { 'conflict', string.format('rps is %s, not %s', stands.rps or 'missing', string.sub(ARGV[5], 2)) }
   end
-  local after, changed, resumed = {}, #before == 0, false
+  local after, changed, resumed, named = {}, #before == 0, false, {}
   for field, value in pairs(stands) do after[field] = value end
   for i = 10, #ARGV, 2 do
     local field, value = ARGV[i], ARGV[i + 1]
     if ARGV[7] ~= '1' or stands[field] == nil then
       after[field] = string.sub(value, 1, 1) == '=' and string.sub(value, 2) or nil
-      changed = true
+      changed, named[field] = true, true
       resumed = resumed or field == 'paused'
       if field == 'mode' and after.mode ~= 'auto' and after.mode ~= nil then after.valid_until = nil end
     end
   end
+  -- A new mode takes the end of the last one away.
+  if named.mode and not named.manual_until_ms and ARGV[7] ~= '1' then after.manual_until_ms = nil end
   local min, max = number(after.min, 1e-6, 1e9) or 0.1, number(after.max, 1e-6, 1e9) or 1000
   if min > max and (after.min ~= stands.min or after.max ~= stands.max) then
     return { 'min_above_max', text(min), text(max) }

@@ -426,6 +426,11 @@ async fn a_knob_is_turned_under_its_seq_with_a_line_in_the_audit_log() {
         (&entry["before"]["rps"], &entry["after"]["rps"], &entry["why"]),
         (&json!("5"), &json!("12.5"), &json!("quiet night"))
     );
+    let seq = turned["seq"].as_u64().unwrap();
+    let past = edit(seq, json!({"mode": "manual", "manual_until_ms": 1_600_000_000_000_u64})).await.unwrap();
+    assert_eq!(past.status(), StatusCode::UNPROCESSABLE_ENTITY);
+    let past: Value = past.json().await.unwrap();
+    assert!(past["errors"][0]["pointer"] == "/manual_until_ms" && past.to_string().contains("is in the past"), "{past}");
     let why = api.body("/api/v1/throttles/reindex/why").await;
     assert!(why["sentence"].as_str().unwrap().contains("alice"), "{why}");
 }

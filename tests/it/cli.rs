@@ -198,7 +198,7 @@ async fn knobs_are_turned_shown_and_refused_by_name() {
     assert_eq!((&after["effective_rps"], &after["knobs"]["by"]), (&json!(20.0), &json!("tester")));
     assert!(shell.ok(&["throttle", "show", "hooks"]).out.contains("in force   20"));
     assert!(shell.ok(&["throttle", "list"]).out.contains("hooks"));
-    assert!(shell.ok(&["why", "hooks"]).out.contains("hooks runs at 20 rps"));
+    assert!(shell.ok(&["why", "hooks"]).out.contains("20 rps, set by tester"));
     assert!(shell.ok(&["why", "hooks", "--json"]).json()["sentence"].is_string());
     assert_eq!(shell.ok(&["throttle", "pause", "hooks", "--json"]).json()["effective_rps"], 0.0);
     assert_eq!(shell.ok(&["throttle", "resume", "hooks", "--json"]).json()["effective_rps"], 20.0);
@@ -376,7 +376,11 @@ async fn metrics_are_as_documented_and_promtool_has_nothing_to_say() {
     let shell = shell().await.with("FLYBALL_LOG", "info");
     let signal =
         "[[signal]]\nname = \"load\"\nkind = \"load\"\nsource = \"prometheus\"\nquery = \"vector(0.5)\"\nsetpoint = 1.0\n";
-    shell.write("knobs/hooks.toml", format!("[knobs]\nrps = 100\nmode = \"auto\"\n\n{signal}\n[governor]\ntick_s = 1\n"));
+    // Some are exposed for a throttle in shadow mode only.
+    for (throttle, mode) in [("hooks", "auto"), ("shadowed", "shadow")] {
+        let policy = format!("[knobs]\nrps = 100\nmode = \"{mode}\"\n\n{signal}\n[governor]\ntick_s = 1\n");
+        shell.write(&format!("knobs/{throttle}.toml"), policy);
+    }
     let serve = Serve::start(&shell);
     for key in 0..20 {
         // Such a URL is refused when it runs: the attempt ends as dead.
@@ -399,6 +403,16 @@ async fn metrics_are_as_documented_and_promtool_has_nothing_to_say() {
         families(&text).is_superset(&documented).then_some(text)
     })
     .await;
+
+    let why = serve.json("/api/v1/throttles/hooks/why?limit=5").await;
+    let sentence = why["sentence"].as_str().unwrap();
+    assert!(sentence.contains(" rps, ") && sentence.contains("load 0.5 of 1.0 (sample "), "{sentence}");
+    assert!(why["decisions"][0]["terms"]["u"].is_f64(), "{why}");
+    let said = shell.ok(&["why", "shadowed"]).out;
+    assert!(said.starts_with("100 rps, set") && said.contains("; mode shadow: the governor would set "), "{said}");
+    assert!(said.contains(" of shadow mode it would have let "), "{said}");
+    let shown = serve.json("/api/v1/throttles/shadowed").await;
+    assert!(shown["governor"]["shadow"]["seconds"].is_f64() && shown["governor"]["rps"].is_f64(), "{shown}");
 
     assert_eq!(families(&text), documented, "docs/reference/metrics.md lacks what is only on the left");
     assert!(text.contains(r#"flyball_jobs_finished_total{kind="http",outcome="dead"} 20"#), "{text}");
@@ -484,6 +498,63 @@ async fn the_command_line_replaces_and_debounces_and_carries_a_trace() {
 }
 
 // === what LimitLion has written ===
+
+#[tokio::test]
+async fn a_throttle_is_taken_over_by_hand_until_a_time() {
+    let shell = shell().await;
+    let set = |more: &[&str]| shell.ok(&[&["throttle", "set", "hooks"], more].concat());
+    let after = set(&["rps=20", "--until", "30m", "--why", "a test", "--json"]);
+    let (knobs, raw) = (&after.json()["knobs"], &after.json()["raw"]);
+    let left_ms = knobs["manual_until_ms"].as_f64().unwrap() - after.json()["at_us"].as_f64().unwrap() / 1e3;
+    assert!((1_700_000.0..=1_800_000.0).contains(&left_ms), "{left_ms}");
+    assert_eq!((&raw["mode"], &raw["why"]), (&json!("manual"), &json!("a test")));
+    assert!(shell.ok(&["why", "hooks"]).out.starts_with("20 rps, set by tester 0 s ago (\"a test\"); mode manual: "));
+
+    set(&["mode=off"]);
+    assert_eq!(shell.ok(&["throttle", "show", "hooks", "--json"]).json()["raw"]["manual_until_ms"], Value::Null);
+
+    let set = |more: &[&'static str]| [&["throttle", "set", "hooks"], more].concat();
+    shell.refused(&set(&["rps=5", "--until", "2001-01-01T00:00:00Z"]), 4, "--until 2001-01-01T00:00:00Z is in the past");
+    shell.refused(&set(&["mode=auto", "--until", "30m"]), 4, "--until ends the mode manual, and mode is \"auto\"");
+    shell.refused(&set(&["manual_until_ms=5"]), 4, "5 is not allowed: it must be a whole number of unix milliseconds");
+    shell.refused(&set(&["rps=5", "--until", "soon"]), 2, "allowed are a time such as");
+    assert_eq!(shell.ok(&["throttle", "show", "hooks", "--json"]).json()["raw"]["rps"], "20", "nothing was changed");
+}
+
+#[tokio::test]
+async fn why_lists_the_history_with_every_term() {
+    let shell = shell().await;
+    shell.ok(&["migrate"]);
+    shell.ok(&["throttle", "set", "hooks", "rps=20"]);
+    let pool = sqlx::PgPool::connect(&shell.variables["DATABASE_URL"]).await.unwrap();
+    let journal = flyball::governor::Journal::new(pool);
+    for n in 0..30u32 {
+        let plan = flyball::governor::Plan {
+            rps: f64::from(n),
+            limiting: "load".to_owned(),
+            reason: format!("reason {n}"),
+            terms: [("e".to_owned(), json!(0.25)), (if n == 7 { "seven" } else { "x" }.to_owned(), json!(n))].into(),
+            ..Default::default()
+        };
+        let mode = flyball::throttle::Mode::Auto;
+        let one = flyball::governor::Decision::new("hooks", 1_700_000_000.0 + f64::from(n), &plan, 1.0, mode);
+        journal.append(1, &one).await.unwrap();
+    }
+    let lines = |args: &[&str]| shell.ok(args).out.lines().map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(lines(&["why", "hooks"]).len(), 1);
+    let few = lines(&["why", "hooks", "--history=3"]);
+    assert_eq!(few.len(), 5, "{few:?}");
+    let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(words(&few[1]), ["AT", "RPS", "BEFORE", "MODE", "BREAKER", "LIMITING", "e", "x", "REASON"]);
+    assert_eq!(words(&few[2])[1..], ["29", "1", "auto", "closed", "load", "0.25", "29", "reason", "29"]);
+    let all = lines(&["why", "hooks", "--history"]);
+    assert!(all.len() == 32 && words(&all[1]).contains(&"seven".to_owned()), "{all:?}");
+    let said = shell.ok(&["why", "hooks", "--history", "--json"]).json();
+    assert_eq!((said["decisions"].as_array().unwrap().len(), &said["decisions"][0]["terms"]["x"]), (30, &json!(29)));
+    assert_eq!((&said["throttle"], &said["governor"]), (&json!("hooks"), &Value::Null));
+    shell.refused(&["why", "hooks", "--history=0"], 2, "0 is not in 1..=1000");
+    shell.refused(&["why", "hooks", "--decisions", "3"], 2, "unexpected argument");
+}
 
 #[tokio::test]
 async fn throttles_of_limitlion_are_listed_taken_over_kept_and_taken_away_by_its_tools() {

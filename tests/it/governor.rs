@@ -19,7 +19,7 @@ use super::support;
 const SECOND_US: i64 = 1_000_000;
 
 /// What the plant and its exporter show.
-struct World {
+pub struct World {
     now_s: f64,
     average: f64,
     scraped: Vec<(f64, f64)>,
@@ -29,18 +29,18 @@ struct World {
 type Seen = Arc<Mutex<World>>;
 
 /// A throttle, the plant behind it, and a governor.
-struct Rig {
-    clock: Arc<AtomicI64>,
-    store: Arc<MemoryStore>,
-    world: Seen,
-    url: String,
-    policy: Policy,
-    journal: Journal,
-    governor: Governor,
-    name: Name,
-    term: u64,
-    background: f64,
-    cost: f64,
+pub struct Rig {
+    pub clock: Arc<AtomicI64>,
+    pub store: Arc<MemoryStore>,
+    pub world: Seen,
+    pub url: String,
+    pub policy: Policy,
+    pub journal: Journal,
+    pub governor: Governor,
+    pub name: Name,
+    pub term: u64,
+    pub background: f64,
+    pub cost: f64,
     _database: support::Database,
 }
 
@@ -63,7 +63,7 @@ async fn page(Shared(world): Shared<Seen>) -> String {
 }
 
 impl Rig {
-    async fn new(mode: &str) -> Self {
+    pub async fn new(mode: &str) -> Self {
         Self::with(mode, true).await
     }
 
@@ -98,7 +98,7 @@ impl Rig {
     }
 
     /// A second of the world: jobs take what the throttle grants, the load follows, the governor is called.
-    async fn second(&mut self) {
+    pub async fn second(&mut self) {
         let ends = self.clock.load(Ordering::SeqCst) + SECOND_US;
         let mut granted = 0;
         loop {
@@ -128,29 +128,35 @@ impl Rig {
         assert!(reports.iter().all(|r| r.problems.is_empty()), "{reports:?}");
     }
 
-    async fn run(&mut self, seconds: u32) {
+    pub async fn run(&mut self, seconds: u32) {
         for _ in 0..seconds {
             self.second().await;
         }
     }
 
-    async fn status(&self) -> Status {
+    pub async fn status(&self) -> Status {
         self.store.status(&self.name).await.unwrap().unwrap()
     }
 
-    async fn rps(&self) -> f64 {
+    pub async fn rps(&self) -> f64 {
         self.status().await.knobs.rps
     }
 
-    fn now(&self) -> f64 {
+    pub fn now(&self) -> f64 {
         self.clock.load(Ordering::SeqCst) as f64 / 1e6
     }
 
-    fn load(&self) -> f64 {
+    pub fn load(&self) -> f64 {
         self.world.lock().unwrap().average
     }
 
-    async fn newest(&self) -> Decision {
+    /// Another process takes over.
+    pub fn succeed(&mut self) {
+        self.governor = governor(&self.store, &self.journal, &self.url, &self.name, &self.policy);
+        self.term += 1;
+    }
+
+    pub async fn newest(&self) -> Decision {
         self.journal.recent(Some("reindex"), 1).await.unwrap().pop().expect("a decision")
     }
 }
@@ -223,7 +229,8 @@ async fn in_manual_mode_the_hand_is_off_and_handing_back_is_bumpless() {
     assert_eq!((status.raw["rps"].as_str(), status.knobs.by.as_str()), ("20", "seed"));
     rig.store.write_raw(&rig.name, "rps", "33");
     rig.run(60).await;
-    assert!(rig.journal.recent(None, 10).await.unwrap().is_empty());
+    let told: Vec<String> = rig.journal.recent(None, 10).await.unwrap().into_iter().map(|one| one.reason).collect();
+    assert_eq!(told, ["a person turns this throttle (mode manual); somebody set rps 33; the governor only follows"]);
 
     rig.store.write_raw(&rig.name, "mode", "auto");
     rig.run(3).await;

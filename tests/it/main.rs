@@ -20,6 +20,8 @@ mod failover;
 mod fairness;
 mod feedback;
 mod governor;
+mod governor_modes;
+mod governor_step;
 mod housekeeping;
 mod jobs;
 mod languages;

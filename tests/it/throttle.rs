@@ -203,6 +203,7 @@ laws! {
     setting_is_refused_when_somebody_was_faster,
     setting_refuses_min_above_max_and_unknown_throttles,
     leaving_auto_ends_the_lease,
+    a_new_mode_takes_the_end_of_the_last_one_away,
     seeding_writes_what_is_absent_and_never_a_live_edit,
     names_are_known_in_order,
 }
@@ -835,6 +836,23 @@ async fn setting_refuses_min_above_max_and_unknown_throttles(world: World) {
 
     assert_eq!(refused.to_string(), "min: 60 is above max 50: it must not be");
     assert_eq!(world.status("a").await.raw.get("min"), None);
+}
+
+async fn a_new_mode_takes_the_end_of_the_last_one_away(world: World) {
+    let until = "1700000000000";
+    let of = |status: Status| status.raw.get("manual_until_ms").cloned();
+    let set = |given: &[(&str, &str)]| change(given);
+    let both = world.store.set(&name("a"), &set(&[("mode", "manual"), ("manual_until_ms", until)])).await.unwrap().1;
+    assert_eq!((both.knobs.manual_until_ms, of(both)), (Some(1_700_000_000_000), Some(until.to_owned())));
+    let rate = world.store.set(&name("a"), &set(&[("rps", "5")])).await.unwrap().1;
+    assert_eq!(of(rate).as_deref(), Some(until), "another knob leaves it");
+    let seeded = Change { absent_only: true, ..set(&[("mode", "auto"), ("max", "9")]) };
+    assert_eq!(of(world.store.set(&name("a"), &seeded).await.unwrap().1).as_deref(), Some(until), "a seed leaves it");
+    for mode in ["manual", "auto"] {
+        let again = world.store.set(&name("a"), &set(&[("mode", mode)])).await.unwrap().1;
+        assert_eq!(of(again), None, "{mode}");
+        world.store.set(&name("a"), &set(&[("manual_until_ms", until)])).await.unwrap();
+    }
 }
 
 async fn leaving_auto_ends_the_lease(world: World) {

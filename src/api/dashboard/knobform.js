@@ -2,12 +2,14 @@
 
 import { ApiError, get, patchThrottle, throttlePath } from './api.js';
 import { fill, h, setText, show } from './dom.js';
-import { conflicts, FIELDS, placeProblem, readEdits, valuesOf } from './knobs.js';
+import { conflicts, fieldText, FIELDS, placeProblem, readEdits, valuesOf } from './knobs.js';
 import { recall, remember } from './settings.js';
 import { clock } from './format.js';
 import { knobValue } from './words.js';
 
 const NAMES = FIELDS.map((field) => field.name);
+/** @param {string} name of a field of the form */
+const fieldOf = (name) => /** @type {import('./knobs.js').Field} */ (FIELDS.find((field) => field.name === name));
 /** The governor may write between our read and our write; then the edit is tried again on the newer number. */
 const TRIES = 4;
 
@@ -78,10 +80,11 @@ export class KnobForm {
     if (!detail) return;
     this.detail = detail;
     const values = valuesOf(detail);
-    for (const name of NAMES) {
+    for (const field of FIELDS) {
+      const { name } = field;
       const { input, row, newer } = this.fields[name];
       const dirty = row.classList.contains('dirty');
-      const text = String(values[name] ?? '');
+      const text = fieldText(field, values);
       if (!dirty && input.value !== text && document.activeElement !== input) input.value = text;
       if (dirty) setText(newer, `now ${knobValue(name, values[name])}`);
       show(newer, dirty);
@@ -99,7 +102,7 @@ export class KnobForm {
   edited(name) {
     if (!this.base) this.base = valuesOf(this.detail);
     const { input, row, error, newer } = this.fields[name];
-    row.classList.toggle('dirty', input.value !== String(this.base[name] ?? ''));
+    row.classList.toggle('dirty', input.value !== fieldText(fieldOf(name), this.base));
     this.clearError(input, error);
     setText(newer, `now ${knobValue(name, valuesOf(this.detail)[name])}`);
     show(newer, row.classList.contains('dirty'));
@@ -115,7 +118,7 @@ export class KnobForm {
       row.classList.remove('dirty');
       this.clearError(input, error);
       show(newer, false);
-      input.value = String(valuesOf(this.detail)[name] ?? '');
+      input.value = fieldText(fieldOf(name), valuesOf(this.detail));
     }
     this.why.value = '';
     show(this.conflict, false);

@@ -2,13 +2,14 @@
 // Ranges are the server's word: here only "is it a number at all" is decided.
 
 /**
- * @typedef {{ name: string, label: string, unit: string, hint: string, kind: 'number' | 'choice', choices?: string[], optional?: boolean }} Field
+ * @typedef {{ name: string, label: string, unit: string, hint: string, kind: 'number' | 'choice' | 'time', choices?: string[], optional?: boolean }} Field
  */
 
 /** @type {Field[]} */
 export const FIELDS = [
   { name: 'rps', label: 'rps', unit: 'tokens/s', hint: '0 stops, -1 is unlimited', kind: 'number' },
   { name: 'mode', label: 'mode', unit: '', hint: 'who turns rps', kind: 'choice', choices: ['auto', 'manual', 'shadow', 'off'] },
+  { name: 'manual_until_ms', label: 'manual until', unit: '', hint: '30m, 2h or 14:30; empty for no end', kind: 'time', optional: true },
   { name: 'min', label: 'min', unit: 'tokens/s', hint: 'lowest the governor sets', kind: 'number' },
   { name: 'max', label: 'max', unit: 'tokens/s', hint: 'highest the governor sets', kind: 'number' },
   { name: 'safe_rps', label: 'safe_rps', unit: 'tokens/s', hint: 'used while rps is unknown', kind: 'number' },
@@ -48,13 +49,51 @@ export function parseNumber(text) {
   return Number.isFinite(value) ? value : null;
 }
 
+/** Units of a span that people type, in milliseconds. */
+const SPANS = { s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 };
+
+/**
+ * A time to come as people type it, in unix milliseconds, or null: a span such as 30m, a time of today or tomorrow such as
+ * 14:30, or a date with its time.
+ * @param {string} text
+ * @param {number} now unix milliseconds
+ * @returns {number | null}
+ */
+export function parseTime(text, now) {
+  const trimmed = text.trim();
+  const span = /^(\d+(?:\.\d+)?)\s*([smhd])$/.exec(trimmed);
+  if (span) return Math.round(now + Number(span[1]) * SPANS[/** @type {keyof typeof SPANS} */ (span[2])]);
+  const hour = /^([01]?\d|2[0-3]):([0-5]\d)$/.exec(trimmed);
+  if (hour) {
+    const at = new Date(now);
+    at.setHours(Number(hour[1]), Number(hour[2]), 0, 0);
+    if (at.getTime() <= now) at.setDate(at.getDate() + 1);
+    return at.getTime();
+  }
+  const at = /^\d{4}-\d\d-\d\d[T ]\d\d:\d\d/.test(trimmed) ? Date.parse(trimmed) : NaN;
+  return Number.isNaN(at) ? null : at;
+}
+
+/**
+ * The value of a field as it stands in its input.
+ * @param {Field} field
+ * @param {Record<string, any>} values
+ * @returns {string}
+ */
+export function fieldText(field, values) {
+  const value = values[field.name] ?? null;
+  if (value === null) return '';
+  return field.kind === 'time' ? new Date(value).toISOString() : String(value);
+}
+
 /**
  * Turns the edited texts into a PATCH body with only what differs from the current values.
  * @param {Record<string, string>} texts the edited fields only
  * @param {Record<string, any>} current
+ * @param {number} [now] unix milliseconds
  * @returns {{ body: Record<string, any>, errors: Record<string, string> }}
  */
-export function readEdits(texts, current) {
+export function readEdits(texts, current, now = Date.now()) {
   /** @type {Record<string, any>} */
   const body = {};
   /** @type {Record<string, string>} */
@@ -66,9 +105,11 @@ export function readEdits(texts, current) {
       if (text !== current[field.name]) body[field.name] = text;
       continue;
     }
-    const value = parseNumber(text);
+    const value = field.kind === 'time' ? parseTime(text, now) : parseNumber(text);
     if (field.optional && text.trim() === '') {
       if ((current[field.name] ?? null) !== null) body[field.name] = null;
+    } else if (value === null && field.kind === 'time') {
+      errors[field.name] = `"${text.trim()}" is no span such as 30m and no time such as 14:30`;
     } else if (value === null) {
       errors[field.name] = text.trim() ? `"${text.trim()}" is not a number such as 12.5` : 'a number is needed here';
     } else if (value !== current[field.name]) {

@@ -3,15 +3,20 @@
 import { get, throttlePath } from './api.js';
 import { drawSparkline, prepare } from './chart.js';
 import { ChartView, swatch } from './chartview.js';
-import { fill, h, keyed, setAttr, setText, show } from './dom.js';
-import { ago, clock, count, duration, finite, number, percent, rate, UNKNOWN, unixSeconds } from './format.js';
+import { h, keyed, setAttr, setText, show } from './dom.js';
+import { ago, count, duration, finite, number, percent, rate, UNKNOWN, unixSeconds } from './format.js';
+import { History, HISTORY_FIRST } from './history.js';
 import { KnobForm } from './knobform.js';
 import { Lanes } from './lanes.js';
 import { FIELDS, valuesOf } from './knobs.js';
 import { OVERLOAD } from './plot.js';
 import { signalStyle } from './palette.js';
 import { facts } from './state.js';
-import { auditLine, breakerText, handSentence, knobValue, standing } from './words.js';
+import { auditLine, handSentence, knobValue, standing } from './words.js';
+
+/** The sentence is asked for again after so many seconds, and with every decision; an older one gives way to plainer words. */
+const ASK_EVERY_S = 10;
+const SENTENCE_S = 25;
 
 /** @param {string} name */
 export function panelId(name) {
@@ -53,9 +58,16 @@ export class Panel {
     this.knobSummary = h('span', { class: 'knob-values' });
     this.knobs = h('details', { class: 'drawer' }, h('summary', null, h('span', { class: 'drawer-title' }, 'Knobs'), this.knobSummary), this.form.element);
     this.lanes = new Lanes(name);
-    this.whyText = h('div', { class: 'why' });
+    /** @type {{ text: string, at: number, decision: any } | null} why the throttle runs as it does, as the server last said */
+    this.said = null;
+    this.askedAt = 0;
+    this.now = Date.now() / 1000;
+    this.historyLimit = HISTORY_FIRST;
+    this.history = new History(name, (limit) => { this.historyLimit = limit; this.askWhy(); });
+    this.whySentence = h('p', null);
+    this.whyText = h('div', { class: 'why' }, this.whySentence, this.history.element);
     this.whyDrawer = h('details', { class: 'drawer', ontoggle: () => this.askWhy() },
-      h('summary', null, h('span', { class: 'drawer-title' }, 'Why'), h('span', { class: 'knob-values' }, 'the reason in one sentence, and the last decisions with their terms')), this.whyText);
+      h('summary', null, h('span', { class: 'drawer-title' }, 'Why'), h('span', { class: 'knob-values' }, 'the reason in one sentence, and the last decisions with every term')), this.whyText);
 
     const titleId = `${panelId(name)}-title`;
     this.element = h('section', { class: 'panel throttle', id: panelId(name), 'aria-labelledby': titleId },
@@ -87,6 +99,7 @@ export class Panel {
    * @param {{ from: number, to: number, now: number, depthAge: number | null }} time unix seconds; and how old counted figures are
    */
   update(throttle, time) {
+    this.now = time.now;
     this.detail = throttle.detail;
     const detail = throttle.detail;
     const last = throttle.ring.last;
@@ -115,13 +128,14 @@ export class Panel {
     this.updateSignals(last, governor);
     if (detail) this.form.update(detail);
     const values = valuesOf(detail);
-    setText(this.knobSummary, detail ? `${FIELDS.filter((f) => f.name !== 'mode').map((f) => `${f.label} ${knobValue(f.name, values[f.name])}`).join(' · ')} · seq ${detail.seq}` : '');
+    setText(this.knobSummary, detail ? `${FIELDS.filter((f) => f.name !== 'mode' && !(f.kind === 'time' && (values[f.name] ?? null) === null)).map((f) => `${f.label} ${knobValue(f.name, values[f.name])}`).join(' · ')} · seq ${detail.seq}` : '');
     const edit = throttle.edits.find((e) => e.who !== 'governor');
     setText(this.edit, edit ? auditLine(edit, time.now) : '');
     show(this.edit, Boolean(edit));
     this.drawSpark(throttle, time);
-    if (this.whyDrawer.open && throttle.decisions.at(-1)?.id !== this.whyFor) this.askWhy();
     this.lastDecision = throttle.decisions.at(-1)?.id;
+    if (this.whyDrawer.open && this.lastDecision !== this.whyFor) this.askWhy();
+    else if (governor && this.chart.seen && (this.lastDecision !== this.saidFor || time.now - this.askedAt > ASK_EVERY_S)) this.askSentence(time.now);
   }
 
   /** @param {import('./state.js').Throttle} throttle @param {string} mode @param {number} now */
@@ -129,10 +143,21 @@ export class Panel {
     const decision = decisions.at(-1);
     const governor = detail?.governor;
     const at = decision?.t ?? unixSeconds(governor?.at);
+    // A sentence from before the newest decision may be wrong by now.
+    if (governor && this.said && this.said.decision === decision?.id && now - this.said.at < SENTENCE_S) {
+      setText(this.reason, this.said.text);
+      this.updateProblems(detail);
+      return;
+    }
     const byHand = detail && (!governor || mode === 'manual' || mode === 'off');
     const text = byHand ? handSentence(detail, now) : decision?.reason ?? governor?.reason ?? '';
     const age = !byHand && at !== null && at !== undefined ? ago(now - at) : '';
     setText(this.reason, [text, age && `(${age})`].filter(Boolean).join(' '));
+    this.updateProblems(detail);
+  }
+
+  /** @param {any} detail */
+  updateProblems(detail) {
     const problems = detail?.problems ?? [];
     show(this.problems, problems.length > 0);
     keyed(this.problems, problems, (p) => `${p.field} ${p.message}`, (p) => h('li', null, h('b', null, p.field), ` ${p.message}`));
@@ -200,25 +225,37 @@ export class Panel {
     drawSparkline(prepare(this.spark, width, height), width, height, ring.between(from, to), (p) => p.ready, from, to);
   }
 
+  /** The sentence alone, for the line under the name. @param {number} now */
+  async askSentence(now) {
+    this.saidFor = this.lastDecision;
+    this.askedAt = now;
+    try {
+      const decision = this.lastDecision;
+      this.take(await get(`${throttlePath(this.name)}/why?limit=1`), now, decision);
+    } catch {
+      // The plainer words stand there; the next look asks again.
+    }
+  }
+
+  /** @param {any} answer @param {number} now @param {any} decision the newest when it was asked for */
+  take(answer, now, decision) {
+    if (answer.sentence) this.said = { text: answer.sentence, at: now, decision };
+  }
+
   async askWhy() {
     if (!this.whyDrawer.open) return;
     this.whyFor = this.lastDecision;
+    const now = this.now;
     try {
-      const answer = await get(`${throttlePath(this.name)}/why`);
-      const rows = (answer.decisions ?? []).slice(0, 6).map((/** @type {any} */ d) => h('li', null,
-        h('span', { class: 'num' }, clock(d.at)), ` ${rate(d.previous_rps)} → ${rate(d.rps)}, ${d.limiting ?? UNKNOWN}, breaker ${breakerText(d.breaker)}. ${d.reason ?? ''}`,
-        d.terms && Object.keys(d.terms).length ? h('code', null, termsText(d.terms)) : null));
-      fill(this.whyText, h('p', null, answer.sentence ?? UNKNOWN), h('ol', null, ...rows));
+      const limit = this.historyLimit;
+      const answer = await get(`${throttlePath(this.name)}/why?limit=${limit}`);
+      this.take(answer, now, this.whyFor);
+      setAttr(this.whySentence, 'class', null);
+      setText(this.whySentence, answer.sentence ?? UNKNOWN);
+      this.history.show(answer.decisions ?? [], limit, now);
     } catch (error) {
-      fill(this.whyText, h('p', { class: 'error' }, /** @type {any} */ (error).message));
+      setAttr(this.whySentence, 'class', 'error');
+      setText(this.whySentence, /** @type {any} */ (error).message);
     }
   }
-}
-
-/** @param {Record<string, any>} terms @param {string} [prefix] @returns {string} */
-function termsText(terms, prefix = '') {
-  return Object.entries(terms).map(([name, value]) => {
-    if (value && typeof value === 'object' && !Array.isArray(value)) return termsText(value, `${prefix}${name}.`);
-    return `${prefix}${name}=${typeof value === 'number' ? number(value) : Array.isArray(value) ? JSON.stringify(value) : value}`;
-  }).join('  ');
 }

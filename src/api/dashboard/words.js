@@ -3,6 +3,7 @@
 import { clock, number, rate, UNKNOWN } from './format.js';
 import { changes } from './knobs.js';
 
+const TIMES = new Set(['manual_until_ms']);
 const RATES = new Set(['rps', 'min', 'max', 'safe_rps', 'key_rps', 'concurrency', 'key_concurrency']);
 
 /**
@@ -13,6 +14,7 @@ const RATES = new Set(['rps', 'min', 'max', 'safe_rps', 'key_rps', 'concurrency'
  */
 export function knobValue(name, value) {
   if (value === null || value === undefined) return UNKNOWN;
+  if (TIMES.has(name) && Number(value) > 0) return clock(Number(value) / 1000, Date.now() / 1000);
   if (RATES.has(name) && typeof value === 'number') return rate(value);
   if (typeof value === 'number') return number(value);
   if (typeof value === 'boolean') return value ? 'yes' : 'no';

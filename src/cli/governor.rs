@@ -1,0 +1,184 @@
+//! `flyball governor step`: the governor as a filter.
+
+use std::io::{BufRead, Read as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail};
+
+use super::exit::Failure;
+use super::output;
+use crate::governor::filter::{Filter, Mistake};
+use crate::governor::{Bounds, Policy};
+use crate::throttle::file::{FileError, FileProblem, KnobsFile};
+use crate::throttle::{Knobs, rules};
+
+/// The longest line that is read, in bytes.
+const LINE_BYTES_MAX: usize = 1 << 20;
+
+#[derive(clap::Subcommand)]
+pub(super) enum Command {
+    /// Drive the governor from a model of your own: one JSON object a line in, one out
+    #[command(after_help = HELP)]
+    Step(Args),
+}
+
+const HELP: &str = "\
+It is the governor that `flyball serve` runs, in mode auto, without a clock of its own: time is what the lines say. Every line is
+answered at once. Blank lines are skipped; at the end of the input it ends.
+
+  {\"now\": 1700000005, \"readings\": [{\"signal\": \"search-load\", \"value\": 0.9, \"at\": 1700000003}], \"achieved_rps\": 19.8,
+   \"limiting_share\": 1}
+
+  now              unix seconds; needed, and after that of the line before
+  readings         new samples of the policy's signals; value null is no reading; those seen before are no news
+  achieved_rps     jobs let through per second since the line before
+  limiting_share   share of that time in which jobs waited for tokens, 0 to 1; at 0.5 and below the rate is not raised
+  mean_duration_s  mean duration of the jobs that succeeded, for policies with durations = true
+  completed        jobs that succeeded, and
+  rejected         jobs that were refused, for signals with source = \"feedback\"
+  knob_rps         the rate in the knob, only where somebody else than the governor wrote it
+
+All but now may be left out or null. The answer: rps, breaker (closed, open or half_open), limiting, reason, terms. A line that
+cannot be read is answered by {\"error\": {\"line\", \"field\", \"message\"}} and changes nothing.
+
+FILE is a knobs file: [knobs] with rps to begin at, min, max and safe_rps; [[signal]]; [governor]. Other knobs do not count here.";
+
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// The knobs file with the policy
+    #[arg(long, value_name = "FILE")]
+    policy: PathBuf,
+    /// Begin at so many jobs per second instead of the file's rps
+    #[arg(long, value_name = "N", conflicts_with = "state")]
+    rps: Option<String>,
+    /// Go on from the state in this file, if it is there, and leave the state there at the end of the input
+    #[arg(long, value_name = "FILE")]
+    state: Option<PathBuf>,
+}
+
+pub(super) fn run(command: Command) -> anyhow::Result<ExitCode> {
+    let Command::Step(args) = command;
+    let (policy, knobs) = policy(&args.policy)?;
+    let bounds = Bounds { min: knobs.min, max: knobs.max, safe_rps: knobs.safe_rps };
+    let rps = match &args.rps {
+        None => knobs.rps,
+        Some(text) => match rules::number("rps", text) {
+            Some(rps) => rps,
+            None => bail!(Failure::Refused(format!("--rps {text:?} is not allowed: it must be {}", rules::allowed("rps")))),
+        },
+    };
+    let mut filter = match args.state.as_deref().map(kept).transpose()?.flatten() {
+        None => Filter::new(policy, bounds, rps),
+        Some((path, stored)) => match Filter::resume(policy, bounds, stored) {
+            Some(filter) => filter,
+            None => bail!(Failure::Refused(format!("{}: is not a governor's state of this release", path.display()))),
+        },
+    };
+    pass(&mut filter, &mut std::io::stdin().lock())?;
+    if let Some((path, state)) = args.state.zip(filter.state()) {
+        keep(&path, &state).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Answers line by line until the input ends.
+fn pass(filter: &mut Filter, input: &mut impl BufRead) -> anyhow::Result<()> {
+    let mut line = Vec::new();
+    while next(input, &mut line).context("cannot read standard input")? {
+        let taken = match std::str::from_utf8(&line) {
+            _ if line.len() > LINE_BYTES_MAX => {
+                Some(Err(filter.refuse(format!("the line is too long; at most {LINE_BYTES_MAX} bytes are allowed"))))
+            }
+            Err(error) => Some(Err(filter.refuse(format!("is not UTF-8: {error}")))),
+            Ok(text) => filter.take(text),
+        };
+        match taken {
+            None => {}
+            Some(Ok(plan)) => output::text(&(serde_json::to_string(&plan)? + "\n"))?,
+            Some(Err(mistake)) => output::text(&(told(&mistake) + "\n"))?,
+        }
+    }
+    Ok(())
+}
+
+fn told(mistake: &Mistake) -> String {
+    serde_json::json!({ "error": mistake }).to_string()
+}
+
+/// Reads the next line into `line`, of one that is too long only the beginning; false at the end of the input.
+fn next(input: &mut impl BufRead, line: &mut Vec<u8>) -> std::io::Result<bool> {
+    line.clear();
+    input.take(LINE_BYTES_MAX as u64 + 1).read_until(b'\n', line)?;
+    while line.len() > LINE_BYTES_MAX && line.last() != Some(&b'\n') {
+        let buffer = input.fill_buf()?;
+        let (used, ends) = match buffer.iter().position(|byte| *byte == b'\n') {
+            Some(at) => (at + 1, true),
+            None => (buffer.len(), buffer.is_empty()),
+        };
+        input.consume(used);
+        if ends {
+            break;
+        }
+    }
+    Ok(!line.is_empty())
+}
+
+/// The policy and the knobs in a knobs file, or everything that is wrong with it.
+fn policy(path: &Path) -> anyhow::Result<(Policy, Knobs)> {
+    let file = path.display().to_string();
+    let whole = |key: &str, reason: String| FileProblem { file: file.clone(), line: 0, key: key.to_owned(), reason };
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) => bail!(FileError(vec![whole("", format!("cannot be read: {error}"))])),
+    };
+    let mut problems = Vec::new();
+    let policy = match Policy::parse(&text, &file) {
+        Ok(Some(policy)) => Some(policy),
+        Ok(None) => {
+            problems.push(whole("signal", "is missing: a policy has at least one [[signal]]".to_owned()));
+            None
+        }
+        Err(refused) => {
+            problems.extend(refused.0.into_iter().map(|p| FileProblem {
+                file: p.file,
+                line: p.line,
+                key: p.key,
+                reason: p.reason,
+            }));
+            None
+        }
+    };
+    match (KnobsFile::parse(path, text), policy) {
+        (Ok(knobs), Some(policy)) if problems.is_empty() => Ok((policy, Knobs::read(&knobs.fields).0)),
+        (knobs, _) => {
+            // Both readers tell of a text that is no TOML; once is enough.
+            let found = knobs.err().map_or_else(Vec::new, |error| error.0);
+            problems
+                .retain(|problem| problem.key != "toml" && !(found.iter().any(|f| f.line == problem.line && f.key.is_empty())));
+            problems.extend(found);
+            problems.sort_by_key(|problem| problem.line);
+            bail!(FileError(problems))
+        }
+    }
+}
+
+/// The state in a file; `None` if there is no such file yet.
+fn kept(path: &Path) -> anyhow::Result<Option<(&Path, serde_json::Value)>> {
+    match std::fs::read_to_string(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+        Ok(text) => match serde_json::from_str(&text) {
+            Ok(stored) => Ok(Some((path, stored))),
+            Err(error) => bail!(Failure::Refused(format!("{}: is not a governor's state: {error}", path.display()))),
+        },
+    }
+}
+
+/// Writes the state beside its place and moves it there, so that no half of it is ever read.
+fn keep(path: &Path, state: &serde_json::Value) -> std::io::Result<()> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".new");
+    std::fs::write(&beside, state.to_string())?;
+    std::fs::rename(&beside, path)
+}

@@ -1,0 +1,168 @@
+//! Shadow mode: the governor decides on paper, in a world of its own.
+//!
+//! A controller whose rate is not applied sees no answer to it, and would wind up or down without end. So the shadow is a second
+//! governor, the same code, which lives in the world that its own rate would have made: it is told that its own rate was let
+//! through, and every sample is moved by what the difference of the two rates makes of the load,
+//!
+//! ```text
+//! x_own = x + c * (r_own - r_real)          both rates seen through the signal's own lag, at the time of the sample
+//! ```
+//!
+//! with the cost `c` that the observer has learned from what really happened, two sigmas high. Where nothing is learned the whole load is taken
+//! for ours, as the law does; a refused share follows from the quota that was really found. No job is invented: where the real
+//! throttle did not limit, the shadow lets at most those jobs through that came.
+//!
+//! The governor itself follows the real rate meanwhile, as in manual mode, so that handing over is bumpless.
+
+use super::breaker::Phase;
+use super::limits::Bounds;
+use super::plan::{Observation, Plan, Sample, State};
+use super::policy::{Kind, Policy};
+use super::score::{Moment, Score};
+use crate::control::History;
+
+/// The throttle limits if somebody waited for it for more than this share of the time.
+const LIMITS: f64 = 0.5;
+/// The cost is taken so many sigmas high: of a load that is not known to be somebody else's, our rate is the cause. It keeps the
+/// shadow near the real rate while nothing shows what another would do.
+const DOUBT_SIGMAS: f64 = 2.0;
+/// Who takes this share of a rate is limited by it.
+const USED_UP: f64 = 0.9;
+/// A tick that comes later than so many usual ones is not all counted.
+const TICKS_MAX: f64 = 4.0;
+
+/// The second governor and its score.
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Shadow {
+    /// The governor in its own world.
+    pub own: State,
+    /// How it compares.
+    pub score: Score,
+}
+
+impl Shadow {
+    /// A shadow that begins where `real` stands, with the rate that is really in force. A stop by the breaker goes on on paper.
+    fn begin(real: &State, policy: &Policy, bounds: Bounds, seen: &Observation, rps: f64) -> Self {
+        let (bounds, mut own) = (bounds.sound(), real.clone());
+        (own.shadow, own.plan, own.hold, own.stopped) = (None, None, None, false);
+        if own.breaker.phase != Phase::Open {
+            // No limit is no rate to begin at; what goes through is.
+            let rps = if rps < 0.0 { seen.achieved_rps.unwrap_or(rps) } else { rps };
+            own.set_rate(bounds, rps);
+            own.rebase(policy, own.at.unwrap_or(seen.now));
+            own.knob = own.rate(bounds, seen.now);
+        }
+        Self { own, score: Score::begin(seen.now) }
+    }
+
+    /// What the shadow would have seen of `seen`, where `real` let `flow` jobs through per second, and its own flow.
+    fn imagine(&self, real: &State, policy: &Policy, seen: &Observation, dt: f64) -> (Observation, Option<f64>) {
+        let limited = seen.limiting_share.is_some_and(|share| share > LIMITS);
+        let flow = seen.achieved_rps.map(|real| if limited { self.own.knob } else { real.min(self.own.knob) });
+        let takes = seen.achieved_rps.is_some_and(|real| real >= USED_UP * self.own.knob);
+        let mut history = self.own.history.clone();
+        if let Some(flow) = flow {
+            history.push(seen.now, dt, flow * self.own.work.w);
+        }
+        let readings = seen.readings.iter().map(|sample| self.moved(real, policy, &history, sample)).collect();
+        let all = seen.completed + seen.rejected;
+        let rejected = match (seen.achieved_rps, flow) {
+            (Some(r), Some(own)) if all > 0.0 => all * refused(seen.rejected / all, r, own),
+            _ => seen.rejected,
+        };
+        let seen = Observation {
+            readings,
+            achieved_rps: flow,
+            limiting_share: if limited || takes { Some(1.0) } else { seen.limiting_share },
+            completed: (all - rejected).max(0.0),
+            rejected,
+            // A person's hand is on the real knob only.
+            knob_rps: None,
+            ..seen.clone()
+        };
+        (seen, flow)
+    }
+
+    /// A sample as the shadow's own rate would have made it.
+    fn moved(&self, real: &State, policy: &Policy, own: &History, sample: &Sample) -> Sample {
+        let found = policy.signals.iter().zip(&real.signals).find(|(about, _)| about.name == sample.signal);
+        let (Some((about, signal)), Some(value)) = (found, sample.value.filter(|v| v.is_finite() && *v >= 0.0)) else {
+            return sample.clone();
+        };
+        let lag_s = signal.front.lag_s;
+        let r_real = real.history.lagged(sample.at, lag_s) / real.work.w;
+        let r_own = own.lagged(sample.at, lag_s) / self.own.work.w;
+        let value = match about.kind {
+            Kind::Ratio => refused(value, r_real, r_own),
+            Kind::Load | Kind::Latency => {
+                // Our part cannot exceed the whole.
+                let whole = if r_real > 1e-9 { value / r_real } else { 0.0 };
+                let c = signal.observer.c.filter(|_| about.kind == Kind::Load);
+                let doubt = DOUBT_SIGMAS * signal.observer.cc.max(0.0).sqrt();
+                let learned = c.map(|c| (c + doubt) * real.work.w * about.setpoint);
+                let cost = match learned {
+                    Some(cost) if r_real > 1e-9 => cost.min(whole),
+                    Some(cost) => cost,
+                    None => whole,
+                };
+                (value + cost * (r_own - r_real)).max(0.0)
+            }
+        };
+        Sample { value: Some(value), ..sample.clone() }
+    }
+}
+
+/// The share that is refused at the rate `own`, where `share` was at the rate `real`: beyond the quota that this tells, all is.
+fn refused(share: f64, real: f64, own: f64) -> f64 {
+    let quota = (1.0 - share.min(1.0)) * real;
+    if share <= 0.0 || own <= 0.0 { 0.0 } else { (1.0 - quota / own).clamp(0.0, 1.0) }
+}
+
+impl State {
+    /// One tick of shadow mode, with `rps` really in force: follows it, and answers what the governor would set.
+    pub fn shadow(&mut self, policy: &Policy, bounds: Bounds, seen: &Observation, rps: f64) -> Plan {
+        let since_s = self.at.map_or(policy.law.tick_s, |at| seen.now - at);
+        let mut shadow = self.shadow.take().unwrap_or_else(|| Box::new(Shadow::begin(self, policy, bounds, seen, rps)));
+        self.follow(policy, bounds, seen, rps, "shadow mode");
+
+        let dt = since_s.clamp(0.0, TICKS_MAX * policy.law.tick_s);
+        let (imagined, flow) = shadow.imagine(self, policy, seen, dt);
+        let plan = shadow.own.tick(policy, bounds, &imagined);
+        if dt > 0.0 {
+            let real = Moment { flow: seen.achieved_rps.unwrap_or(0.0), load: self.highest(policy, seen.now), rps };
+            let own = Moment { flow: flow.unwrap_or(0.0), load: shadow.own.highest(policy, seen.now), rps: plan.rps };
+            shadow.score.add(dt, real, own);
+        }
+        if !shadow.score.is_sound() {
+            shadow.score = Score::begin(seen.now);
+        }
+        self.plan = Some(plan.clone());
+        self.shadow = Some(shadow);
+        plan
+    }
+
+    /// The fast path of shadow mode: a trip on paper.
+    pub fn shadow_fast(&mut self, policy: &Policy, bounds: Bounds, now: f64, looks: &[Sample]) -> Option<Plan> {
+        let mut shadow = self.shadow.take()?;
+        let looks: Vec<Sample> = looks.iter().map(|look| shadow.moved(self, policy, &shadow.own.history, look)).collect();
+        let plan = shadow.own.fast(policy, bounds, now, Some(shadow.own.knob), &looks);
+        if let Some(plan) = &plan {
+            self.plan = Some(plan.clone());
+        }
+        self.shadow = Some(shadow);
+        plan
+    }
+
+    /// The highest of the newest values, in setpoints; `None` while none is fresh.
+    fn highest(&self, policy: &Policy, now: f64) -> Option<f64> {
+        let fresh = self.signals.iter().zip(&policy.signals).filter_map(|(signal, about)| {
+            let seen = signal.front.seen?;
+            (now - seen <= self.patience_s(policy, signal)).then_some(signal.value? / about.setpoint)
+        });
+        fresh.filter(|x| x.is_finite()).reduce(f64::max)
+    }
+}
+
+#[cfg(test)]
+#[path = "shadow_tests.rs"]
+mod tests;
