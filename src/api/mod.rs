@@ -58,4 +58,4 @@ pub use limits::{DEFAULT_TENANT, seed as seed_limits};
 pub use listen::{ListenError, bind};
 pub use live::Live;
 pub use serve::serve;
-pub use state::{Decision, Decisions, Deps, GovernorState, NoDecisions, ReadError, SignalState};
+pub use state::{Decision, Decisions, Deps, FindingState, GovernorState, NoDecisions, ReadError, SignalState};

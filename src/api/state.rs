@@ -103,8 +103,23 @@ pub struct GovernorState {
     pub reason: String,
     /// When it last decided.
     pub at: Timestamp,
+    /// What its watchdogs have found and still holds.
+    pub findings: Vec<FindingState>,
+    /// What the watchdogs leave of its gain: 1, 0.5 or 0.25.
+    pub gain_factor: f64,
     /// What it looks at.
     pub signals: Vec<SignalState>,
+}
+
+/// What a watchdog of a governor has found.
+#[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct FindingState {
+    /// `oscillating`, `shared`, `deaf`, `unreachable` or `idle`.
+    pub finding: String,
+    /// Since when.
+    pub since: Timestamp,
+    /// What is the matter, by what evidence, and what to do, in one sentence.
+    pub sentence: String,
 }
 
 /// One signal of a governor.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 
 use super::clock;
-use crate::api::{Decision, Decisions, GovernorState, ReadError, SignalState};
+use crate::api::{Decision, Decisions, FindingState, GovernorState, ReadError, SignalState};
 use crate::governor::postgres::Error;
 use crate::governor::why::{self, Asked};
 use crate::governor::{self, Journal, Policy, View};
@@ -108,11 +108,18 @@ fn standing(view: View) -> GovernorState {
         age_s: signal.age_s,
         stale: signal.stale,
     });
+    let findings = view.findings.into_iter().map(|found| FindingState {
+        finding: found.finding.word().to_owned(),
+        since: found.since,
+        sentence: found.sentence,
+    });
     GovernorState {
         breaker: word(&view.breaker).unwrap_or_default(),
         limiting: Some(view.limiting),
         reason: view.reason,
         at: view.at,
+        findings: findings.collect(),
+        gain_factor: view.gain_factor,
         signals: signals.collect(),
     }
 }

@@ -96,6 +96,7 @@ fn reason(state: &State, policy: &Policy, now: f64, before: f64, cause: &Cause) 
         Cause::Signal { index, clamps } => {
             let (signal, about) = (&state.signals[*index], &policy.signals[*index]);
             let age = signal.front.at.map_or(0.0, |at| (now - at).max(0.0));
+            let follows = state.links.get(&about.name).map_or_else(String::new, |link| format!(", following {}", link.throttle));
             let reads = format!(
                 "{} reads {}, setpoint {} ({} old)",
                 about.name,
@@ -104,7 +105,7 @@ fn reason(state: &State, policy: &Policy, now: f64, before: f64, cause: &Cause) 
                 seconds(age)
             );
             format!(
-                "{reads}: {}{}",
+                "{reads}: {}{follows}{}",
                 motion(before, state.knob),
                 clamps.last().map_or_else(String::new, |c| bound(state, now, *c))
             )
@@ -129,6 +130,7 @@ fn bound(state: &State, now: f64, clamp: Clamp) -> String {
     match clamp {
         Clamp::Slew => ", as fast as is allowed".to_owned(),
         Clamp::Idle => "; not raised, because nobody waits for tokens".to_owned(),
+        Clamp::Week => "; nobody waits for tokens, so it stands ready at what this hour of the week has borne".to_owned(),
         Clamp::Confirm => "; not raised until a sample confirms the restart".to_owned(),
         Clamp::Late => "; not raised, because the next reading is late".to_owned(),
         Clamp::Floor => ", the floor below the usual rate".to_owned(),
@@ -181,6 +183,11 @@ fn terms(state: &State, policy: &Policy, now: f64, cause: &Cause) -> BTreeMap<St
         put("held_s", hold.until - now);
     }
     if let Cause::Signal { index, clamps } = cause {
+        if clamps.contains(&Clamp::Week)
+            && let Some(start) = state.week.start(policy, now)
+        {
+            put("week_rps", start.exp() / state.work.w);
+        }
         terms.insert("signal".to_owned(), json!(state.signals[*index].name));
         terms.insert("clamps".to_owned(), json!(clamps));
     }

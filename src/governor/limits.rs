@@ -6,7 +6,7 @@ use super::policy::{Kind, Policy};
 use crate::control::{slew, within};
 
 /// The throttle counts as the bottleneck if somebody waited for it for more than this share of the time.
-const BOTTLENECK: f64 = 0.5;
+pub(super) const BOTTLENECK: f64 = 0.5;
 /// An unused knob is at most what a model this many sigmas optimistic allows.
 const IDLE_SIGMAS: f64 = 1.0;
 /// The controllers do not wind below this share of the usual rate.
@@ -56,6 +56,8 @@ pub enum Clamp {
     Slew,
     /// The throttle is not the bottleneck.
     Idle,
+    /// The throttle is not the bottleneck, and stands at what this hour of the week has borne.
+    Week,
     /// The restart is not confirmed yet.
     Confirm,
     /// It would have wound down without end.
@@ -77,6 +79,7 @@ impl Clamp {
             Self::Slew => "slew",
             Self::Late => "late",
             Self::Idle => "idle",
+            Self::Week => "week",
             Self::Confirm => "confirm",
             Self::Floor => "floor",
             Self::Person => "person",
@@ -108,7 +111,10 @@ impl State {
         lower(&mut u, slew::rise(self.u, f64::INFINITY, policy.law.up_per_min, dt), Clamp::Slew);
         if !seen.limiting_share.is_some_and(|share| share > BOTTLENECK) {
             // The jobs do not use the knob: do not raise it, and keep it safe for the moment when they return.
-            lower(&mut u, self.u, Clamp::Idle);
+            match self.week.start(policy, now) {
+                Some(start) => lower(&mut u, start, Clamp::Week),
+                None => lower(&mut u, self.u, Clamp::Idle),
+            }
             for (signal, about) in self.signals.iter().zip(&policy.signals) {
                 if let (Kind::Load, true, Some(room)) = (about.kind, policy.law.observer, signal.observer.room(IDLE_SIGMAS)) {
                     lower(&mut u, room.max(1e-12).ln(), Clamp::Idle);

@@ -21,6 +21,8 @@ mod ratio;
 pub mod reconcile;
 pub mod signal;
 pub mod view;
+pub mod watchdogs;
+pub mod week;
 pub mod why;
 pub mod work;
 
@@ -37,3 +39,4 @@ pub use policy::{Law, Policy};
 pub use postgres::Journal;
 pub use reconcile::{Governor, Report};
 pub use view::{SignalView, View};
+pub use watchdogs::{Finding, Found};

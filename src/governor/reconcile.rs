@@ -20,6 +20,7 @@ use super::plan::{Observation, Plan, Sample, State};
 use super::policy::{self, Policy, Source};
 use super::postgres::{Error as JournalError, Journal};
 use super::view::View;
+use super::watchdogs::{Found, Sharing};
 use crate::signals::{self, DepthSource, Feedback, FeedbackSource, Missing, Probe, Prometheus};
 use crate::throttle::{self, Change, Mode, Name, Status, Store};
 
@@ -44,6 +45,7 @@ pub struct Governor {
     depth: DepthSource,
     feedback: FeedbackSource,
     throttles: Vec<Governed>,
+    sharing: Mutex<Sharing>,
     decisions: broadcast::Sender<Decision>,
 }
 
@@ -124,6 +126,15 @@ impl Governor {
             let desk = AsyncMutex::new(Desk::default());
             Ok(Governed { name, policy, probes, desk, view: Mutex::default(), problems: Mutex::default() })
         };
+        let sharing = Sharing::of(policies.iter().map(|(name, policy)| (name.as_str(), policy)));
+        for (throttle, signal, with) in sharing.told() {
+            tracing::warn!(
+                throttle.name = throttle,
+                signal,
+                with = with.join(", "),
+                "a signal has several governors; one follows"
+            );
+        }
         Ok(Self {
             store,
             journal,
@@ -131,6 +142,7 @@ impl Governor {
             depth,
             feedback,
             throttles: policies.into_iter().map(governed).collect::<Result<_, signals::Error>>()?,
+            sharing: Mutex::new(sharing),
             decisions: broadcast::channel(LISTENER_BEHIND).0,
         })
     }
@@ -212,14 +224,18 @@ impl Governor {
             return Ok(Report::default());
         }
         // Signals are read without the desk, so that a slow Prometheus never holds up the fast path.
-        let (readings, told) = tokio::join!(self.read(throttle, now), (self.feedback)(throttle.name.as_str()));
+        let name = throttle.name.as_str();
+        let (readings, told, ready) = tokio::join!(self.read(throttle, now), (self.feedback)(name), (self.depth)(name));
         let Some(status) = self.store.status(&throttle.name).await? else { return Ok(self.unknown(throttle)) };
 
         let mut desk = throttle.desk.lock().await;
         self.take_up(throttle, &mut desk, term, &status).await?;
-        let seen = observe(&mut desk, &status, readings, told);
+        let mut seen = observe(&mut desk, &status, readings, told);
+        seen.waiting = ready.map(|ready| ready.value);
         let Some(mut state) = desk.state.take() else { return Ok(Report::default()) };
+        let found = state.watch.found.clone();
         let outcome = self.decide(throttle, &mut desk, term, &status, &mut state, seen).await;
+        tell(throttle, &state, &found);
         *lock(&throttle.view) = self.view(throttle, &state, &status);
         if !matches!(outcome, Err(Trouble::Journal(JournalError::Fenced { .. }))) {
             desk.state = Some(state);
@@ -248,6 +264,12 @@ impl Governor {
             Mode::Auto => unreadable(status),
             Mode::Shadow => None,
         };
+        if hands_off.is_some() || knobs.mode != Mode::Auto {
+            // Whoever does not turn its knob leads nobody and follows nobody.
+            lock(&self.sharing).leave(throttle.name.as_str());
+        } else {
+            seen.shared = lock(&self.sharing).role(throttle.name.as_str(), seen.now);
+        }
         if let Some(why) = hands_off {
             state.follow(policy, bounds, &seen, knobs.rps, &why);
             if knobs.mode != Mode::Auto
@@ -269,6 +291,9 @@ impl Governor {
         }
         let before = knobs.rps;
         let plan = state.tick(policy, bounds, &seen);
+        if knobs.mode == Mode::Auto {
+            lock(&self.sharing).post(throttle.name.as_str(), state, seen.now);
+        }
         let written = match knobs.mode {
             // A person's stop stays as they wrote it.
             Mode::Auto if !state.stopped => self.turn(throttle, term, status, state, &plan).await?,
@@ -502,7 +527,18 @@ fn observe(desk: &mut Desk, status: &Status, readings: Vec<Sample>, told: Option
         mean_duration_s: step.and_then(|step| step.mean_duration_s()),
         completed: step.map_or(0.0, |step| step.completed),
         rejected: step.map_or(0.0, |step| step.rejected),
-        knob_rps: None,
+        ..Observation::default()
+    }
+}
+
+/// Says once what the watchdogs begin to find, and once that it has ended.
+fn tell(throttle: &Governed, state: &State, earlier: &[Found]) {
+    let (begun, ended) = state.watch.since(earlier);
+    for found in begun {
+        tracing::warn!(throttle.name = %throttle.name, finding = found.finding.word(), "{}", found.sentence);
+    }
+    for found in ended {
+        tracing::info!(throttle.name = %throttle.name, finding = found.finding.word(), "a watchdog's finding has ended");
     }
 }
 

@@ -8,6 +8,7 @@ use super::breaker::Phase;
 use super::decision::timestamp;
 use super::plan::State;
 use super::policy::{Kind, Policy};
+use super::watchdogs::Finding;
 
 /// A governor at a glance.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
@@ -28,8 +29,23 @@ pub struct View {
     pub at: Timestamp,
     /// Until when a person's rate is not exceeded.
     pub held_until: Option<Timestamp>,
+    /// What the watchdogs have found and still holds.
+    pub findings: Vec<FindingView>,
+    /// What the watchdogs leave of the gain: 1, 1/2 or 1/4.
+    pub gain_factor: f64,
     /// The signals, in the order of the policy.
     pub signals: Vec<SignalView>,
+}
+
+/// What a watchdog has found.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct FindingView {
+    /// What.
+    pub finding: Finding,
+    /// Since when.
+    pub since: Timestamp,
+    /// One sentence: what, the evidence, what to do.
+    pub sentence: String,
 }
 
 /// A signal at a glance, in its own unit.
@@ -87,6 +103,13 @@ impl View {
             reason: plan.reason.clone(),
             at: timestamp(state.at.unwrap_or(now)),
             held_until: state.hold.filter(|hold| now < hold.until).map(|hold| timestamp(hold.until)),
+            findings: state
+                .watch
+                .found
+                .iter()
+                .map(|f| FindingView { finding: f.finding, since: timestamp(f.since), sentence: f.sentence.clone() })
+                .collect(),
+            gain_factor: state.watch.oscillation.gain_factor(),
             signals: signals.collect(),
         };
         view.age(now);

@@ -3,7 +3,7 @@
 use super::breaker::Phase;
 use super::decision::{Decision, unix_s};
 use super::explain::{number, seconds};
-use super::view::{SignalView, View};
+use super::view::{FindingView, SignalView, View};
 use crate::throttle::{Mode, Status};
 
 /// What is known about a throttle when somebody asks.
@@ -32,7 +32,19 @@ pub fn sentence(asked: Asked) -> String {
     let mut text = format!("{} {}", asked.name, because(&asked, status));
     text += &waiting(asked.ready).unwrap_or_default();
     text.push('.');
+    if matches!(status.knobs.mode, Mode::Auto | Mode::Shadow) {
+        text += &found(&asked);
+    }
     text
+}
+
+/// What the watchdogs have found, a sentence each.
+fn found(asked: &Asked) -> String {
+    let each = asked.view.into_iter().flat_map(|view| &view.findings);
+    let tell = |f: &FindingView| {
+        format!(" Watchdog, {} for {}: {}.", f.finding.word(), seconds(asked.now - unix_s(f.since)), f.sentence)
+    };
+    each.map(tell).collect()
 }
 
 fn because(asked: &Asked, status: &Status) -> String {
@@ -103,6 +115,7 @@ fn governed(asked: &Asked, status: &Status) -> String {
     let cause = match view.limiting.as_str() {
         _ if !stale.is_empty() => format!("{}{}", blind(view, &stale), problem(view, &stale)),
         "idle" => format!("nobody waits for its tokens, so it is not raised ({reads})"),
+        "week" => format!("nobody waits for its tokens, and it stands ready at what this hour of the week has borne ({reads})"),
         "person" => {
             let left = view.held_until.map_or_else(String::new, |at| format!(" for {} more", seconds(unix_s(at) - asked.now)));
             format!("a person set it, and it is not raised{left} ({reads})")

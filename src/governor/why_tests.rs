@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use super::super::decision::timestamp;
 use super::super::policy::Policy;
-use super::super::{Bounds, Observation, Plan, Sample, State};
+use super::super::{Bounds, Finding, Found, Observation, Plan, Sample, State};
 use super::*;
 use crate::throttle::{Knobs, Name, store::Problem};
 
@@ -162,6 +162,19 @@ fn blindness_idleness_and_a_held_edit_have_their_words() {
     });
     let told = ask(Some(&status(30.0, Mode::Auto)), Some(&held), None, None);
     assert!(told.contains("because a person set it, and it is not raised for 65 s more (search-load"), "{told}");
+}
+
+#[test]
+fn what_the_watchdogs_found_is_told_at_the_end_while_the_governor_is_at_work() {
+    let view = governed(0.97, |state, _| {
+        let sentence = "the rate swings between 10 and 40 rps".to_owned();
+        state.watch.found = vec![Found { finding: Finding::Oscillating, since: NOW - 600.0, sentence }];
+    });
+    let told = ask(Some(&status(118.0, Mode::Auto)), Some(&view), None, Some(3));
+    let expected = "; 3 jobs wait. Watchdog, oscillating for 10 min: the rate swings between 10 and 40 rps.";
+    assert!(told.ends_with(expected), "{told}");
+    let told = ask(Some(&status(118.0, Mode::Manual)), Some(&view), None, None);
+    assert!(!told.contains("Watchdog"), "{told}");
 }
 
 #[test]
