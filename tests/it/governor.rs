@@ -415,7 +415,8 @@ async fn of_two_governors_on_one_signal_the_one_without_work_follows_and_a_hand_
     rig.run(120).await;
 
     let views = rig.governor.snapshot(rig.now());
-    let sentence = |name: &Name| views[name].findings.iter().find(|f| f.finding == Finding::Shared).expect("found").sentence.clone();
+    let sentence =
+        |name: &Name| views[name].findings.iter().find(|f| f.finding == Finding::Shared).expect("found").sentence.clone();
     assert!(sentence(&other).contains("search-load is governed for reindex too, so this one follows"), "{}", sentence(&other));
     assert!(sentence(&rig.name).contains("search-load is governed for mail too, which follow"), "{}", sentence(&rig.name));
     assert!(views[&other].reason.contains("following reindex"), "{}", views[&other].reason);

@@ -101,7 +101,8 @@ fn promtool_understands_every_query_of_the_dashboard() {
 
 #[test]
 fn the_dashboard_shows_what_an_operator_asks_for_first() {
-    let queries: String = panels().iter().flat_map(|panel| panel["targets"].as_array().unwrap().clone()).map(|t| t["expr"].to_string()).collect();
+    let queries: String =
+        panels().iter().flat_map(|panel| panel["targets"].as_array().unwrap().clone()).map(|t| t["expr"].to_string()).collect();
     for family in [
         "flyball_throttle_rps{",
         "flyball_throttle_achieved_rps{",
