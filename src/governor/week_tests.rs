@@ -70,8 +70,7 @@ impl Shop {
 
     fn has_work(&self) -> bool {
         let hour = (self.now - MONDAY) / HOUR_S % 24.0;
-        // Little by day, which is how the model knows what a job costs.
-        hour >= 20.0 || hour < 1.0
+        !(1.0..20.0).contains(&hour)
     }
 
     fn step(&mut self) {
@@ -143,7 +142,6 @@ fn the_third_week_starts_where_the_hour_can_be_borne_and_overloads_no_more() {
     let (with, without) = (with.evenings(14), without.evenings(14));
     let late = |evenings: &[(f64, f64)]| evenings.iter().map(|(late_s, _)| late_s).sum::<f64>();
     let over = |evenings: &[(f64, f64)]| evenings.iter().map(|(_, over)| over).sum::<f64>();
-    println!("{used} {with:?} {without:?}");
     assert!(used > 100);
     assert!(late(&with) < 0.4 * late(&without), "{with:?}, without {without:?}");
     assert!(over(&with) <= over(&without) + 1.0, "{with:?}, without {without:?}");
