@@ -22,6 +22,7 @@ use prometheus_client::registry::Registry;
 use super::sample::{Measured, Sample};
 use super::state::{App, GovernorState, ShadowState};
 use super::throttle_view::since_s;
+use crate::governor::Finding;
 
 /// Throttles that get a label of their own; the jobs of the others are summed under `other`.
 const THROTTLE_LABELS_MAX: usize = 200;
@@ -257,6 +258,18 @@ impl Sampled {
             };
             named.iter().flat_map(of).collect()
         };
+        let governors = || named.iter().filter_map(|(name, measured)| Some((*name, measured.governor.as_ref()?)));
+        let word =
+            |throttle: &str, label: &'static str, word: &str| vec![("throttle", throttle.to_owned()), (label, word.to_owned())];
+        let limiting = governors().filter_map(|(name, g)| Some((word(name, "limiting", g.limiting.as_deref()?), 1.0))).collect();
+        let watchdogs = governors()
+            .flat_map(|(name, governor)| {
+                Finding::ALL.map(|finding| {
+                    let found = governor.findings.iter().any(|found| found.finding == finding.word());
+                    (word(name, "finding", finding.word()), f64::from(u8::from(found)))
+                })
+            })
+            .collect();
         vec![
             (
                 "flyball_throttle_rps",
@@ -267,6 +280,16 @@ impl Sampled {
                 "flyball_throttle_knob_rps",
                 "The rps knob in tokens per second as it is read; -1 unlimited",
                 status(&|status| status.knobs.rps),
+            ),
+            (
+                "flyball_throttle_min_rps",
+                "The knob min: the lowest rate that a governor may set",
+                status(&|status| status.knobs.min),
+            ),
+            (
+                "flyball_throttle_max_rps",
+                "The knob max: the highest rate that a governor may set",
+                status(&|status| status.knobs.max),
             ),
             (
                 "flyball_throttle_achieved_rps",
@@ -321,6 +344,13 @@ impl Sampled {
                 "flyball_governor_breaker_state",
                 "0 closed, 1 half open, 2 open",
                 each(&|measured| measured.governor.as_ref().map(|governor| breaker_number(&governor.breaker))),
+            ),
+            ("flyball_governor_limiting", "1 for the signal or the word that decides the rate now", limiting),
+            ("flyball_governor_watchdog", "1 while a watchdog of the governor finds this", watchdogs),
+            (
+                "flyball_governor_gain_factor",
+                "What the watchdogs leave of the gain: 1, 0.5 or 0.25",
+                each(&|measured| measured.governor.as_ref().map(|governor| governor.gain_factor)),
             ),
             (
                 "flyball_governor_signal_ratio",

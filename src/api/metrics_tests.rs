@@ -8,7 +8,7 @@ use jiff::Timestamp;
 
 use super::*;
 use crate::api::pace::Slope;
-use crate::api::state::SignalState;
+use crate::api::state::{FindingState, GovernorState, SignalState};
 use crate::jobs::Depth;
 use crate::throttle::{Knobs, Mode, Name, Status};
 
@@ -62,12 +62,18 @@ fn measured(name: &str) -> Measured {
         governor: Some(GovernorState {
             rps: 4.0,
             breaker: "half_open".into(),
-            limiting: None,
+            limiting: Some("search-load".into()),
             last_trip: None,
             hand: None,
             shadow: Some(shadow),
             reason: String::new(),
             at: Timestamp::UNIX_EPOCH,
+            findings: vec![FindingState {
+                finding: "deaf".into(),
+                since: Timestamp::UNIX_EPOCH,
+                sentence: "it does not react".into(),
+            }],
+            gain_factor: 0.5,
             signals: vec![signal],
         }),
     }
@@ -119,6 +125,12 @@ fn values_and_labels_are_what_was_sampled() {
         r#"flyball_throttle_ready_jobs{throttle="t0000"} 7.0"#,
         r#"flyball_governor_breaker_state{throttle="t0000"} 1.0"#,
         r#"flyball_governor_signal_ratio{throttle="t0000",signal="search-load"} 0.5"#,
+        r#"flyball_governor_watchdog{throttle="t0000",finding="deaf"} 1.0"#,
+        r#"flyball_governor_watchdog{throttle="t0000",finding="oscillating"} 0.0"#,
+        r#"flyball_governor_gain_factor{throttle="t0000"} 0.5"#,
+        r#"flyball_governor_limiting{throttle="t0000",limiting="search-load"} 1.0"#,
+        r#"flyball_throttle_min_rps{throttle="t0000"} 1.0"#,
+        r#"flyball_throttle_max_rps{throttle="t0000"} 100.0"#,
         r#"flyball_http_requests_total{route="/healthz",method="GET",status="200"} 1"#,
         "flyball_workers 2.0",
     ] {

@@ -58,4 +58,6 @@ pub use limits::{DEFAULT_TENANT, seed as seed_limits};
 pub use listen::{ListenError, bind};
 pub use live::Live;
 pub use serve::serve;
-pub use state::{Decision, Decisions, Deps, GovernorState, HandState, NoDecisions, ReadError, ShadowState, SignalState, Trip};
+pub use state::{
+    Decision, Decisions, Deps, FindingState, GovernorState, HandState, NoDecisions, ReadError, ShadowState, SignalState, Trip,
+};

@@ -111,6 +111,10 @@ pub struct GovernorState {
     pub hand: Option<HandState>,
     /// In shadow mode: what it would have done, beside what was done.
     pub shadow: Option<ShadowState>,
+    /// What its watchdogs have found and still holds.
+    pub findings: Vec<FindingState>,
+    /// What the watchdogs leave of its gain: 1, 0.5 or 0.25.
+    pub gain_factor: f64,
     /// What it looks at.
     pub signals: Vec<SignalState>,
 }
@@ -174,6 +178,17 @@ pub struct ShadowState {
     /// Share of the time above the setpoint in which it would have braked; `null` without such a time.
     pub braked_share: Option<f64>,
     /// All of it in words.
+    pub sentence: String,
+}
+
+/// What a watchdog of a governor has found.
+#[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct FindingState {
+    /// `oscillating`, `shared`, `deaf`, `unreachable` or `idle`.
+    pub finding: String,
+    /// Since when.
+    pub since: Timestamp,
+    /// What is the matter, by what evidence, and what to do, in one sentence.
     pub sentence: String,
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 
 use super::clock;
-use crate::api::{Decision, Decisions, GovernorState, HandState, ReadError, ShadowState, SignalState, Trip};
+use crate::api::{Decision, Decisions, FindingState, GovernorState, HandState, ReadError, ShadowState, SignalState, Trip};
 use crate::governor::decision::timestamp;
 use crate::governor::postgres::Error;
 use crate::governor::why::{self, Asked};
@@ -133,6 +133,11 @@ fn standing(view: View) -> GovernorState {
     });
     let last_trip = view.last_trip.map(|trip| Trip { at: trip.at, by: trip.by, height: trip.height });
     let hand = view.hand.map(|hand| HandState { what: hand.what, by: hand.by, at: timestamp(hand.at), why: hand.why });
+    let findings = view.findings.into_iter().map(|found| FindingState {
+        finding: found.finding.word().to_owned(),
+        since: found.since,
+        sentence: found.sentence,
+    });
     GovernorState {
         rps: view.rps,
         breaker: word(&view.breaker).unwrap_or_default(),
@@ -142,6 +147,8 @@ fn standing(view: View) -> GovernorState {
         shadow,
         reason: view.reason,
         at: view.at,
+        findings: findings.collect(),
+        gain_factor: view.gain_factor,
         signals: signals.collect(),
     }
 }

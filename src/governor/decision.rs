@@ -56,7 +56,7 @@ impl Decision {
     /// True if it tells something that `last`, the newest one kept, does not.
     pub fn is_news_after(&self, last: Option<&Self>) -> bool {
         let Some(last) = last else { return true };
-        let kind = |d: &Self| (d.breaker, d.mode, d.limiting.clone());
+        let kind = |d: &Self| (d.breaker, d.mode, d.limiting.clone(), d.terms.get("findings").cloned());
         let moved = (self.rps - last.rps).abs() > RATE_MOVED * last.rps.abs().max(self.rps.abs());
         let quiet_s = self.at.duration_since(last.at).as_secs_f64();
         moved || kind(self) != kind(last) || quiet_s.abs() >= AT_LEAST_EVERY_S

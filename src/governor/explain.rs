@@ -105,6 +105,7 @@ fn reason(state: &State, policy: &Policy, now: f64, before: f64, cause: &Cause) 
         Cause::Signal { index, clamps } => {
             let (signal, about) = (&state.signals[*index], &policy.signals[*index]);
             let age = signal.front.at.map_or(0.0, |at| (now - at).max(0.0));
+            let follows = state.links.get(&about.name).map_or_else(String::new, |link| format!(", following {}", link.throttle));
             let reads = format!(
                 "{} reads {}, setpoint {} ({} old)",
                 about.name,
@@ -113,7 +114,7 @@ fn reason(state: &State, policy: &Policy, now: f64, before: f64, cause: &Cause) 
                 seconds(age)
             );
             format!(
-                "{reads}: {}{}",
+                "{reads}: {}{follows}{}",
                 motion(before, state.knob),
                 clamps.last().map_or_else(String::new, |c| bound(state, policy, now, *c))
             )
@@ -139,6 +140,7 @@ fn bound(state: &State, policy: &Policy, now: f64, clamp: Clamp) -> String {
         Clamp::Slew => ", as fast as is allowed".to_owned(),
         Clamp::Room => ", all that the model has room for".to_owned(),
         Clamp::Idle => "; not raised, because nobody waits for tokens".to_owned(),
+        Clamp::Week => "; nobody waits for tokens, so it stands ready at what this hour of the week has borne".to_owned(),
         Clamp::Confirm => "; not raised until a sample confirms the restart".to_owned(),
         Clamp::Late => "; not raised, because the next reading is late".to_owned(),
         Clamp::Soft => state.above_soft(policy).map_or_else(
@@ -198,6 +200,11 @@ fn terms(state: &State, policy: &Policy, now: f64, cause: &Cause) -> BTreeMap<St
         put("held_s", hold.until - now);
     }
     if let Cause::Signal { index, clamps } = cause {
+        if clamps.contains(&Clamp::Week)
+            && let Some(start) = state.week.start(policy, now)
+        {
+            put("week_rps", start.exp() / state.work.w);
+        }
         terms.insert("signal".to_owned(), json!(state.signals[*index].name));
         terms.insert("clamps".to_owned(), json!(clamps));
     }

@@ -108,6 +108,8 @@ fn read(text: &str, policy: &Policy, before: Option<f64>) -> Result<Observation,
         completed: amount("completed")?,
         rejected: amount("rejected")?,
         idle: false,
+        waiting: None,
+        shared: None,
         knob_rps: knob(line)?,
     })
 }

@@ -285,6 +285,11 @@ pub const KEYS: &[Key] = &[
         "Sample-to-sample noise, relative to the setpoint, above which samples are averaged.",
     ),
     number("filter_max_s", "s", 60.0, 0.0, 600.0, "The longest such average."),
+    flag(
+        "feed_forward",
+        true,
+        "Whether an unused throttle stands ready at what this hour of the week has borne; only after a whole week has been seen.",
+    ),
 ];
 
 /// The key of that name.

@@ -7,7 +7,7 @@ use super::signal::Signal;
 use crate::control::{slew, within};
 
 /// The throttle counts as the bottleneck if somebody waited for it for more than this share of the time.
-const BOTTLENECK: f64 = 0.5;
+pub(super) const BOTTLENECK: f64 = 0.5;
 /// An unused knob is at most what a model this many sigmas optimistic allows.
 const IDLE_SIGMAS: f64 = 1.0;
 /// The model's room lowers the rate to no less than this share of the usual one.
@@ -61,6 +61,8 @@ pub enum Clamp {
     Room,
     /// The throttle is not the bottleneck.
     Idle,
+    /// The throttle is not the bottleneck, and stands at what this hour of the week has borne.
+    Week,
     /// The restart is not confirmed yet.
     Confirm,
     /// It would have wound down without end.
@@ -79,10 +81,11 @@ pub enum Clamp {
 
 impl Clamp {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Slew,
         Self::Room,
         Self::Soft,
+        Self::Week,
         Self::Idle,
         Self::Confirm,
         Self::Floor,
@@ -100,6 +103,7 @@ impl Clamp {
             Self::Room => "room",
             Self::Soft => "soft",
             Self::Idle => "idle",
+            Self::Week => "week",
             Self::Confirm => "confirm",
             Self::Floor => "floor",
             Self::Person => "person",
@@ -131,7 +135,10 @@ impl State {
         lower(&mut u, slew::rise(self.u, f64::INFINITY, policy.law.up_per_min, dt), Clamp::Slew);
         if !seen.limiting_share.is_some_and(|share| share > BOTTLENECK) {
             // The jobs do not use the knob: do not raise it, and keep it safe for the moment when they return.
-            lower(&mut u, self.u, Clamp::Idle);
+            match self.week.start(policy, now) {
+                Some(start) => lower(&mut u, start, Clamp::Week),
+                None => lower(&mut u, self.u, Clamp::Idle),
+            }
             for (signal, about) in self.signals.iter().zip(&policy.signals) {
                 if let (Kind::Load, true, Some(room)) = (about.kind, policy.law.observer, signal.observer.room(IDLE_SIGMAS)) {
                     lower(&mut u, room.max(1e-12).ln(), Clamp::Idle);

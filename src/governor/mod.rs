@@ -27,6 +27,8 @@ pub mod signal;
 pub mod sources;
 pub mod tripped;
 pub mod view;
+pub mod watchdogs;
+pub mod week;
 pub mod why;
 pub mod work;
 
@@ -49,3 +51,4 @@ pub use reconcile::{Governor, Report};
 pub use score::Score;
 pub use sources::Sources;
 pub use view::{SignalView, View};
+pub use watchdogs::{Finding, Found};

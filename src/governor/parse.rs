@@ -101,6 +101,7 @@ fn law(values: &Values) -> Law {
         predictor: values.flag("predictor"),
         noise_max: values.number("noise_max"),
         filter_max_s: values.number("filter_max_s"),
+        feed_forward: values.flag("feed_forward"),
     }
 }
 

@@ -12,7 +12,8 @@
 //! 3. blindness: hold, then decay to `safe_rps`;
 //! 4. the breaker ([`super::breaker`]);
 //! 5. every signal's PID, and the lowest of what they ask for;
-//! 6. limits ([`super::limits`]), and the reason in one sentence ([`super::explain`]).
+//! 6. limits ([`super::limits`]), and the reason in one sentence ([`super::explain`]);
+//! 7. what is learned of the hour ([`super::week`]), and the watchdogs ([`super::watchdogs`]).
 
 use std::collections::BTreeMap;
 
@@ -26,6 +27,8 @@ use super::policy::{Heard, Policy, Source};
 use super::shadow::Shadow;
 use super::signal::Signal;
 use super::tripped::Tripped;
+use super::watchdogs::{Role, Watchdogs, sharing::Link};
+use super::week::Week;
 use super::work::Work;
 use crate::control::{History, ewma, slew};
 
@@ -66,6 +69,12 @@ pub struct Observation {
     /// The rate in the knob, if somebody else wrote it since the last tick: 0 stops, -1 is unlimited.
     #[serde(default)]
     pub knob_rps: Option<f64>,
+    /// Jobs that wait for this throttle, if that is known.
+    #[serde(default)]
+    pub waiting: Option<f64>,
+    /// What this governor is to others that hold the same signals.
+    #[serde(skip)]
+    pub shared: Option<Role>,
 }
 
 /// A sample of a signal; no value is no sample.
@@ -86,7 +95,7 @@ pub struct Plan {
     pub rps: f64,
     /// The breaker.
     pub breaker: Phase,
-    /// Who decided: a signal's name, or `start`, `stale`, `breaker`, `person`, `idle`, `slew`, `late`, `soft`, `room`, `confirm`, `floor`, `min`, `max`.
+    /// Who decided: a signal's name, or `start`, `stale`, `breaker`, `person`, `idle`, `slew`, `late`, `soft`, `room`, `week`, `confirm`, `floor`, `min`, `max`.
     pub limiting: String,
     /// The reason, one sentence for a person.
     pub reason: String,
@@ -134,6 +143,15 @@ pub struct State {
     /// The governor on paper, in shadow mode.
     #[serde(default)]
     pub shadow: Option<Box<Shadow>>,
+    /// The ratio to each leader's rate that this governor keeps, by signal.
+    #[serde(default)]
+    pub links: BTreeMap<String, Link>,
+    /// The watchdogs, and what they have found.
+    #[serde(default)]
+    pub watchdogs: Watchdogs,
+    /// What each hour of the week has borne.
+    #[serde(default)]
+    pub week: Week,
 }
 
 impl State {
@@ -159,6 +177,9 @@ impl State {
             tripped: None,
             watch: Watch::default(),
             shadow: None,
+            links: BTreeMap::new(),
+            watchdogs: Watchdogs::default(),
+            week: Week::default(),
         }
     }
 
@@ -193,6 +214,7 @@ impl State {
 
     /// One tick. Call it every `tick_s`; earlier calls take shorter steps, and a time that does not advance changes nothing.
     pub fn tick(&mut self, policy: &Policy, bounds: Bounds, seen: &Observation) -> Plan {
+        let policy = &*self.watchdogs.detuned(policy);
         let Some((now, dt)) = self.advance(policy, bounds, seen) else {
             // What was decided last, as the bounds are now: a rate that was only followed may lie outside.
             let rps = self.rate(bounds.sound(), self.at.unwrap_or(self.began_at));
@@ -201,7 +223,9 @@ impl State {
         };
         let before = self.knob;
         let cause = self.decide(policy, bounds.sound(), seen, now, dt);
-        self.finish(policy, bounds, now, before, cause)
+        self.finish(policy, bounds, now, before, cause);
+        self.learn_week(policy, seen, now, dt);
+        self.watched(policy, bounds, seen, now)
     }
 
     /// Follows the knob without turning it, because of `why`: a person has it (manual mode), or the throttle is paused.
@@ -220,6 +244,8 @@ impl State {
             self.breaker = Breaker::default();
             self.hold = None;
             self.stopped = rps == 0.0;
+            self.links.clear();
+            self.watchdogs.rest();
             self.set_rate(bounds.sound(), rps);
             self.rebase(policy, now);
             self.mend(policy, bounds);
@@ -318,6 +344,7 @@ impl State {
     fn obey(&mut self, policy: &Policy, bounds: Bounds, now: f64, rps: f64) {
         self.stopped = rps == 0.0;
         self.hold = None;
+        self.links.clear();
         if rps > 0.0 {
             let until = now + policy.law.hold_s;
             self.hold = Some(Hold { rps: rps.min(bounds.max), from: now, until });
@@ -341,12 +368,12 @@ impl State {
             self.rebase(policy, now);
             return Cause::Stale { names: stale };
         }
-        if law.breaker && self.breaker_holds(policy, bounds, now) {
+        if law.breaker && (self.waits_for_leader(seen) || self.breaker_holds(policy, bounds, now)) {
             self.u = self.lowest(bounds);
             self.rebase(policy, now);
             return Cause::Open;
         }
-        let Some((asked, who)) = self.lowest_ask(policy, now, dt) else {
+        let Some((asked, who)) = self.lowest_ask(policy, seen, now, dt) else {
             return Cause::NoReading;
         };
         let clamps = self.limit(policy, bounds, seen, now, dt, asked);
@@ -356,7 +383,7 @@ impl State {
     }
 
     /// The lowest of what the signals ask for, and whose it is. Those far from their limit abstain.
-    fn lowest_ask(&mut self, policy: &Policy, now: f64, dt: f64) -> Option<(f64, usize)> {
+    fn lowest_ask(&mut self, policy: &Policy, seen: &Observation, now: f64, dt: f64) -> Option<(f64, usize)> {
         let (history, applied, law) = (&self.history, self.u, &policy.law);
         let asks: Vec<(usize, f64)> = self
             .signals
@@ -365,6 +392,8 @@ impl State {
             .enumerate()
             .filter_map(|(n, (signal, about))| Some((n, signal.ask(about, law, now, dt, history, applied)?)))
             .collect();
+        let asks: Vec<(usize, f64)> =
+            asks.into_iter().map(|(n, own)| (n, self.led(&policy.signals[n].name, own, seen))).collect();
         let lead = asks.iter().filter_map(|&(n, _)| self.signals[n].xp).fold(0.0, f64::max);
         let counts = |n: usize| asks.len() == 1 || !self.signals[n].abstains(&policy.signals[n], law, now, lead);
         let lower = |a: &&(usize, f64), b: &&(usize, f64)| a.1.total_cmp(&b.1);
@@ -417,6 +446,7 @@ impl State {
         self.breaker.v_trip *= factor;
         self.usual *= factor;
         self.history.scale(factor);
+        self.week.scale(factor);
         for signal in &mut self.signals {
             signal.u += factor.ln();
             signal.pid.integral += factor.ln();
@@ -430,8 +460,9 @@ impl State {
         self.began_at += by_s;
         self.history.shift(by_s);
         self.breaker.shift(by_s);
-        self.watch.shift(by_s);
+        self.watchdogs.shift(by_s);
         self.tripped.iter_mut().for_each(|trip| trip.at += by_s);
+        self.week.shift(by_s);
         if let Some(hold) = &mut self.hold {
             hold.from += by_s;
             hold.until += by_s;

@@ -351,6 +351,7 @@ proptest! {
             let seen = Observation {
                 now, readings: vec![sample.clone()], achieved_rps: achieved, limiting_share: limiting, mean_duration_s: duration,
                 completed, rejected, idle: absurd && completed > 1.0, knob_rps: if absurd { knob } else { None },
+                waiting: limiting, ..Observation::default()
             };
             let looked = state.fast(&plant.policy, bounds, now, achieved, &[sample]);
             for plan in looked.into_iter().chain([state.tick(&plant.policy, bounds, &seen)]) {

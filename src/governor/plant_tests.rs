@@ -24,6 +24,10 @@ pub struct Plant {
     /// Seconds between scrapes, and until a scrape is visible.
     pub scrape_s: u64,
     pub visible_s: f64,
+    /// Seconds until what is let through makes its load, which nobody told the law.
+    pub hidden_s: usize,
+    /// Jobs that wait, if anybody counts them.
+    pub waiting: Option<f64>,
     /// Relative noise of a sample.
     pub noise: f64,
     /// Prometheus answers.
@@ -46,6 +50,8 @@ pub struct Plant {
 pub struct Second {
     pub t: f64,
     pub knob: f64,
+    /// What was let through.
+    pub rate: f64,
     pub load: f64,
     pub average: f64,
     pub phase: Phase,
@@ -92,6 +98,8 @@ impl Plant {
             lag_s,
             scrape_s,
             visible_s,
+            hidden_s: 0,
+            waiting: None,
             noise: 0.0,
             sighted: true,
             probed,
@@ -141,12 +149,13 @@ impl Plant {
         if (self.now as u64).is_multiple_of(self.policy.law.tick_s as u64) {
             self.tick(rate);
         }
-        self.keep();
+        self.keep(rate);
     }
 
     /// The load that the rate makes, as the exporter shows it now and the scraper takes it.
     fn measure(&mut self, rate: f64) -> f64 {
-        self.load = self.background + self.cost * rate;
+        let earlier = self.record.len().checked_sub(self.hidden_s).map_or(20.0, |n| self.record.get(n).map_or(rate, |s| s.rate));
+        self.load = self.background + self.cost * earlier;
         self.average = smooth(self.average, self.load, 1.0, self.lag_s);
         let measured = (self.average * (1.0 + self.noise * self.random())).max(0.0);
         if (self.now as u64).is_multiple_of(self.scrape_s) {
@@ -155,9 +164,9 @@ impl Plant {
         measured
     }
 
-    fn keep(&mut self) {
+    fn keep(&mut self, rate: f64) {
         let (t, knob, load, average) = (self.now, self.knob, self.load, self.average);
-        self.record.push(Second { t, knob, load, average, phase: self.plan.breaker });
+        self.record.push(Second { t, knob, rate, load, average, phase: self.plan.breaker });
     }
 
     /// A second in shadow mode beside a person's `rps`.
@@ -174,7 +183,7 @@ impl Plant {
             let seen = self.seen(rate);
             self.state.shadow(&self.policy, self.bounds, &seen, rps);
         }
-        self.keep();
+        self.keep(rate);
     }
 
     fn tick(&mut self, rate: f64) {
@@ -194,6 +203,7 @@ impl Plant {
             achieved_rps: Some(sum / (recent.count() + 1) as f64),
             limiting_share: Some(if self.demand < self.knob { 0.0 } else { 1.0 }),
             knob_rps: self.person.take(),
+            waiting: self.waiting,
             ..Observation::default()
         }
     }

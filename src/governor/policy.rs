@@ -174,6 +174,7 @@ pub struct Law {
     pub predictor: bool,
     pub noise_max: f64,
     pub filter_max_s: f64,
+    pub feed_forward: bool,
 }
 
 /// One thing that is wrong in a policy.

@@ -73,6 +73,8 @@ fn event() -> impl Strategy<Value = ((f64, Option<f64>), Event)> {
             completed,
             rejected,
             idle: false,
+            waiting: None,
+            shared: None,
             knob_rps,
         }))
     });

@@ -23,6 +23,7 @@ use super::policy::Policy;
 use super::postgres::{Error as JournalError, Journal};
 use super::sources::{self, Eyes, Sources};
 use super::view::View;
+use super::watchdogs::{Found, Sharing};
 use crate::signals::{self, DepthSource, FeedbackSource, Meter, Prometheus};
 use crate::throttle::{self, Change, Mode, Name, Status, Store};
 
@@ -46,6 +47,7 @@ pub struct Governor {
     journal: Journal,
     sources: Sources,
     throttles: Vec<Governed>,
+    sharing: Mutex<Sharing>,
     decisions: broadcast::Sender<Decision>,
     /// The latest term that stood in a knob which nobody renews.
     seen_term: AtomicU64,
@@ -147,9 +149,14 @@ impl Governor {
             let desk = AsyncMutex::new(Desk::default());
             Ok(Governed { name, policy, eyes, desk, view: Mutex::default(), problems: Mutex::default() })
         };
+        let sharing = Sharing::of(policies.iter().map(|(name, policy)| (name.as_str(), policy)));
+        for (throttle, signal, with) in sharing.told() {
+            let with = with.join(", ");
+            tracing::warn!(throttle.name = throttle, signal, with, "a signal has several governors; one follows");
+        }
         let throttles = policies.into_iter().map(governed).collect::<Result<_, signals::Error>>()?;
         let (decisions, seen_term) = (broadcast::channel(LISTENER_BEHIND).0, AtomicU64::new(0));
-        Ok(Self { store, journal, sources, throttles, decisions, seen_term })
+        Ok(Self { store, journal, sources, throttles, sharing: Mutex::new(sharing), decisions, seen_term })
     }
 
     /// Decisions as they are made.
@@ -245,7 +252,8 @@ impl Governor {
         }
         // Signals are read without the desk, so that a slow Prometheus never holds up the fast path.
         let told = self.sources.told(&throttle.policy, throttle.name.as_str()).await;
-        let readings = self.read(throttle, now, told.is_some()).await;
+        let name = throttle.name.as_str();
+        let (readings, ready) = tokio::join!(self.read(throttle, now, told.is_some()), self.sources.ready(name));
         let Some(status) = self.store.status(&throttle.name).await? else { return Ok(self.unknown(throttle)) };
 
         let mut desk = throttle.desk.lock().await;
@@ -253,9 +261,12 @@ impl Governor {
         if let Some(told) = &told {
             desk.meter.take_in(told, now);
         }
-        let seen = observe(&throttle.policy, &mut desk, &status, readings, told.is_some());
+        let mut seen = observe(&throttle.policy, &mut desk, &status, readings, told.is_some());
+        seen.waiting = ready;
         let Some(mut state) = desk.state.take() else { return Ok(Report::default()) };
+        let found = state.watchdogs.found.clone();
         let outcome = self.decide(throttle, &mut desk, term, &status, &mut state, seen).await;
+        tell(throttle, &state, &found);
         *lock(&throttle.view) = self.view(throttle, &state, &status);
         if !matches!(outcome, Err(Trouble::Journal(JournalError::Fenced { .. }))) {
             desk.state = Some(state);
@@ -299,6 +310,12 @@ impl Governor {
             // What a person set meanwhile is where the governor goes on from, not an edit to be held.
             state.will_write(raw);
         }
+        if hands_off.is_some() || knobs.mode != Mode::Auto {
+            // Whoever does not turn its knob leads nobody and follows nobody.
+            lock(&self.sharing).leave(throttle.name.as_str());
+        } else {
+            seen.shared = lock(&self.sharing).role(throttle.name.as_str(), seen.now);
+        }
         if let Some(why) = hands_off {
             let before = state.knob;
             let told =
@@ -324,6 +341,9 @@ impl Governor {
             Mode::Shadow => state.shadow(policy, bounds, &seen, status.effective_rps),
             _ => state.tick(policy, bounds, &seen),
         };
+        if knobs.mode == Mode::Auto {
+            lock(&self.sharing).post(throttle.name.as_str(), state, seen.now);
+        }
         let written = match knobs.mode {
             // A person's stop stays as they wrote it.
             Mode::Auto if !state.stopped => self.turn(throttle, term, status, state, &plan).await?,
@@ -622,7 +642,18 @@ fn observe(policy: &Policy, desk: &mut Desk, status: &Status, mut readings: Vec<
         completed: step.map_or(0.0, |step| step.completed),
         rejected: step.map_or(0.0, |step| step.refused),
         idle,
-        knob_rps: None,
+        ..Observation::default()
+    }
+}
+
+/// Says once what the watchdogs begin to find, and once that it has ended.
+fn tell(throttle: &Governed, state: &State, earlier: &[Found]) {
+    let (begun, ended) = state.watchdogs.since(earlier);
+    for found in begun {
+        tracing::warn!(throttle.name = %throttle.name, finding = found.finding.word(), "{}", found.sentence);
+    }
+    for found in ended {
+        tracing::info!(throttle.name = %throttle.name, finding = found.finding.word(), "a watchdog's finding has ended");
     }
 }
 

@@ -132,6 +132,11 @@ impl Sources {
         join_all(look).await.into_iter().flatten().collect()
     }
 
+    /// How many jobs of a throttle are ready to run, if that is known.
+    pub async fn ready(&self, throttle: &str) -> Option<f64> {
+        (self.depth)(throttle).await.map(|depth| depth.ready)
+    }
+
     async fn waiting(&self, about: &Signal) -> Result<Reading, Missing> {
         let depth = (self.depth)(&about.query).await.ok_or(Missing::Absent)?;
         Ok(if about.source == Source::Age { depth.age() } else { depth.jobs() })

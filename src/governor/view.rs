@@ -11,6 +11,7 @@ use super::plan::State;
 use super::policy::{Kind, Policy};
 use super::score::Score;
 use super::signal::Signal;
+use super::watchdogs::Finding;
 
 /// A governor at a glance.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
@@ -37,6 +38,10 @@ pub struct View {
     pub hand: Option<Hand>,
     /// The score of shadow mode, while it lasts.
     pub shadow: Option<Score>,
+    /// What the watchdogs have found and still holds.
+    pub findings: Vec<FindingView>,
+    /// What the watchdogs leave of the gain: 1, 1/2 or 1/4.
+    pub gain_factor: f64,
     /// The signals, in the order of the policy.
     pub signals: Vec<SignalView>,
 }
@@ -50,6 +55,17 @@ pub struct TripView {
     pub by: String,
     /// How high it was, in setpoints.
     pub height: f64,
+}
+
+/// What a watchdog has found.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct FindingView {
+    /// What.
+    pub finding: Finding,
+    /// Since when.
+    pub since: Timestamp,
+    /// One sentence: what, the evidence, what to do.
+    pub sentence: String,
 }
 
 /// A signal at a glance, in its own unit.
@@ -124,6 +140,13 @@ impl View {
             }),
             hand: state.watch.hand.clone(),
             shadow: state.shadow.as_ref().map(|shadow| shadow.score.clone()),
+            findings: state
+                .watchdogs
+                .found
+                .iter()
+                .map(|f| FindingView { finding: f.finding, since: timestamp(f.since), sentence: f.sentence.clone() })
+                .collect(),
+            gain_factor: state.watchdogs.oscillation.gain_factor(),
             signals: signals.collect(),
         };
         view.age(now);

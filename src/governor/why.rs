@@ -11,7 +11,7 @@ use super::breaker::Phase;
 use super::decision::{Decision, unix_s};
 use super::explain::{number, seconds};
 use super::hand::{GOVERNOR, Hand};
-use super::view::{SignalView, View};
+use super::view::{FindingView, SignalView, View};
 use crate::throttle::{Mode, Status};
 
 /// The trend is that of so many seconds …
@@ -48,7 +48,17 @@ pub fn sentence(asked: Asked) -> String {
     };
     let mut parts = because(&asked, status);
     parts.extend(waiting(asked.ready));
-    parts.join("; ") + "."
+    let found = if matches!(status.knobs.mode, Mode::Auto | Mode::Shadow) { found(&asked) } else { String::new() };
+    parts.join("; ") + "." + &found
+}
+
+/// What the watchdogs have found, a sentence each.
+fn found(asked: &Asked) -> String {
+    let each = asked.view.into_iter().flat_map(|view| &view.findings);
+    let tell = |f: &FindingView| {
+        format!(" Watchdog, {} for {}: {}.", f.finding.word(), seconds(asked.now - unix_s(f.since)), f.sentence)
+    };
+    each.map(tell).collect()
 }
 
 fn because(asked: &Asked, status: &Status) -> Vec<String> {
@@ -153,6 +163,7 @@ fn holds(asked: &Asked, view: &View) -> String {
             );
             return format!("not raised, because {above}{reads}");
         }
+        "week" => "standing ready at what this hour of the week has borne, for nobody waits for its tokens",
         "room" => "held at what the model has room for",
         "late" => "not raised, because the next reading is late",
         "confirm" => "restarted after a trip and not raised until a sample confirms it",

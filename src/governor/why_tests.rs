@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use super::super::decision::timestamp;
 use super::super::policy::Policy;
-use super::super::{Bounds, Observation, Plan, Sample, Score, State};
+use super::super::{Bounds, Finding, Found, Observation, Plan, Sample, Score, State};
 use super::*;
 use crate::throttle::{Knobs, Name, store::Problem};
 
@@ -260,6 +260,19 @@ fn every_word_of_limiting_and_every_phase_has_its_words() {
             }
         }
     }
+}
+
+#[test]
+fn what_the_watchdogs_found_is_told_at_the_end_while_the_governor_is_at_work() {
+    let view = governed(0.97, |state, _| {
+        let sentence = "the rate swings between 10 and 40 rps".to_owned();
+        state.watchdogs.found = vec![Found { finding: Finding::Oscillating, since: NOW - 600.0, sentence }];
+    });
+    let told = ask(Some(&status(118.0, Mode::Auto)), Some(&view), &[], Some(3));
+    let expected = "; 3 jobs wait. Watchdog, oscillating for 10 min: the rate swings between 10 and 40 rps.";
+    assert!(told.ends_with(expected), "{told}");
+    let told = ask(Some(&status(118.0, Mode::Manual)), Some(&view), &[], None);
+    assert!(!told.contains("Watchdog"), "{told}");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::{get, post};
 use flyball::governor::postgres::{Error as JournalError, STATEMENTS};
-use flyball::governor::{Decision, Governor, Journal, Phase, Plan, Policy};
+use flyball::governor::{Decision, Finding, Governor, Journal, Phase, Plan, Policy};
 use flyball::signals::{no_depth, no_feedback};
 use flyball::throttle::{Ask, Change, LaneAsk, MemoryStore, Mode, Name, Status, Store};
 use serde_json::json;
@@ -417,4 +417,61 @@ async fn every_statement_of_the_journal_can_be_prepared() {
     for statement in STATEMENTS {
         database.pool().prepare(statement.into_sql_str()).await.unwrap_or_else(|error| panic!("{statement}: {error}"));
     }
+}
+
+#[tokio::test]
+async fn a_setpoint_out_of_reach_is_found_told_journaled_and_taken_over_by_a_successor() {
+    let mut rig = Rig::new("auto").await;
+    rig.run(120).await;
+    // High enough that no rate helps, and low enough that the breaker does not trip.
+    rig.background = 1.15;
+    rig.store.write_raw(&rig.name, "min", "5");
+    rig.run(1100).await;
+
+    let view = rig.governor.snapshot(rig.now()).remove(&rig.name).unwrap();
+    let found = view.findings.iter().find(|found| found.finding == Finding::Unreachable).expect("a finding");
+    assert!(found.sentence.contains("search-load stays near 1.2 (setpoint 1)"), "{}", found.sentence);
+    let kept = rig.journal.recent(None, 1000).await.unwrap();
+    let told: Vec<&Decision> = kept.iter().filter(|d| d.reason.contains("; unreachable: the rate has been at min")).collect();
+    assert_eq!(told.len(), 1, "it is told in full once: {told:?}");
+    assert_eq!(told[0].terms["findings"], json!(["unreachable"]));
+
+    // A successor knows it since then, and does not find it anew.
+    let (since, policy) = (found.since, rig.policy.clone());
+    rig.governor = governor(&rig.store, &rig.journal, &rig.url, &rig.name, &policy);
+    rig.term = 2;
+    rig.run(10).await;
+    let view = rig.governor.snapshot(rig.now()).remove(&rig.name).unwrap();
+    assert_eq!(view.findings.iter().map(|f| (f.finding, f.since)).collect::<Vec<_>>(), [(Finding::Unreachable, since)]);
+
+    // In a person's hand nothing is found.
+    rig.store.write_raw(&rig.name, "mode", "manual");
+    rig.run(5).await;
+    let view = rig.governor.snapshot(rig.now()).remove(&rig.name).unwrap();
+    assert_eq!(view.findings, []);
+}
+
+#[tokio::test]
+async fn of_two_governors_on_one_signal_the_one_without_work_follows_and_a_hand_ends_it() {
+    let mut rig = Rig::new("auto").await;
+    let other = Name::new("mail").unwrap();
+    let knobs = [("rps", "10"), ("mode", "auto"), ("min", "1"), ("max", "2000"), ("safe_rps", "5")];
+    let fields = knobs.map(|(k, v)| (k.to_owned(), Some(v.to_owned()))).into();
+    rig.store.set(&other, &Change { fields, by: "seed".to_owned(), create: true, ..Change::default() }).await.unwrap();
+    let policies = vec![(rig.name.clone(), rig.policy.clone()), (other.clone(), rig.policy.clone())];
+    rig.governor = Governor::new(rig.store.clone(), rig.journal.clone(), &rig.url, no_depth(), policies, no_feedback()).unwrap();
+
+    rig.run(120).await;
+
+    let views = rig.governor.snapshot(rig.now());
+    let sentence =
+        |name: &Name| views[name].findings.iter().find(|f| f.finding == Finding::Shared).expect("found").sentence.clone();
+    assert!(sentence(&other).contains("search-load is governed for reindex too, so this one follows"), "{}", sentence(&other));
+    assert!(sentence(&rig.name).contains("search-load is governed for mail too, which follow"), "{}", sentence(&rig.name));
+    assert!(views[&other].reason.contains("following reindex"), "{}", views[&other].reason);
+
+    rig.store.write_raw(&other, "mode", "manual");
+    rig.run(6).await;
+    let view = rig.governor.snapshot(rig.now()).remove(&rig.name).unwrap();
+    assert_eq!(view.findings, [], "a person has the other");
 }

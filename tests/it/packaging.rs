@@ -52,6 +52,75 @@ fn every_alert_says_what_is_the_matter_and_what_to_do() {
     }
 }
 
+// === Grafana ===
+
+/// The panels of the dashboard that show something.
+fn panels() -> Vec<serde_json::Value> {
+    let board: serde_json::Value = serde_json::from_str(&read("grafana/flyball.json")).expect("JSON");
+    board["panels"].as_array().unwrap().iter().filter(|panel| panel["type"] != "row").cloned().collect()
+}
+
+#[test]
+fn the_dashboard_asks_whatever_prometheus_a_person_chooses_and_says_what_each_panel_is() {
+    let board: serde_json::Value = serde_json::from_str(&read("grafana/flyball.json")).expect("JSON");
+    let variables = board["templating"]["list"].as_array().unwrap();
+    assert!(variables.iter().any(|v| v["name"] == "datasource" && v["type"] == "datasource" && v["query"] == "prometheus"));
+
+    let mut ids = std::collections::BTreeSet::new();
+    for panel in board["panels"].as_array().unwrap() {
+        assert!(ids.insert(panel["id"].as_u64().unwrap()), "two panels are number {}", panel["id"]);
+    }
+    for panel in panels() {
+        let title = panel["title"].as_str().unwrap();
+        assert!(panel["description"].as_str().is_some_and(|text| text.ends_with('.')), "{title} does not say what it shows");
+        assert_eq!(panel["datasource"]["uid"], "${datasource}", "{title}");
+        for target in panel["targets"].as_array().unwrap() {
+            assert_eq!(target["datasource"]["uid"], "${datasource}", "{title}");
+        }
+    }
+}
+
+#[test]
+fn promtool_understands_every_query_of_the_dashboard() {
+    use std::fmt::Write as _;
+    let mut rules = "groups:\n  - name: dashboard\n    rules:\n".to_owned();
+    let mut queries = 0;
+    for panel in panels() {
+        for target in panel["targets"].as_array().unwrap() {
+            let query = target["expr"].as_str().unwrap().replace("$__rate_interval", "1m").replace("$throttle", ".*");
+            assert!(!query.contains('$'), "{query}");
+            queries += 1;
+            writeln!(rules, "      - record: dashboard:query:{queries}\n        expr: {}", serde_json::json!(query)).unwrap();
+        }
+    }
+    assert!(queries > 20, "{queries}");
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), rules).unwrap();
+    promtool(&["check", "rules", &file.path().to_string_lossy()]);
+}
+
+#[test]
+fn the_dashboard_shows_what_an_operator_asks_for_first() {
+    let queries: String =
+        panels().iter().flat_map(|panel| panel["targets"].as_array().unwrap().clone()).map(|t| t["expr"].to_string()).collect();
+    for family in [
+        "flyball_throttle_rps{",
+        "flyball_throttle_achieved_rps{",
+        "flyball_throttle_knob_rps{",
+        "flyball_throttle_limiting_share{",
+        "flyball_governor_signal_ratio{",
+        "flyball_governor_breaker_state{",
+        "flyball_governor_limiting{",
+        "flyball_governor_watchdog{",
+        "flyball_throttle_ready_jobs{",
+        "flyball_throttle_oldest_ready_seconds{",
+        "flyball_throttle_dead_jobs{",
+        "outcome=\\\"throttled\\\"",
+    ] {
+        assert!(queries.contains(family), "{family}");
+    }
+}
+
 // === Containers ===
 
 #[test]

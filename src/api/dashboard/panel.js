@@ -45,6 +45,7 @@ export class Panel {
     this.form.quickButtons = [this.pause, this.hand];
     this.reason = h('p', { class: 'reason' });
     this.problems = h('ul', { class: 'problems', hidden: true });
+    this.findings = h('ul', { class: 'problems', hidden: true, 'aria-label': 'what the watchdogs found' });
 
     this.knobRate = h('b', { class: 'num' });
     this.knobNote = h('span', { class: 'sub' });
@@ -74,7 +75,7 @@ export class Panel {
       h('div', { class: 'panel-head' },
         h('div', { class: 'title' }, h('h2', { id: titleId }, name), this.standing, this.mode, this.parent),
         h('div', { class: 'buttons' }, this.pause, this.hand)),
-      this.reason, this.problems,
+      this.reason, this.problems, this.findings,
       h('div', { class: 'panel-body' }, this.chart.element,
         h('div', { class: 'side' },
           h('div', { class: 'readouts' },
@@ -161,6 +162,9 @@ export class Panel {
     const problems = detail?.problems ?? [];
     show(this.problems, problems.length > 0);
     keyed(this.problems, problems, (p) => `${p.field} ${p.message}`, (p) => h('li', null, h('b', null, p.field), ` ${p.message}`));
+    const findings = byHand ? [] : governor?.findings ?? [];
+    show(this.findings, findings.length > 0);
+    keyed(this.findings, findings, (f) => `${f.finding} ${f.sentence}`, (f) => h('li', null, h('b', null, f.finding), ` since ${clock(unixSeconds(f.since), now)}: ${f.sentence}`));
   }
 
   /**

@@ -1,0 +1,155 @@
+//! Deafness: a signal that does not react to the rate. A query about something else, an exporter that repeats itself, or a
+//! load that others make.
+//!
+//! While the load stands at its setpoint nothing can be told: the rate moves just so that it stays. So only excursions count,
+//! times in which the load is well off its setpoint and the rate was moved to bring it back. If the rate has been moved by
+//! a large factor, for long enough to be seen, and the load has not come nearer, it is deaf. A sixth of the setpoint is
+//! enough to be heard.
+
+use crate::control::ewma::smooth;
+use crate::governor::explain::{number, seconds};
+use crate::governor::policy::Signal;
+
+/// Within this of the setpoint nothing is learned, in setpoints.
+const BAND: f64 = 0.25;
+/// The rate must have fallen by this factor, or risen by the second: the way up may begin with next to nothing.
+const FELL: f64 = 4.0;
+const ROSE: f64 = 30.0;
+/// An excursion lasts at least this long, in seconds, and so many loop times.
+const LAST_S: f64 = 600.0;
+const LAST_LOOPS: f64 = 6.0;
+/// The rate must have stood moved for so many loop times.
+const MOVED_LOOPS: f64 = 3.0;
+/// A load that came nearer by this, in setpoints, reacts; of one that is far above its setpoint, by this share of it.
+const HEARD: f64 = 0.15;
+
+/// An excursion of one signal.
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+pub struct Deaf {
+    /// When it began; `None` while the load is near its setpoint.
+    since: Option<f64>,
+    /// The load is above its setpoint.
+    over: bool,
+    /// The load in setpoints, smoothed over half a loop time and over two, and where the first was furthest off.
+    quick: f64,
+    x: f64,
+    furthest: f64,
+    /// The work rate that it began with (the largest above, the smallest below the setpoint), and now.
+    from: Option<f64>,
+    to: f64,
+    /// Since when the rate has been moved by enough.
+    moved_at: Option<f64>,
+    /// The newest sample.
+    at: f64,
+    /// It does not react.
+    is_deaf: bool,
+}
+
+impl Deaf {
+    /// Takes in a sample of time `at`, in setpoints: `x` as it came, and `z` with its averaging undone. Work went at the mean
+    /// rate `v` for the `loop_s` before it.
+    ///
+    /// Above the setpoint the law acts before an average has risen in full, so there `z` shows how far off it was.
+    pub fn step(&mut self, at: f64, x: f64, z: f64, v: f64, loop_s: f64) {
+        if ![x, z, v].into_iter().all(f64::is_finite) {
+            return;
+        }
+        let over = x > 1.0;
+        let x = if self.since.is_some() && self.over { z } else { x };
+        let dt = (at - self.at).max(0.0);
+        let (quick, x) = match self.since {
+            Some(_) => (smooth(self.quick, x, dt, 0.5 * loop_s), smooth(self.x, x, dt, 2.0 * loop_s)),
+            None => (x, x),
+        };
+        if (x - 1.0).abs() < BAND || (self.since.is_some() && over != self.over) {
+            *self = Self { at, ..Self::default() };
+            return;
+        }
+        self.at = at;
+        let Some(since) = self.since else {
+            // Below the setpoint the excursion may have begun with nothing at all: what it starts from is seen a loop later.
+            let from = over.then_some(v);
+            *self = Self { since: Some(at), over, quick, x, furthest: x, from, to: v, at, ..Self::default() };
+            return;
+        };
+        (self.quick, self.x, self.to) = (quick, x, v);
+        self.furthest = if self.over { self.furthest.max(quick) } else { self.furthest.min(quick) };
+        if at - since < loop_s {
+            return;
+        }
+        let from = self.from.map_or(v, |from| if self.over { from.max(v) } else { from.min(v) });
+        self.from = Some(from);
+        let moved = from > 0.0 && if self.over { v * FELL <= from } else { v >= from * ROSE };
+        self.moved_at = moved.then(|| self.moved_at.unwrap_or(at));
+        let long = at - since >= LAST_S.max(LAST_LOOPS * loop_s);
+        let stood = self.moved_at.is_some_and(|moved_at| at - moved_at >= MOVED_LOOPS * loop_s);
+        let heard = (self.furthest - x).abs() >= HEARD * x.max(1.0);
+        self.is_deaf = long && stood && !heard;
+    }
+
+    /// What to tell a person of the signal `about`, with the work rate of a job.
+    pub fn sentence(&self, about: &Signal, w: f64) -> Option<String> {
+        let (since, from) = (self.since?, self.from?);
+        self.is_deaf.then(|| {
+            format!(
+                "{} does not react: in {} the rate went from {} to {} rps and it stayed near {} (setpoint {}); is the query about \
+                 what this work touches, and is its exporter alive?",
+                about.name,
+                seconds(self.at - since),
+                number((from / w).min(1e12)),
+                number((self.to / w).min(1e12)),
+                number(self.x * about.setpoint),
+                number(about.setpoint)
+            )
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Feeds samples 15 s apart for `minutes`; answers whether it was deaf at any time, and at the end.
+    fn feed(minutes: u32, x: impl Fn(f64) -> f64, v: impl Fn(f64) -> f64) -> (bool, bool) {
+        let (mut deaf, mut ever) = (Deaf::default(), false);
+        for n in 1..=4 * minutes {
+            let at = f64::from(n) * 15.0;
+            deaf.step(at, x(at), x(at), v(at), 95.0);
+            ever |= deaf.is_deaf;
+        }
+        (ever, deaf.is_deaf)
+    }
+
+    /// A rate that is lowered tenfold in five minutes.
+    fn lowered(t: f64) -> f64 {
+        50.0 * (-t / 130.0).exp().max(0.1)
+    }
+
+    #[test]
+    fn a_load_that_stands_while_the_rate_falls_is_deaf() {
+        assert_eq!(feed(30, |_| 1.6, lowered), (true, true));
+        // Above its trip level with everything stopped.
+        assert_eq!(feed(30, |_| 3.0, |t| if t < 200.0 { 50.0 } else { 0.0 }), (true, true));
+    }
+
+    #[test]
+    fn a_load_that_stands_while_the_rate_grows_without_end_is_deaf() {
+        assert_eq!(feed(30, |_| 0.3, |t| (t / 60.0).exp().min(2000.0)), (true, true));
+    }
+
+    #[test]
+    fn a_load_that_others_raise_and_that_falls_by_our_part_is_not() {
+        // 0.8 ours, 0.2 others'; then others make 1.5.
+        let load = |t: f64| if t < 300.0 { 1.0 } else { 1.5 + 0.016 * lowered(t - 300.0) };
+        assert!(!feed(60, load, |t| lowered((t - 300.0).max(0.0))).0);
+    }
+
+    #[test]
+    fn a_load_that_comes_back_or_a_rate_that_stands_says_nothing() {
+        assert!(!feed(60, |_| 1.1, lowered).0);
+        assert!(!feed(60, |_| 1.6, |_| 50.0).0);
+        assert!(!feed(60, |t| 1.6 + 0.4 * (t / 40.0).sin(), |_| 50.0).0);
+        assert!(!feed(60, |t| 0.2 + 0.0004 * (t / 60.0).exp().min(2000.0), |t| (t / 60.0).exp().min(2000.0)).1);
+    }
+}

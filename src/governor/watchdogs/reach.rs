@@ -1,0 +1,82 @@
+//! Setpoints out of reach: the lowest rate that is allowed is still too much, or the highest far too little.
+
+use crate::governor::breaker::Phase;
+use crate::governor::explain::{number, seconds};
+use crate::governor::limits::Bounds;
+use crate::governor::plan::State;
+use crate::governor::policy::{Kind, Policy};
+
+/// At the lowest rate a load above this, in setpoints, is too much …
+const OVER: f64 = 1.1;
+/// … until it has fallen below this.
+const OVER_ENDS: f64 = 1.0;
+/// At the highest rate loads below this, in setpoints, are far from their setpoints …
+const UNDER: f64 = 0.5;
+/// … until one has risen above this.
+const UNDER_ENDS: f64 = 0.6;
+/// How long it must last, in seconds: at the lowest rate, and at the highest.
+const LOW_S: f64 = 900.0;
+const HIGH_S: f64 = 1800.0;
+/// The throttle counts as used if somebody waited for it for more than this share of the time.
+const USED: f64 = 0.5;
+/// A rate is at its bound if it is this near to it.
+const NEAR: f64 = 1.01;
+
+/// Since when the rate stands at a bound and the load does not follow.
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+pub struct Reach {
+    /// At the lowest rate, or stopped by the breaker, with a load above its setpoint.
+    low_since: Option<f64>,
+    /// At the highest rate, with every load far below.
+    high_since: Option<f64>,
+}
+
+impl Reach {
+    /// One tick, after the knob was decided on.
+    pub fn step(&mut self, state: &State, policy: &Policy, bounds: Bounds, limiting_share: Option<f64>, now: f64) {
+        let bounds = bounds.sound();
+        let stopped = state.breaker.phase == Phase::Open;
+        let lowest = stopped || state.knob <= bounds.min * NEAR;
+        let over = if self.low_since.is_some() { OVER_ENDS } else { OVER };
+        let too_much = highest(state, policy).is_some_and(|(_, x)| x > over);
+        self.low_since = (lowest && too_much).then(|| self.low_since.unwrap_or(now));
+
+        let used = limiting_share.is_some_and(|share| share > USED);
+        let under = if self.high_since.is_some() { UNDER_ENDS } else { UNDER };
+        let too_little = highest(state, policy).is_some_and(|(_, x)| x < under);
+        let highest = !stopped && state.knob * NEAR >= bounds.max;
+        self.high_since = (highest && used && too_little).then(|| self.high_since.unwrap_or(now));
+    }
+
+    /// What to tell a person.
+    pub fn sentence(&self, state: &State, policy: &Policy, bounds: Bounds, now: f64) -> Option<String> {
+        let (n, x) = highest(state, policy)?;
+        let (about, bounds) = (&policy.signals[n], bounds.sound());
+        let reads = format!("{} stays near {} (setpoint {})", about.name, number(x * about.setpoint), number(about.setpoint));
+        if let Some(since) = self.low_since.filter(|since| now - since >= LOW_S) {
+            let at = if state.breaker.phase == Phase::Open {
+                "the breaker has stopped all work".to_owned()
+            } else {
+                format!("the rate has been at min, {} rps,", number(bounds.min))
+            };
+            return Some(format!(
+                "{at} for {} and {reads}: others make this load; look at them, or raise the setpoint if this load is borne",
+                seconds(now - since)
+            ));
+        }
+        let since = self.high_since.filter(|since| now - since >= HIGH_S)?;
+        Some(format!(
+            "the rate has been at max, {} rps, for {} and {reads}: raise max if more is borne, or see whether the signal is the right one",
+            number(bounds.max),
+            seconds(now - since)
+        ))
+    }
+}
+
+/// The load that is highest over its setpoint, smoothed as the law sees it.
+fn highest(state: &State, policy: &Policy) -> Option<(usize, f64)> {
+    let loads = policy.signals.iter().enumerate().filter(|(_, about)| about.kind != Kind::Ratio);
+    let read = loads.filter_map(|(n, _)| state.signals.get(n).filter(|s| s.front.at.is_some()).map(|s| (n, s.front.xf)));
+    read.max_by(|a, b| a.1.total_cmp(&b.1))
+}

@@ -1,0 +1,270 @@
+//! Two governors on one resource: one leads, the others follow.
+//!
+//! Governors that hold the same signal at the same setpoint both answer to the same load: together they have twice the gain,
+//! and each takes the other's work for a background that comes and goes. So for each such signal one leads, and a follower
+//! **keeps its share**: where its own controller would ask for a rate, it asks for the leader's rate times the ratio of the
+//! two when it began to follow. What they let through is then in proportion, the leader's model sees both as its own work, and
+//! the loop has the gain of one. Everything else of a follower stays its own: other signals, bounds, a person's word, the
+//! breaker (which restarts after the leader's).
+//!
+//! The leader is the first by name of those that the signal really holds: at work, and not at a bound of their own. It loses the
+//! lead after [`PATIENCE`] ticks in a row in which something else held it. Where nobody is held, the first by name leads.
+//!
+//! The same signal at *another* setpoint is no conflict: the throttle with the lower setpoint gives way first, on purpose.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::governor::breaker::Phase;
+use crate::governor::explain::number;
+use crate::governor::plan::{Observation, State};
+use crate::governor::policy::{self, Place, Policy, Source};
+
+/// So many ticks in a row something must be seen before it counts.
+const PATIENCE: u32 = 3;
+/// A governor that has not decided for so many ticks, and so many seconds, is not at work.
+const AWAY_TICKS: f64 = 3.0;
+const AWAY_S: f64 = 15.0;
+/// Setpoints that differ by less than this share are the same.
+const SAME_SETPOINT: f64 = 0.01;
+
+/// What a governor is to others that hold the same signals.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Role {
+    /// The other governors at work, by this one's signal.
+    pub with: BTreeMap<String, Vec<String>>,
+    /// The leader, by this one's signal, where it is another.
+    pub leaders: BTreeMap<String, Leader>,
+}
+
+/// The governor that leads for a signal, as it stands.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Leader {
+    /// Its throttle.
+    pub throttle: String,
+    /// Its rate, in jobs per second.
+    pub rps: f64,
+    /// Its breaker has stopped it.
+    pub is_open: bool,
+    /// When a person set its rate, 0 if nobody holds it: whoever follows does not follow a person's hand.
+    pub held_from: f64,
+}
+
+/// The ratio that a follower keeps.
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Link {
+    /// The leader.
+    pub throttle: String,
+    /// See [`Leader::held_from`].
+    pub held_from: f64,
+    /// The follower's rate over the leader's, as a logarithm.
+    pub ln_ratio: f64,
+}
+
+/// All governors that hold a signal together with another.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Sharing {
+    members: BTreeMap<String, Member>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Member {
+    /// The others, by this one's signal; with the others' own name of it.
+    with: BTreeMap<String, BTreeMap<String, String>>,
+    tick_s: f64,
+    post: Option<Post>,
+    /// Whether a signal that is shared holds it, and for how many ticks it has looked otherwise.
+    is_held: bool,
+    otherwise: u32,
+}
+
+/// How a governor stood at its newest tick.
+#[derive(Clone, Debug, PartialEq)]
+struct Post {
+    at: f64,
+    rps: f64,
+    is_open: bool,
+    held_from: f64,
+}
+
+impl Sharing {
+    /// Who shares what, by the policies alone.
+    pub fn of<'a>(policies: impl IntoIterator<Item = (&'a str, &'a Policy)>) -> Self {
+        let all: Vec<(&str, &Policy)> = policies.into_iter().collect();
+        let mut members: BTreeMap<String, Member> = BTreeMap::new();
+        for (n, (name, policy)) in all.iter().enumerate() {
+            for (other, theirs) in all.iter().enumerate().filter(|(m, _)| *m != n).map(|(_, one)| one) {
+                for signal in &policy.signals {
+                    if let Some(same) = theirs.signals.iter().find(|theirs| is_same(signal, theirs)) {
+                        let member = members.entry((*name).to_owned()).or_default();
+                        member.tick_s = policy.law.tick_s;
+                        member.with.entry(signal.name.clone()).or_default().insert((*other).to_owned(), same.name.clone());
+                    }
+                }
+            }
+        }
+        Self { members }
+    }
+
+    /// Every throttle that shares a signal: its name, the signal, the others. For the log at start.
+    pub fn told(&self) -> impl Iterator<Item = (&str, &str, Vec<&str>)> {
+        self.members.iter().flat_map(|(name, member)| {
+            member
+                .with
+                .iter()
+                .map(move |(signal, with)| (name.as_str(), signal.as_str(), with.keys().map(String::as_str).collect()))
+        })
+    }
+
+    /// What `throttle` is to the others at `now`; `None` if it shares nothing with a governor at work.
+    pub fn role(&self, throttle: &str, now: f64) -> Option<Role> {
+        let own = self.members.get(throttle)?;
+        let mut role = Role::default();
+        for (signal, with) in &own.with {
+            let at_work: Vec<&String> =
+                with.keys().filter(|other| self.members.get(*other).is_some_and(|m| m.is_at_work(now))).collect();
+            if at_work.is_empty() {
+                continue;
+            }
+            let rank = |name: &str| (!self.members.get(name).is_some_and(|m| m.is_held), name.to_owned());
+            let first = at_work.iter().map(|name| name.as_str()).chain([throttle]).min_by_key(|name| rank(name));
+            if let Some(leader) = first.filter(|name| *name != throttle)
+                && let Some(post) = self.members.get(leader).and_then(|m| m.post.as_ref())
+            {
+                let Post { rps, is_open, held_from, .. } = *post;
+                role.leaders.insert(signal.clone(), Leader { throttle: leader.to_owned(), rps, is_open, held_from });
+            }
+            role.with.insert(signal.clone(), at_work.into_iter().cloned().collect());
+        }
+        (!role.with.is_empty()).then_some(role)
+    }
+
+    /// Notes how `throttle` stands after its tick at `now`.
+    pub fn post(&mut self, throttle: &str, state: &State, now: f64) {
+        let Some(member) = self.members.get_mut(throttle) else { return };
+        let is_open = state.breaker.phase == Phase::Open;
+        let held_from = state.hold.map_or(0.0, |hold| hold.from);
+        // A newcomer's first word counts at once.
+        let patience = if member.is_at_work(now) { PATIENCE } else { 1 };
+        let is_held = member.is_held_by_shared(state);
+        member.otherwise = if is_held == member.is_held { 0 } else { member.otherwise + 1 };
+        if member.otherwise >= patience {
+            (member.is_held, member.otherwise) = (is_held, 0);
+        }
+        member.post = Some(Post { at: now, rps: state.knob, is_open, held_from });
+    }
+
+    /// Notes that nothing governs `throttle` now: a person has it, or it only follows.
+    pub fn leave(&mut self, throttle: &str) {
+        if let Some(member) = self.members.get_mut(throttle) {
+            (member.post, member.is_held, member.otherwise) = (None, false, 0);
+        }
+    }
+}
+
+impl Member {
+    fn is_at_work(&self, now: f64) -> bool {
+        self.post.as_ref().is_some_and(|post| now - post.at <= (AWAY_TICKS * self.tick_s).max(AWAY_S))
+    }
+
+    /// Whether a shared signal decides: not a bound of its own, an empty queue, a person, another signal.
+    fn is_held_by_shared(&self, state: &State) -> bool {
+        let Some(plan) = &state.plan else { return false };
+        let signal = match plan.limiting.as_str() {
+            "idle" | "week" | "person" | "min" | "max" | "floor" | "stale" | "start" => return false,
+            "breaker" => state.breaker.by.as_deref(),
+            _ => plan.terms.get("signal").and_then(|name| name.as_str()),
+        };
+        signal.is_some_and(|name| self.with.contains_key(name))
+    }
+}
+
+/// The same thing is measured, and held at the same value.
+fn is_same(a: &policy::Signal, b: &policy::Signal) -> bool {
+    let near = (a.setpoint - b.setpoint).abs() <= SAME_SETPOINT * a.setpoint.max(b.setpoint);
+    near && !resources(a).is_disjoint(&resources(b))
+}
+
+/// What a signal measures, in words that are the same for the same thing. What a throttle's own work says is nobody else's.
+fn resources(signal: &policy::Signal) -> BTreeSet<String> {
+    let mut words = BTreeSet::new();
+    let server = signal.server.as_deref().unwrap_or_default();
+    match signal.source {
+        Source::Prometheus | Source::Postgres => _ = words.insert(format!("query {server} {}", without_spaces(&signal.query))),
+        Source::Depth => _ = words.insert(format!("depth {}", signal.query)),
+        Source::Age => _ = words.insert(format!("age {}", signal.query)),
+        // The page is the signal's probe, below; what a throttle's own work says is nobody else's.
+        Source::Http | Source::Feedback => {}
+    }
+    if let Some(look) = &signal.probe {
+        let place = match &look.place {
+            Place::Metric(metric) => without_spaces(metric),
+            Place::Pointer(pointer) => pointer.clone(),
+        };
+        words.insert(format!("probe {} {place}", look.url));
+    }
+    words
+}
+
+/// A query without the spaces that mean nothing: those outside quotes.
+fn without_spaces(query: &str) -> String {
+    let mut quote = None;
+    let keep = |c: &char| {
+        match quote {
+            Some(open) if open == *c => quote = None,
+            None if ['"', '\'', '`'].contains(c) => quote = Some(*c),
+            _ => {}
+        }
+        quote.is_some() || !c.is_whitespace()
+    };
+    query.chars().filter(keep).collect()
+}
+
+/// What to tell a person of a governor in this role.
+pub(super) fn sentence(role: Option<&Role>, state: &State) -> Option<String> {
+    let each = role?.with.iter().map(|(signal, with)| {
+        let part = "give one of them another signal, or another setpoint if it shall give way first";
+        match role?.leaders.get(signal) {
+            Some(leader) => {
+                let ratio = state.links.get(signal).map_or(1.0, |link| link.ln_ratio.exp().min(1e12));
+                let name = &leader.throttle;
+                Some(format!(
+                    "{signal} is governed for {name} too, so this one follows at {} x the rate of {name}; {part}",
+                    number(ratio)
+                ))
+            }
+            None => Some(format!(
+                "{signal} is governed for {} too, which follow this one's rate in proportion; {part}",
+                with.join(", ")
+            )),
+        }
+    });
+    each.collect::<Option<Vec<_>>>().map(|each| each.join("; "))
+}
+
+impl State {
+    /// What this governor asks for because of `signal`: `own`, or its share of the leader's rate.
+    pub(in crate::governor) fn led(&mut self, signal: &str, own: f64, seen: &Observation) -> f64 {
+        let Some(leader) = seen.shared.as_ref().and_then(|role| role.leaders.get(signal)) else {
+            self.links.remove(signal);
+            return own;
+        };
+        if leader.is_open || leader.rps <= 0.0 || !leader.rps.is_finite() {
+            return own.min(self.u);
+        }
+        let (theirs, w) = (leader.rps.ln(), self.work.w.ln());
+        let known = self.links.get(signal).filter(|link| link.throttle == leader.throttle && link.held_from == leader.held_from);
+        let ln_ratio = known.map_or(self.u - w - theirs, |link| link.ln_ratio);
+        if !ln_ratio.is_finite() {
+            return own;
+        }
+        let link = Link { throttle: leader.throttle.clone(), held_from: leader.held_from, ln_ratio };
+        self.links.insert(signal.to_owned(), link);
+        theirs + ln_ratio + w
+    }
+
+    /// A follower's breaker restarts after its leader's: alone, each would take all the room there is.
+    pub(in crate::governor) fn waits_for_leader(&self, seen: &Observation) -> bool {
+        let leads = |by: &str| seen.shared.as_ref().and_then(|role| role.leaders.get(by)).is_some_and(|leader| leader.is_open);
+        self.breaker.phase == Phase::Open && self.breaker.by.as_deref().is_some_and(leads)
+    }
+}

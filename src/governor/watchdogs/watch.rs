@@ -1,0 +1,213 @@
+//! All watchdogs of one governor, and what they have found.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use serde_json::json;
+
+use super::deaf::Deaf;
+use super::idle::Idle;
+use super::oscillation::Oscillation;
+use super::reach::Reach;
+use super::sharing;
+use crate::governor::breaker::Phase;
+use crate::governor::limits::Bounds;
+use crate::governor::plan::{Observation, Plan, State};
+use crate::governor::policy::{Kind, Law, Policy};
+
+/// What a watchdog may find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Finding {
+    /// The rate swings to and fro by itself.
+    Oscillating,
+    /// Another governor holds the same signal at the same setpoint.
+    Shared,
+    /// A signal does not react to the rate.
+    Deaf,
+    /// No rate that is allowed brings the load to its setpoint.
+    Unreachable,
+    /// Jobs wait, and not for this throttle.
+    Idle,
+}
+
+impl Finding {
+    /// Every finding, in the order in which they are told.
+    pub const ALL: [Self; 5] = [Self::Oscillating, Self::Shared, Self::Deaf, Self::Unreachable, Self::Idle];
+
+    /// Its word in metrics, terms and on the page.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Oscillating => "oscillating",
+            Self::Shared => "shared",
+            Self::Deaf => "deaf",
+            Self::Unreachable => "unreachable",
+            Self::Idle => "idle",
+        }
+    }
+}
+
+/// Something that was found and still holds.
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Found {
+    /// What.
+    pub finding: Finding,
+    /// Since when, in unix seconds.
+    pub since: f64,
+    /// One sentence for a person: what, the evidence, what to do.
+    pub sentence: String,
+}
+
+/// The watchdogs of one governor.
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+pub struct Watchdogs {
+    /// What holds now, in the order of [`Finding::ALL`].
+    pub found: Vec<Found>,
+    /// Swings of the rate.
+    pub oscillation: Oscillation,
+    /// Loads that should have moved, by signal.
+    pub deaf: BTreeMap<String, Deaf>,
+    /// Setpoints out of reach.
+    pub reach: Reach,
+    /// Jobs that wait for something else.
+    pub idle: Idle,
+}
+
+impl Watchdogs {
+    /// The policy with the gain that the oscillation has left of it.
+    pub fn detuned<'a>(&self, policy: &'a Policy) -> Cow<'a, Policy> {
+        let factor = self.oscillation.gain_factor();
+        if factor >= 1.0 {
+            return Cow::Borrowed(policy);
+        }
+        let law = Law { gain: policy.law.gain * factor, ..policy.law.clone() };
+        Cow::Owned(Policy { law, ..policy.clone() })
+    }
+
+    /// What holds now and did not hold in `earlier`, and what no longer does.
+    pub fn since(&self, earlier: &[Found]) -> (Vec<Found>, Vec<Found>) {
+        let without = |these: &[Found], those: &[Found]| {
+            these.iter().filter(|a| !those.iter().any(|b| a.finding == b.finding)).cloned().collect()
+        };
+        (without(&self.found, earlier), without(earlier, &self.found))
+    }
+
+    /// Forgets what it was about to find: a person has the knob. What was learned of the gain stays.
+    pub fn rest(&mut self) {
+        self.found.clear();
+        self.deaf.clear();
+        (self.reach, self.idle) = (Reach::default(), Idle::default());
+        self.oscillation.interrupt();
+    }
+
+    /// Moves every time by `by_s`, when the clock was set back.
+    pub fn shift(&mut self, by_s: f64) {
+        self.found.iter_mut().for_each(|found| found.since += by_s);
+        self.deaf.clear();
+        (self.reach, self.idle) = (Reach::default(), Idle::default());
+        self.oscillation.shift(by_s);
+    }
+
+    /// One tick: looks at what was seen and decided, and answers what holds, each with its sentence.
+    fn look(&mut self, state: &State, policy: &Policy, bounds: Bounds, seen: &Observation, now: f64) -> Vec<(Finding, String)> {
+        let Some(plan) = &state.plan else { return Vec::new() };
+        let loop_s = state.loop_s(policy);
+        let blind = plan.limiting == "stale" || plan.limiting == "start";
+        let held = blind || state.stopped || state.hold.is_some();
+        let mut told = Vec::new();
+        let mut tell = |finding: Finding, sentence: Option<String>| told.extend(sentence.map(|sentence| (finding, sentence)));
+
+        if held || plan.limiting == "idle" || plan.limiting == "week" {
+            self.oscillation.interrupt();
+        } else {
+            self.oscillation.step(now, state.u, loop_s);
+        }
+        self.oscillation.rest(now, loop_s);
+        tell(Finding::Oscillating, self.oscillation.sentence(state.work.w));
+        tell(Finding::Shared, sharing::sentence(seen.shared.as_ref(), state));
+
+        self.deaf.retain(|name, _| policy.signal(name).is_some());
+        for (signal, about) in state.signals.iter().zip(&policy.signals) {
+            let deaf = self.deaf.entry(about.name.clone()).or_default();
+            let idle = plan.breaker == Phase::Closed && plan.limiting == "idle";
+            if held || idle || about.kind == Kind::Ratio {
+                *deaf = Deaf::default();
+                continue;
+            }
+            if signal.front.seen == Some(now)
+                && let Some(at) = signal.front.at
+            {
+                let own_s = signal.front.lag_s + signal.front.gap_s + (now - at).max(0.0);
+                let v = state.history.mean(at - own_s, at);
+                deaf.step(at, signal.front.x, signal.front.z.min(1e6), v, own_s);
+            }
+            tell(Finding::Deaf, deaf.sentence(about, state.work.w));
+        }
+
+        if held {
+            self.reach = Reach::default();
+        } else {
+            self.reach.step(state, policy, bounds, seen.limiting_share, now);
+        }
+        tell(Finding::Unreachable, self.reach.sentence(state, policy, bounds, now));
+
+        if held || plan.breaker == Phase::Open {
+            self.idle = Idle::default();
+        } else {
+            self.idle.step(now, state.knob, seen);
+        }
+        tell(Finding::Idle, self.idle.sentence(now, state.knob, seen));
+        told
+    }
+
+    /// Keeps what holds, and puts it into the plan: in full when it begins, by its word while it lasts.
+    fn keep(&mut self, told: Vec<(Finding, String)>, now: f64, plan: &mut Plan) {
+        let before = std::mem::take(&mut self.found);
+        for finding in Finding::ALL {
+            let sentences: Vec<String> = told.iter().filter(|(f, _)| *f == finding).map(|(_, s)| s.clone()).collect();
+            if sentences.is_empty() {
+                continue;
+            }
+            let since = before.iter().find(|found| found.finding == finding).map_or(now, |found| found.since);
+            self.found.push(Found { finding, since, sentence: sentences.join("; ") });
+        }
+        let (begun, ended) = self.since(&before);
+        let lasting: Vec<&str> = self.found.iter().filter(|f| f.since < now).map(|f| f.finding.word()).collect();
+        begun.iter().for_each(|found| plan.reason += &format!("; {}: {}", found.finding.word(), found.sentence));
+        if !lasting.is_empty() {
+            plan.reason += &format!("; still {}", lasting.join(", "));
+        }
+        ended.iter().for_each(|found| plan.reason += &format!("; no longer {}", found.finding.word()));
+        if !self.found.is_empty() {
+            let words: Vec<&str> = self.found.iter().map(|found| found.finding.word()).collect();
+            plan.terms.insert("findings".to_owned(), json!(words));
+        }
+        if self.oscillation.gain_factor() < 1.0 {
+            plan.terms.insert("gain_factor".to_owned(), json!(self.oscillation.gain_factor()));
+        }
+    }
+}
+
+impl State {
+    /// Lets the watchdogs look at the newest plan, and tells in it what they found.
+    pub(in crate::governor) fn watched(&mut self, policy: &Policy, bounds: Bounds, seen: &Observation, now: f64) -> Plan {
+        let mut watch = std::mem::take(&mut self.watchdogs);
+        let told = watch.look(self, policy, bounds, seen, now);
+        let mut plan = self.plan.take().unwrap_or_default();
+        watch.keep(told, now, &mut plan);
+        self.watchdogs = watch;
+        self.plan = Some(plan.clone());
+        plan
+    }
+
+    /// How long it takes, in seconds, until a turn of the knob is seen in full in the slowest signal: its average, the spacing
+    /// and the lateness of its samples, and our own tick.
+    fn loop_s(&self, policy: &Policy) -> f64 {
+        let each = self.signals.iter().filter_map(|signal| {
+            let late_s = (signal.front.seen? - signal.front.at?).max(0.0);
+            Some(signal.front.lag_s + signal.front.gap_s + late_s)
+        });
+        policy.law.tick_s + each.fold(0.0, f64::max).min(3600.0)
+    }
+}
