@@ -18,6 +18,7 @@ pub mod jobs;
 pub mod outbound;
 pub mod postgres;
 pub mod reindex;
+pub mod replay;
 pub mod runner;
 pub mod service;
 pub mod signals;

@@ -14,6 +14,7 @@ mod lane;
 mod migrate;
 mod output;
 mod pause;
+mod replay;
 mod serve;
 mod services;
 mod signed;
@@ -72,6 +73,8 @@ enum Command {
     Cron(cron::Command),
     /// Say in one sentence why a throttle runs at the rate it does, or why a job waits
     Why(why::Args),
+    /// Say what Flyball would have done in a time that was recorded, and how sure that is
+    Replay(replay::Args),
     Services(services::ServicesArgs),
     Demo(demo::Args),
     /// The search store of the demo
@@ -113,6 +116,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             Command::Status(args) => status::run(args, settings).await,
             Command::Cron(command) => cron::run(command, settings).await,
             Command::Why(args) => why::run(args, settings).await,
+            Command::Replay(args) => replay::run(args, settings).await,
             Command::Demo(args) => demo::run(args, settings).await,
             Command::DemoStore(options) => crate::demo::store::serve(options).await.map(|()| ExitCode::SUCCESS),
             Command::Services(_) => unreachable!("handled above"),

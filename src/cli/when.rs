@@ -14,7 +14,7 @@ pub(super) fn ahead(text: &str) -> Result<Timestamp, String> {
 
 /// The time of this machine, by which a person says how long ago.
 #[expect(clippy::disallowed_methods, reason = "a span on the command line is counted from the wall clock of who types it")]
-fn now() -> Timestamp {
+pub(super) fn now() -> Timestamp {
     Timestamp::now()
 }
 

@@ -11,6 +11,7 @@ pub mod feedback;
 pub mod probe;
 pub mod prometheus;
 pub mod promql;
+pub mod range;
 pub mod reading;
 pub mod scripted;
 

@@ -26,7 +26,7 @@ const SERIES_ENDED_S: f64 = 90.0;
 #[derive(Debug)]
 pub struct Prometheus {
     client: reqwest::Client,
-    url: Url,
+    pub(super) url: Url,
     /// Prometheus' clock minus the caller's, in seconds, as far as it matters.
     offset_s: Mutex<f64>,
 }
@@ -71,15 +71,27 @@ impl Prometheus {
     /// One query: every series with its samples, times on the caller's clock.
     async fn ask(&self, query: &str, now: f64) -> Result<Vec<Vec<Reading>>, Error> {
         let form = [("query", query), ("timeout", "2s")];
-        let request = self.client.post(self.url.clone()).form(&form);
-        let (head, body) = match fetch(request, &self.url, TIMEOUT, ANSWER_MAX).await {
+        let (head, data) = self.post(&self.url, query, &form, TIMEOUT).await?;
+        self.compare_clocks(head, now);
+        data.series(self.offset()).ok_or_else(|| self.not_numbers(&data))
+    }
+
+    /// Sends one query and reads the answer's data: the server's clock, if it tells, and the data.
+    pub(super) async fn post(
+        &self,
+        url: &Url,
+        query: &str,
+        form: &[(&str, &str)],
+        within: Duration,
+    ) -> Result<(Option<f64>, Data), Error> {
+        let request = self.client.post(url.clone()).timeout(within).form(form);
+        let (head, body) = match fetch(request, url, within, ANSWER_MAX).await {
             Err(Error::Refused { status: 400 | 422, message, .. }) => {
                 let told = serde_json::from_str::<Answer>(&message).ok().and_then(|a| a.error).unwrap_or(message);
                 return Err(Error::BadQuery { query: query.to_owned(), message: told });
             }
             other => other?,
         };
-        self.compare_clocks(head, now);
         let garbled = |reason: String| Error::Garbled { url: self.url.to_string(), reason };
         let answer: Answer = serde_json::from_slice(&body).map_err(|e| garbled(e.to_string()))?;
         // Hints about style ("PromQL info: metric might not be a counter") say nothing about completeness.
@@ -87,8 +99,11 @@ impl Prometheus {
         if !warnings.is_empty() {
             return Err(Error::Partial { query: query.to_owned(), warnings: warnings.join("; ") });
         }
-        let data = answer.data.ok_or_else(|| garbled("an answer without data".to_owned()))?;
-        data.series(self.offset()).ok_or_else(|| garbled(format!("a {} is not a series of numbers", data.result_type)))
+        Ok((head, answer.data.ok_or_else(|| garbled("an answer without data".to_owned()))?))
+    }
+
+    pub(super) fn not_numbers(&self, data: &Data) -> Error {
+        Error::Garbled { url: self.url.to_string(), reason: format!("a {} is not a series of numbers", data.result_type) }
     }
 
     fn offset(&self) -> f64 {
@@ -109,7 +124,7 @@ impl Prometheus {
 }
 
 /// Merges series into one: at every time of the first, the greatest of all as they stood then.
-fn greatest(series: &[Vec<Reading>]) -> Result<Vec<Reading>, Error> {
+pub(super) fn greatest(series: &[Vec<Reading>]) -> Result<Vec<Reading>, Error> {
     let first = series.first().ok_or(Missing::Absent)?;
     let at_once = |at: f64| {
         let current = |r: &&Reading| r.at <= at && r.at > at - SERIES_ENDED_S;
@@ -141,14 +156,14 @@ struct Answer {
 }
 
 #[derive(serde::Deserialize)]
-struct Data {
+pub(super) struct Data {
     #[serde(rename = "resultType")]
     result_type: String,
     result: serde_json::Value,
 }
 
 impl Data {
-    fn series(&self, offset_s: f64) -> Option<Vec<Vec<Reading>>> {
+    pub(super) fn series(&self, offset_s: f64) -> Option<Vec<Vec<Reading>>> {
         let point = |pair: &serde_json::Value| {
             let at = pair.get(0)?.as_f64()? - offset_s;
             // Values travel as text: "0.5", "NaN", "+Inf".

@@ -18,6 +18,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("runner", &["control", "jobs", "service", "throttle"]),
     ("outbound", &["control", "jobs"]),
     ("reindex", &["control", "jobs", "outbound", "postgres", "throttle"]),
+    ("replay", &["control", "governor", "signals"]),
     ("api", &["control", "cron", "governor", "jobs", "postgres", "service", "signals", "throttle"]),
     ("config", &["postgres", "throttle"]),
     (
@@ -37,8 +38,8 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     (
         "cli",
         &[
-            "api", "app", "config", "control", "cron", "demo", "governor", "jobs", "outbound", "postgres", "reindex", "runner",
-            "service", "signals", "stack", "throttle",
+            "api", "app", "config", "control", "cron", "demo", "governor", "jobs", "outbound", "postgres", "reindex", "replay",
+            "runner", "service", "signals", "stack", "throttle",
         ],
     ),
     ("main", &["cli"]),
@@ -46,7 +47,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
         "lib",
         &[
             "api", "app", "cli", "config", "control", "cron", "demo", "governor", "jobs", "outbound", "postgres", "reindex",
-            "runner", "service", "signals", "stack", "testing", "throttle",
+            "replay", "runner", "service", "signals", "stack", "testing", "throttle",
         ],
     ),
 ];
@@ -75,6 +76,10 @@ const NOUNS: &[&str] = &[
     "outbound/template.rs",
     "reindex/args.rs",
     "reindex/progress.rs",
+    "replay/record.rs",
+    "replay/report.rs",
+    "replay/run.rs",
+    "replay/smooth.rs",
     "runner/board.rs",
     "signals/reading.rs",
     "throttle/bucket.rs",
