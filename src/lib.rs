@@ -11,6 +11,7 @@
 //! - [`cron::NewSchedule`] makes jobs by the clock;
 //! - [`testing::TestQueue`] runs due jobs inline in your tests.
 
+pub mod calibrate;
 pub mod control;
 pub mod cron;
 pub mod governor;

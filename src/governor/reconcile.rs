@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex};
 use futures_util::future::join_all;
 use tokio::sync::{Mutex as AsyncMutex, broadcast};
 
+use super::calibration;
 use super::counters::Counters;
 use super::decision::Decision;
 use super::limits::Bounds;
@@ -245,12 +246,13 @@ impl Governor {
             Mode::Off => Some("nothing governs this throttle (mode off)".to_owned()),
             Mode::Manual => Some("a person turns this throttle (mode manual)".to_owned()),
             Mode::Auto | Mode::Shadow if knobs.paused => Some("a person has paused this throttle".to_owned()),
-            Mode::Auto => unreadable(status),
+            Mode::Auto => unreadable(status).or_else(|| calibration::holds(status, state.knob)),
             Mode::Shadow => None,
         };
         if let Some(why) = hands_off {
+            let before = state.knob;
             state.follow(policy, bounds, &seen, knobs.rps, &why);
-            if knobs.mode != Mode::Auto
+            if (knobs.mode != Mode::Auto || calibration::holds(status, before).is_some())
                 && let Some(raw) = raw
             {
                 // What a person set in manual mode is where the governor goes on from, not an edit to be held.
@@ -259,7 +261,7 @@ impl Governor {
             self.keep(throttle, term, state).await?;
             return Ok(Report { decided: 1, ..Report::default() });
         }
-        let mine = raw.is_some_and(|raw| raw == BREAKERS_ZERO || state.is_ours(raw));
+        let mine = raw.is_some_and(|raw| raw == BREAKERS_ZERO || state.is_ours(raw)) || calibration::wrote(status);
         if knobs.mode == Mode::Auto {
             if !mine {
                 seen.knob_rps = Some(knobs.rps);
@@ -516,12 +518,13 @@ fn bounds(status: &Status) -> Bounds {
     Bounds { min: status.knobs.min, max: status.knobs.max, safe_rps: status.knobs.safe_rps }
 }
 
-fn lease_s(policy: &Policy) -> f64 {
+/// How long a knob is good without being written again, in seconds.
+pub fn lease_s(policy: &Policy) -> f64 {
     (LEASE_TICKS * policy.law.tick_s).max(LEASE_MIN_S)
 }
 
 /// A rate as it is written into the knob: five digits, as a person would write it.
-fn spell(rps: f64) -> String {
+pub fn spell(rps: f64) -> String {
     if rps <= 0.0 {
         return BREAKERS_ZERO.to_owned();
     }

@@ -17,9 +17,9 @@ const GAP_SPANS: f64 = 3.5;
 
 /// How far replays were from the truth where it was known, in percent, from the least to the most: the tests replay recordings
 /// of plants that they know, and hold these numbers to what they find.
-pub const ERROR_JOBS: (f64, f64) = (-20.0, 5.0);
+pub const ERROR_JOBS: (f64, f64) = (-15.0, 30.0);
 /// See [`ERROR_JOBS`].
-pub const ERROR_OVERLOAD: (f64, f64) = (-40.0, 40.0);
+pub const ERROR_OVERLOAD: (f64, f64) = (-35.0, 30.0);
 
 /// The answer to a replay.
 #[derive(Clone, Debug, serde::Serialize)]
