@@ -100,7 +100,7 @@ fn lag_and_rate_are_found_whatever_a_job_costs() {
 #[test]
 fn without_noise_the_plant_is_found_as_it_is() {
     let (b, c, lag_s) = (0.3, 0.02, 30.0);
-    let rate = |t: f64| if (t / 120.0) as u32 % 2 == 0 { 20.0 } else { 10.0 };
+    let rate = |t: f64| if ((t / 120.0) as u32).is_multiple_of(2) { 20.0 } else { 10.0 };
     let stretches: Vec<Stretch> = (1..1500).map(f64::from).map(|until| Stretch { until, rps: rate(until) }).collect();
     let mut average = b + c * 20.0;
     let samples: Vec<Sample> = stretches
@@ -109,7 +109,7 @@ fn without_noise_the_plant_is_found_as_it_is() {
             average = smooth(average, b + c * stretch.rps, 1.0, lag_s);
             Sample { at: stretch.until, x: average }
         })
-        .filter(|sample| sample.at as u32 % 15 == 0)
+        .filter(|sample| (sample.at as u32).is_multiple_of(15))
         .collect();
 
     let fit = fit(&samples, &stretches).unwrap();

@@ -134,5 +134,5 @@ fn tell(report: &Report) -> anyhow::Result<()> {
         row("stopped, s", &|f| f.stopped_s.map_or_else(unknown, |s| format!("{s:.0}"))),
     ];
     output::table(&header, rows)?;
-    report.notes.iter().try_for_each(|note| output::line(note))
+    report.notes.iter().try_for_each(output::line)
 }

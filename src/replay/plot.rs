@@ -4,6 +4,7 @@
 
 use plotters::coord::Shift;
 use plotters::coord::ranged1d::{Ranged, ValueFormatter};
+use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
@@ -23,6 +24,7 @@ const LOAD_MAX: f64 = 12.0;
 const DECADES: f64 = 1e-3;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type Panel<'a, 'b, Y> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, Y>>;
 type Drawn = Result<(), Box<dyn std::error::Error>>;
 
 /// Draws a report as SVG; of a range its middle.
@@ -49,14 +51,14 @@ fn load_panel(area: &Area, course: &[Moment], title: &str) -> Drawn {
     let top = highest(course, |m| m.recorded.max(m.would_be)).clamp(1.5, LOAD_MAX);
     let mut chart = axes(area, course, 0.0..top, "")?;
     for (of, colour) in [(recorded as fn(&Moment) -> f64, RECORDED), (would_be, WOULD_BE)] {
-        let line: Vec<(f64, f64)> = course.iter().map(|m| (m.t_s, of(m).min(top))).collect();
+        let line: Vec<(f64, f64)> = course.iter().map(|m| (at(m), of(m).min(top))).collect();
         let over = line.iter().map(|&(t, x)| (t, x.max(1.0)));
         let outline: Vec<(f64, f64)> = over.chain(line.iter().rev().map(|&(t, _)| (t, 1.0))).collect();
         let shade = if colour == WOULD_BE { OVER.mix(0.35) } else { colour.mix(0.15) };
         chart.draw_series(std::iter::once(Polygon::new(outline, shade)))?;
         chart.draw_series(LineSeries::new(line, colour.stroke_width(2)))?;
     }
-    let end = course.last().map_or(1.0, |m| m.t_s);
+    let end = course.last().map_or(1.0, at);
     chart.draw_series(DashedLineSeries::new([(0.0, 1.0), (end, 1.0)], 6, 5, SETPOINT.stroke_width(2)))?;
     heading(area, title, &[("recorded", RECORDED), ("would be", WOULD_BE), ("setpoint", SETPOINT), ("overload", OVER)])
 }
@@ -65,7 +67,7 @@ fn rate_panel(area: &Area, course: &[Moment]) -> Drawn {
     let top = 1.5 * highest(course, |m| m.achieved.max(m.knob)).max(1e-6);
     let bottom = DECADES * top;
     let mut chart = axes(area, course, (bottom..top).log_scale(), "")?;
-    let line = |of: fn(&Moment) -> f64| course.iter().map(move |m| (m.t_s, of(m).clamp(bottom, top)));
+    let line = |of: fn(&Moment) -> f64| course.iter().map(move |m| (at(m), of(m).clamp(bottom, top)));
     chart.draw_series(LineSeries::new(line(|m| m.room), ROOM.mix(0.6).stroke_width(1)))?;
     chart.draw_series(LineSeries::new(line(|m| m.achieved), RECORDED.stroke_width(2)))?;
     chart.draw_series(LineSeries::new(line(|m| m.knob), WOULD_BE.stroke_width(2)))?;
@@ -79,11 +81,11 @@ fn parts_panel(area: &Area, course: &[Moment]) -> Drawn {
         ((|m| m.background) as fn(&Moment) -> f64, (|_| 0.0) as fn(&Moment) -> f64, INK),
         (|m| m.background + m.ours, |m| m.background, WOULD_BE),
     ] {
-        let above = course.iter().map(|m| (m.t_s, upper(m).min(top)));
-        let below = course.iter().rev().map(|m| (m.t_s, lower(m).min(top)));
+        let above = course.iter().map(|m| (at(m), upper(m).min(top)));
+        let below = course.iter().rev().map(|m| (at(m), lower(m).min(top)));
         chart.draw_series(std::iter::once(Polygon::new(above.chain(below).collect::<Vec<_>>(), colour.mix(0.35))))?;
     }
-    chart.draw_series(LineSeries::new(course.iter().map(|m| (m.t_s, would_be(m).min(top))), WOULD_BE.stroke_width(1)))?;
+    chart.draw_series(LineSeries::new(course.iter().map(|m| (at(m), would_be(m).min(top))), WOULD_BE.stroke_width(1)))?;
     heading(area, "what the load would be made of", &[("background", INK), ("ours", WOULD_BE)])
 }
 
@@ -93,15 +95,12 @@ fn axes<'a, 'b, Y>(
     course: &[Moment],
     values: Y,
     below: &str,
-) -> Result<
-    ChartContext<'a, SVGBackend<'b>, Cartesian2d<plotters::coord::types::RangedCoordf64, Y::CoordDescType>>,
-    Box<dyn std::error::Error>,
->
+) -> Result<Panel<'a, 'b, Y::CoordDescType>, Box<dyn std::error::Error>>
 where
     Y: plotters::coord::ranged1d::AsRangedCoord<Value = f64>,
     Y::CoordDescType: Ranged<ValueType = f64> + ValueFormatter<f64>,
 {
-    let end = course.last().map_or(1.0, |m| m.t_s).max(1.0);
+    let end = course.last().map_or(1.0, at).max(1.0);
     let mut chart = ChartBuilder::on(area)
         .margin_top(34)
         .margin_right(16)
@@ -120,7 +119,7 @@ where
         .x_labels(if below.is_empty() { 0 } else { 10 })
         .y_labels(5)
         .x_desc(below)
-        .x_label_formatter(&|t_s| format!("{:.0}", t_s / 60.0))
+        .x_label_formatter(&|minutes| format!("{minutes:.0}"))
         .draw()?;
     Ok(chart)
 }
@@ -136,6 +135,11 @@ fn heading(area: &Area, title: &str, names: &[(&str, RGBColor)]) -> Drawn {
         x += 40 + 8 * i32::try_from(name.len()).unwrap_or(0);
     }
     Ok(())
+}
+
+/// Its time in minutes.
+fn at(moment: &Moment) -> f64 {
+    moment.t_s / 60.0
 }
 
 fn recorded(moment: &Moment) -> f64 {

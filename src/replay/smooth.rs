@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn a_step_in_cost_is_found_where_it_happened() {
-        let rate = |n: usize| if n / 8 % 2 == 0 { 20.0 } else { 30.0 };
+        let rate = |n: usize| if (n / 8).is_multiple_of(2) { 20.0 } else { 30.0 };
         let cost = |n: usize| if n < 200 { 0.01 } else { 0.03 };
         let model = Model::new(&track(rate, |n, r| 0.3 + cost(n) * r), None);
 

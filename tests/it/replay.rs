@@ -63,7 +63,7 @@ fn said(output: &Output) -> String {
 fn recording() -> Vec<(u32, f64, Option<f64>)> {
     let mut average = BACKGROUND + 20.0 * COST;
     let second = |n: u32| {
-        let rate = if n / 900 % 2 == 0 { 20.0 } else { 45.0 };
+        let rate = if (n / 900).is_multiple_of(2) { 20.0 } else { 45.0 };
         average += (BACKGROUND + COST * rate - average) / 60.0;
         (n, rate, n.is_multiple_of(15).then_some(2.0 * average))
     };
