@@ -36,6 +36,7 @@ use crate::throttle::{self, Knobs, KnobsFile, LeasedStore, Name, RedisStore, Sto
 pub use decisions::Journalled;
 pub use library::{Builder, Runner};
 pub use logging::start_logging;
+pub use servers::prometheus_sources;
 
 /// How long a process waits for Postgres and Redis when it starts.
 const PATIENCE: Duration = Duration::from_secs(30);

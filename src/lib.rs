@@ -11,6 +11,7 @@
 //! - [`cron::NewSchedule`] makes jobs by the clock;
 //! - [`testing::TestQueue`] runs due jobs inline in your tests.
 
+pub mod calibrate;
 pub mod control;
 pub mod cron;
 pub mod governor;
@@ -18,6 +19,7 @@ pub mod jobs;
 pub mod outbound;
 pub mod postgres;
 pub mod reindex;
+pub mod replay;
 pub mod runner;
 pub mod service;
 pub mod signals;

@@ -9,6 +9,11 @@ use crate::governor::Sources;
 use crate::signals::server::{Access, Credentials, Secret};
 use crate::signals::{Database, Prometheus};
 
+/// The Prometheus servers of the settings, for commands that read signals without a governor.
+pub fn prometheus_sources(settings: &Settings) -> anyhow::Result<Sources> {
+    named(settings, Sources::new(Prometheus::new(&settings.prometheus_url)?))
+}
+
 /// Adds them to the sources. What cannot be read or used stops the start, and no message repeats a secret.
 pub(super) fn named(settings: &Settings, mut sources: Sources) -> anyhow::Result<Sources> {
     for (name, server) in &settings.prometheus {

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use crate::{config, cron, jobs, throttle};
+use crate::{config, cron, jobs, signals, throttle};
 
 /// What `--help` says about exit codes.
 pub(super) const HELP: &str = "\
@@ -75,6 +75,13 @@ fn number(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
     }
     if cause.is::<crate::demo::Unavailable>() || cause.is::<crate::api::ReadError>() {
         return Some(69);
+    }
+    if let Some(error) = cause.downcast_ref::<signals::Error>() {
+        return match error {
+            signals::Error::Unreachable { .. } | signals::Error::TimedOut { .. } => Some(69),
+            signals::Error::BadQuery { .. } => Some(4),
+            _ => None,
+        };
     }
     let setting =
         cause.is::<config::Error>() || cause.is::<throttle::file::FileError>() || cause.is::<crate::governor::policy::Refused>();

@@ -3,6 +3,7 @@
 //! Commands talk to Postgres and Redis directly, so they work while no server runs.
 
 mod bulk;
+mod calibrate;
 mod connect;
 mod cron;
 mod dead;
@@ -15,6 +16,7 @@ mod lane;
 mod migrate;
 mod output;
 mod pause;
+mod replay;
 mod serve;
 mod services;
 mod signed;
@@ -79,6 +81,10 @@ enum Command {
     /// Drive the governor by hand, without a server
     #[command(subcommand)]
     Governor(governor::Command),
+    /// Say what Flyball would have done in a time that was recorded, and how sure that is
+    Replay(replay::Args),
+    /// Turn a throttle's rate up and down for half an hour, within bounds, and say how the load answers; asks first
+    Calibrate(calibrate::Args),
     Services(services::ServicesArgs),
     Demo(demo::Args),
     /// The search store of the demo
@@ -128,6 +134,8 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             Command::Status(args) => status::run(args, settings).await,
             Command::Cron(command) => cron::run(command, settings).await,
             Command::Why(args) => why::run(args, settings).await,
+            Command::Calibrate(args) => calibrate::run(args, settings).await,
+            Command::Replay(args) => replay::run(args, settings).await,
             Command::Demo(args) => demo::run(args, settings).await,
             Command::DemoStore(options) => crate::demo::store::serve(options).await.map(|()| ExitCode::SUCCESS),
             Command::Services(_) | Command::Simulate(_) | Command::Governor(_) => unreachable!("handled above"),

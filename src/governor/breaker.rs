@@ -166,6 +166,11 @@ impl State {
         false
     }
 
+    /// The load whose newest sample, seen first at `now`, is above its trip level: its name, and how high, in setpoints.
+    pub fn alarm(&self, policy: &Policy, now: f64) -> Option<(String, f64)> {
+        self.overloaded(policy, now).map(|(n, height, _)| (self.signals[n].name.clone(), height))
+    }
+
     /// The signal whose newest sample says overload: which, how high, and the work rate when it was taken.
     fn overloaded(&self, policy: &Policy, now: f64) -> Option<(usize, f64, f64)> {
         self.guards(policy).find_map(|n| {

@@ -8,6 +8,7 @@
 //! decide who leads (it is told a term, and everything it writes is fenced by it).
 
 pub mod breaker;
+pub mod calibration;
 pub mod counters;
 pub mod decision;
 pub mod explain;

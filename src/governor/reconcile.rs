@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex};
 use futures_util::future::join_all;
 use tokio::sync::{Mutex as AsyncMutex, broadcast};
 
+use super::calibration;
 use super::counters::Counters;
 use super::decision::{Decision, timestamp};
 use super::hand::GOVERNOR;
@@ -289,7 +290,8 @@ impl Governor {
         let (policy, knobs, bounds) = (&throttle.policy, &status.knobs, bounds(status));
         let raw = status.raw.get("rps").map(String::as_str);
         let governed = status.raw.get(GOVERNED).map(String::as_str);
-        let mine = raw.is_some_and(|raw| raw == BREAKERS_ZERO || state.is_ours(raw) || governed == Some(raw));
+        let mine = raw.is_some_and(|raw| raw == BREAKERS_ZERO || state.is_ours(raw) || governed == Some(raw))
+            || calibration::wrote(status);
         let turned = state.watch.see(knobs, raw, mine, seen.now);
         if let Some(mode) = state.watch.over(knobs, seen.now) {
             return self.hand_back(throttle, desk, term, status, state, &seen, mode).await;
@@ -301,10 +303,10 @@ impl Governor {
             Mode::Off => Some("nothing governs this throttle (mode off)".to_owned()),
             Mode::Manual => Some(format!("a person turns this throttle (mode manual{})", until(knobs))),
             Mode::Auto | Mode::Shadow if knobs.paused => Some("a person has paused this throttle".to_owned()),
-            Mode::Auto => unreadable(status),
+            Mode::Auto => unreadable(status).or_else(|| calibration::holds(status, state.knob)),
             Mode::Shadow => None,
         };
-        if knobs.mode != Mode::Auto
+        if (knobs.mode != Mode::Auto || calibration::holds(status, state.knob).is_some())
             && let Some(raw) = raw
         {
             // What a person set meanwhile is where the governor goes on from, not an edit to be held.
@@ -678,7 +680,7 @@ fn until(knobs: &throttle::Knobs) -> String {
 }
 
 /// A rate as it is written into the knob: five digits, as a person would write it.
-fn spell(rps: f64) -> String {
+pub fn spell(rps: f64) -> String {
     if rps <= 0.0 {
         return BREAKERS_ZERO.to_owned();
     }

@@ -18,12 +18,12 @@ const KNEE_MIN: f64 = 0.2;
 const PERSIST: f64 = 2.5;
 const PERSIST_S: f64 = 180.0;
 /// The gain is divided by our share of the load, but by no less than this: above and below the setpoint.
-const SHARE_OVER: f64 = 0.5;
+pub(crate) const SHARE_OVER: f64 = 0.5;
 const SHARE_UNDER: f64 = 0.2;
 /// Latency is steep near saturation: this share of the gain.
 const LATENCY_GAIN: f64 = 0.35;
 /// The gain grows with the lag up to this many minutes.
-const LAG_MAX_MIN: f64 = 2.5;
+pub(crate) const LAG_MAX_MIN: f64 = 2.5;
 /// Trip levels are this many sigmas of the signal's own noise above the setpoint.
 const TRIP_SIGMAS: f64 = 5.0;
 /// No value is taken to be further from its setpoint than this factor: arithmetic stays finite, decisions the same.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use super::plan::Sample;
-use super::policy::{Heard, Place, Policy, Signal, Source};
+use super::policy::{Heard, Look, Place, Policy, Signal, Source};
 use crate::signals::feedback::Span;
 use crate::signals::{
     Database, DepthSource, Direct, Error, FeedbackSource, Meter, Missing, Probe, Prometheus, Reading, Target, Told, no_depth,
@@ -63,6 +63,21 @@ impl Sources {
         self
     }
 
+    /// The Prometheus of the settings' `PROMETHEUS_URL`.
+    pub fn usual(&self) -> &Prometheus {
+        &self.usual
+    }
+
+    /// The Prometheus that a signal is asked of.
+    pub fn prometheus(&self, about: &Signal) -> &Prometheus {
+        about.server.as_ref().and_then(|name| self.servers.get(name)).unwrap_or(&self.usual)
+    }
+
+    /// Fails if a policy names a server that nobody has set.
+    pub fn check(&self, policy: &Policy) -> Result<(), Error> {
+        self.eyes(policy).map(|_| ())
+    }
+
     /// The eyes for a policy; fails if it names a server that nobody has set.
     pub(super) fn eyes(&self, policy: &Policy) -> Result<Eyes, Error> {
         let direct = policy.signals.iter().map(|about| self.direct(about)).collect::<Result<_, _>>()?;
@@ -85,11 +100,7 @@ impl Sources {
             return Err(unknown("prometheus", self.servers.keys().map(String::as_str).collect()));
         }
         let Some(look) = &about.probe else { return Ok(None) };
-        let probe = match &look.place {
-            Place::Metric(metric) => Probe::new(&look.url, metric)?,
-            Place::Pointer(pointer) => Probe::json(&look.url, pointer)?,
-        };
-        Ok(Some(Direct::new(Target::Page(probe))))
+        Ok(Some(Direct::new(Target::Page(probe(look)?))))
     }
 
     /// What the workers have counted of the throttle's jobs, if the policy needs it.
@@ -108,10 +119,7 @@ impl Sources {
                 (Source::Feedback, _) => Vec::new(),
                 (Source::Depth | Source::Age, _) => vec![self.waiting(about).await?],
                 (Source::Http | Source::Postgres, Some(direct)) => vec![direct.read(now).await?],
-                _ => {
-                    let server = about.server.as_ref().and_then(|name| self.servers.get(name));
-                    server.unwrap_or(&self.usual).readings(&about.query, now).await?
-                }
+                _ => self.prometheus(about).readings(&about.query, now).await?,
             };
             Ok(readings.into_iter().map(|reading| sample(about, reading)).collect())
         });
@@ -194,6 +202,14 @@ fn value(heard: Heard, span: &Span) -> Option<f64> {
 }
 
 /// A reading in the setpoint's unit.
+/// The probe of a page.
+pub fn probe(look: &Look) -> Result<Probe, Error> {
+    match &look.place {
+        Place::Metric(metric) => Probe::new(&look.url, metric),
+        Place::Pointer(pointer) => Probe::json(&look.url, pointer),
+    }
+}
+
 fn sample(about: &Signal, reading: Reading) -> Sample {
     Sample { signal: about.name.clone(), value: Some(reading.value * about.scale), at: reading.at }
 }

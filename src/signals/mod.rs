@@ -13,6 +13,7 @@ pub mod postgres;
 pub mod probe;
 pub mod prometheus;
 pub mod promql;
+pub mod range;
 pub mod reading;
 pub mod scripted;
 pub mod server;

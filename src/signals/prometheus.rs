@@ -9,6 +9,9 @@ use super::{Error, Missing, Reading, promql};
 /// How long Prometheus may take to answer.
 pub const TIMEOUT: Duration = Duration::from_secs(2);
 
+/// Where present values are asked for.
+pub(super) const QUERY: &str = "/api/v1/query";
+
 /// How far back raw samples are asked for, in seconds: long enough for a missed minute or two.
 pub const WINDOW_S: f64 = 180.0;
 
@@ -25,6 +28,7 @@ const SERIES_ENDED_S: f64 = 90.0;
 #[derive(Debug)]
 pub struct Prometheus {
     server: Server,
+    access: Access,
     /// Prometheus' clock minus the caller's, in seconds, as far as it matters.
     offset_s: Mutex<f64>,
 }
@@ -37,7 +41,8 @@ impl Prometheus {
 
     /// A client of a server that is reached in this way.
     pub fn with(access: &Access) -> Result<Self, Error> {
-        Ok(Self { server: Server::new(access, "/api/v1/query", TIMEOUT)?, offset_s: Mutex::new(0.0) })
+        let server = Server::new(access, QUERY, TIMEOUT)?;
+        Ok(Self { server, access: access.clone(), offset_s: Mutex::new(0.0) })
     }
 
     /// The samples of `query` that are visible now, oldest first, in times of the caller's clock, which reads `now`.
@@ -69,24 +74,47 @@ impl Prometheus {
 
     /// One query: every series with its samples, times on the caller's clock.
     async fn ask(&self, query: &str, now: f64) -> Result<Vec<Vec<Reading>>, Error> {
-        let question = self.server.question(Some(&[("query", query), ("timeout", "2s")]));
-        let (head, body) = match self.server.ask(question, TIMEOUT, ANSWER_MAX).await {
+        let form = [("query", query), ("timeout", "2s")];
+        let (head, data) = self.post(&self.server, query, &form, TIMEOUT).await?;
+        self.compare_clocks(head, now);
+        data.series(self.offset()).ok_or_else(|| self.not_numbers(&data))
+    }
+
+    /// The same server at another path of its own, patient for `within`.
+    pub(super) fn patient(&self, path: &str, within: Duration) -> Result<Server, Error> {
+        Server::new(&self.access, path, within)
+    }
+
+    /// Sends one query and reads the answer's data: the server's clock, if it tells, and the data.
+    pub(super) async fn post(
+        &self,
+        server: &Server,
+        query: &str,
+        form: &[(&str, &str)],
+        within: Duration,
+    ) -> Result<(Option<f64>, Data), Error> {
+        let (head, body) = match server.ask(server.question(Some(form)), within, ANSWER_MAX).await {
             Err(Error::Refused { status: 400 | 422, message, .. }) => {
                 let told = serde_json::from_str::<Answer>(&message).ok().and_then(|a| a.error).unwrap_or(message);
                 return Err(Error::BadQuery { query: query.to_owned(), message: told });
             }
             other => other?,
         };
-        self.compare_clocks(head, now);
-        let garbled = |reason: String| Error::Garbled { url: self.server.shown().to_owned(), reason };
+        let garbled = |reason: String| Error::Garbled { url: server.shown().to_owned(), reason };
         let answer: Answer = serde_json::from_slice(&body).map_err(|e| garbled(e.to_string()))?;
         // Hints about style ("PromQL info: metric might not be a counter") say nothing about completeness.
         let warnings: Vec<&str> = answer.warnings.iter().map(String::as_str).filter(|w| !w.starts_with("PromQL info")).collect();
         if !warnings.is_empty() {
             return Err(Error::Partial { query: query.to_owned(), warnings: warnings.join("; ") });
         }
-        let data = answer.data.ok_or_else(|| garbled("an answer without data".to_owned()))?;
-        data.series(self.offset()).ok_or_else(|| garbled(format!("a {} is not a series of numbers", data.result_type)))
+        Ok((head, answer.data.ok_or_else(|| garbled("an answer without data".to_owned()))?))
+    }
+
+    pub(super) fn not_numbers(&self, data: &Data) -> Error {
+        Error::Garbled {
+            url: self.server.shown().to_owned(),
+            reason: format!("a {} is not a series of numbers", data.result_type),
+        }
     }
 
     fn offset(&self) -> f64 {
@@ -107,7 +135,7 @@ impl Prometheus {
 }
 
 /// Merges series into one: at every time of the first, the greatest of all as they stood then.
-fn greatest(series: &[Vec<Reading>]) -> Result<Vec<Reading>, Error> {
+pub(super) fn greatest(series: &[Vec<Reading>]) -> Result<Vec<Reading>, Error> {
     let first = series.first().ok_or(Missing::Absent)?;
     let at_once = |at: f64| {
         let current = |r: &&Reading| r.at <= at && r.at > at - SERIES_ENDED_S;
@@ -139,14 +167,14 @@ struct Answer {
 }
 
 #[derive(serde::Deserialize)]
-struct Data {
+pub(super) struct Data {
     #[serde(rename = "resultType")]
     result_type: String,
     result: serde_json::Value,
 }
 
 impl Data {
-    fn series(&self, offset_s: f64) -> Option<Vec<Vec<Reading>>> {
+    pub(super) fn series(&self, offset_s: f64) -> Option<Vec<Vec<Reading>>> {
         let point = |pair: &serde_json::Value| {
             let at = pair.get(0)?.as_f64()? - offset_s;
             // Values travel as text: "0.5", "NaN", "+Inf".

@@ -8,6 +8,7 @@ use axum::extract::{Form, State as Shared};
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::{get, post};
+use flyball::governor::calibration::{ENDED, TURNS};
 use flyball::governor::postgres::{Error as JournalError, STATEMENTS};
 use flyball::governor::{Decision, Finding, Governor, Journal, Phase, Plan, Policy};
 use flyball::signals::{no_depth, no_feedback};
@@ -474,4 +475,57 @@ async fn of_two_governors_on_one_signal_the_one_without_work_follows_and_a_hand_
     rig.run(6).await;
     let view = rig.governor.snapshot(rig.now()).remove(&rig.name).unwrap();
     assert_eq!(view.findings, [], "a person has the other");
+}
+
+/// What a calibration writes: a rate under its mark, with a lease.
+async fn calibrate(rig: &Rig, rps: &str, by: &str, lease_s: f64) {
+    let until_ms = (rig.now() + lease_s) * 1e3;
+    let fields = [("rps", rps.to_owned()), ("valid_until", format!("{until_ms:.0}"))];
+    let fields = fields.map(|(knob, text)| (knob.to_owned(), Some(text))).into();
+    rig.store.set(&rig.name, &Change { fields, by: by.to_owned(), ..Change::default() }).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_calibration_has_the_knob_until_it_ends_and_the_governor_goes_on_from_there() {
+    let mut rig = Rig::new("auto").await;
+    rig.run(60).await;
+    for _ in 0..3 {
+        calibrate(&rig, "30", TURNS, 15.0).await;
+        rig.run(10).await;
+        assert_eq!((rig.rps().await, rig.status().await.knobs.by.as_str()), (30.0, TURNS));
+    }
+    assert!(rig.governor.snapshot(rig.now())[&rig.name].reason.contains("calibration"));
+
+    calibrate(&rig, "50", ENDED, 15.0).await;
+    rig.run(10).await;
+
+    let knobs = rig.status().await.knobs;
+    assert_eq!(knobs.by, "governor");
+    // From 50 on, at the pace that is allowed, and not held down as after a person's edit.
+    assert!(knobs.rps > 50.0 && knobs.rps < 70.0, "{}", knobs.rps);
+}
+
+#[tokio::test]
+async fn a_calibration_that_died_leaves_the_safe_rate_to_the_governor() {
+    let mut rig = Rig::new("auto").await;
+    rig.run(60).await;
+    calibrate(&rig, "60", TURNS, 6.0).await;
+    rig.run(9).await;
+
+    let knobs = rig.status().await.knobs;
+    assert_eq!(knobs.by, "governor");
+    assert!(knobs.rps < 8.0, "{}", knobs.rps);
+}
+
+#[tokio::test]
+async fn the_fast_path_is_armed_while_a_calibration_turns_the_knob() {
+    let mut rig = Rig::new("auto").await;
+    rig.run(60).await;
+    calibrate(&rig, "60", TURNS, 15.0).await;
+    rig.run(3).await;
+    rig.cost *= 10.0;
+    rig.run(5).await;
+
+    let status = rig.status().await;
+    assert_eq!((status.raw["rps"].as_str(), status.knobs.by.as_str()), ("0.000", "governor"));
 }

@@ -1,0 +1,82 @@
+//! How far a loop is from swinging, with what was found of it.
+//!
+//! In the log domain the loop is, without the predictor and at full gain,
+//!
+//! ```text
+//! L(s) = kc*K * (1 + Ti*s)/(Ti*s) * exp(-D*s) / (1 + lag*s)
+//! ```
+//!
+//! with `K` our share of the load, by which the gain is divided in its turn, and `D` the dead time with half a spacing of the
+//! samples, the time until they are seen and half a tick.
+
+use super::fit::Fit;
+use crate::governor::policy::Law;
+use crate::governor::signal::{LAG_MAX_MIN, SHARE_OVER};
+
+/// A loop's margins.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+pub struct Margins {
+    /// The loop would swing if it were this many times as strong.
+    pub gain: f64,
+    /// It would swing if it were later by this angle, in degrees.
+    pub phase_deg: f64,
+}
+
+/// The margins of the law on what was found, if the policy says `lag_s`; samples are `spacing_s` apart and seen `late_s` after
+/// their time.
+pub fn margins(fit: &Fit, law: &Law, lag_s: f64, spacing_s: f64, late_s: f64) -> Margins {
+    let told = lag_s.max(law.integral_min_s);
+    let share = (1.0 - fit.background).clamp(0.0, 1.0);
+    let gain = law.gain * (told / 60.0).min(LAG_MAX_MIN) * share / share.clamp(SHARE_OVER, 1.0);
+    let dead_s = fit.dead_time_s + late_s + 0.5 * (spacing_s + law.tick_s);
+    let size = |w: f64| gain * (1.0 + (told * w).powi(2)).sqrt() / (told * w) / (1.0 + (fit.lag_s * w).powi(2)).sqrt();
+    let angle = |w: f64| (told * w).atan() - std::f64::consts::FRAC_PI_2 - dead_s * w - (fit.lag_s * w).atan();
+    // From a cycle in ten hours to one in half a second.
+    let w = |n: u32| 1e-4 * 1.01f64.powi(i32::try_from(n).unwrap_or(0));
+    let frequencies = || (0..1200).map(w);
+    let gain = frequencies().find(|&w| angle(w) <= -std::f64::consts::PI).map_or(f64::INFINITY, |w| 1.0 / size(w));
+    let phase = frequencies().find(|&w| size(w) <= 1.0).map_or(180.0, |w| 180.0 + angle(w).to_degrees());
+    Margins { gain, phase_deg: phase }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(lag_s: f64, dead_time_s: f64, background: f64) -> Fit {
+        let (drift_per_hour, cost, cost_error, share) = (0.0, 0.01, 0.02, 1.0);
+        Fit {
+            lag_s,
+            dead_time_s,
+            background,
+            drift_per_hour,
+            cost,
+            cost_error,
+            share,
+            rate_at_setpoint: 75.0,
+            noise: 0.1,
+            samples: 90,
+        }
+    }
+
+    #[test]
+    fn a_loop_that_is_all_integral_has_the_margins_of_the_textbook() {
+        // Ti equal to the lag cancels it: L = kc/(Ti*s) * exp(-D*s), whose gain margin is pi/2 * Ti/(kc*D).
+        let law = Law { tick_s: 5.0, gain: 1.2, ..Law::default() };
+        let margins = margins(&found(60.0, 0.0, 0.0), &law, 60.0, 15.0, 10.0);
+        let expected = std::f64::consts::FRAC_PI_2 * 60.0 / (1.2 * 20.0);
+        assert!((margins.gain / expected - 1.0).abs() < 0.02, "{margins:?}, {expected}");
+        assert!((margins.phase_deg - (90.0 - (1.2f64 / 60.0 * 20.0).to_degrees())).abs() < 1.0, "{margins:?}");
+    }
+
+    #[test]
+    fn what_is_later_or_told_to_be_slower_than_it_is_is_nearer_to_swinging() {
+        let law = Law::default();
+        let of = |fit: Fit, told: f64| margins(&fit, &law, told, 15.0, 5.0);
+        let plain = of(found(60.0, 0.0, 0.2), 60.0);
+        let late = of(found(60.0, 60.0, 0.2), 60.0);
+        let wrong = of(found(10.0, 0.0, 0.2), 60.0);
+        assert!(late.gain < 0.5 * plain.gain && late.phase_deg < plain.phase_deg, "{late:?} {plain:?}");
+        assert!(wrong.gain < 0.5 * plain.gain, "{wrong:?} {plain:?}");
+    }
+}

@@ -1,0 +1,504 @@
+//! The pulse test on a live throttle.
+//!
+//! While it runs, the knob carries the mark of [`calibration`] and a lease of a few seconds that this process renews. What
+//! protects the resource then:
+//!
+//! - a governor keeps its hands off by the mark, and its fast path stays armed: a trip stops the work, and the test sees that
+//!   it has lost the knob and ends;
+//! - the test looks by itself, every second, at the probes and at every load, with the levels at which the governor trips, and
+//!   ends at a lower one;
+//! - if this process dies or hangs the lease lapses: the throttle falls to `safe_rps`, and the governor goes on from there;
+//! - whoever turns the knob meanwhile wins: their rate stays, and the test ends.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::fit::{Fit, Sample as Point, Stretch, fit};
+use super::pulse::{Move, Pulse, Shape};
+use crate::governor::counters::Counters;
+use crate::governor::policy::{Kind, Signal, Source};
+use crate::governor::reconcile::spell;
+use crate::governor::sources::probe;
+use crate::governor::{Bounds, Observation, Policy, Sample, Sources, State, calibration};
+use crate::signals::{self, Probe};
+use crate::throttle::{self, Change, Mode, Name, Status, Store};
+
+/// How long the knob is good if this process says nothing more.
+const LEASE_MS: i64 = 15_000;
+/// It is written again when less than this is left.
+const RENEW_MS: i64 = 11_000;
+/// The pace of looking.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long is looked before anything is asked or done.
+const SURVEY: Duration = Duration::from_secs(3);
+/// The store may be silent for this long, in seconds.
+const STORE_LOST_S: f64 = 5.0;
+/// A throttle is the bottleneck if somebody waited for it for more than this share of the time.
+const BOTTLENECK: f64 = 0.5;
+/// That is a mean over this long, and is judged from this long after the beginning on, in seconds.
+const IDLE_S: f64 = 20.0;
+/// A load above this many setpoints is no state to begin at.
+const BEGIN_MAX: f64 = 1.2;
+/// The test begins at this share of the rate in force: a governor that has read the knob before our mark stood there cannot write
+/// over it, because the text is another one.
+const BEGIN: f64 = 0.99;
+/// The knob is put back with so many tries, a pace apart.
+const RESTORE_TRIES: u32 = 8;
+
+/// Why there is no test.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// The throttle is in no state for one.
+    #[error("{0}")]
+    State(String),
+    /// The store did not do what was asked.
+    #[error(transparent)]
+    Store(#[from] throttle::Error),
+    /// A signal's address cannot be used.
+    #[error(transparent)]
+    Signal(#[from] signals::Error),
+}
+
+/// What is known before the test.
+#[derive(Clone, Debug)]
+pub struct Survey {
+    /// The rate in force, in jobs per second.
+    pub rps: f64,
+    /// The load of the signal, in setpoints.
+    pub load: f64,
+    /// The knobs that bound the test.
+    pub bounds: (f64, f64),
+    /// The highest rate that it may set.
+    pub most_rps: f64,
+    /// How long the test takes at least and at most, in seconds.
+    pub lengths_s: (f64, f64),
+}
+
+/// How a test ended.
+#[derive(Clone, Debug)]
+pub struct Ended {
+    /// Why it ended early; none where it was whole.
+    pub early: Option<String>,
+    /// What became of the knob, a sentence.
+    pub knob: String,
+    /// What was found; none where the samples could not tell.
+    pub fit: Option<Fit>,
+    /// Usual spacing of the samples, in seconds.
+    pub spacing_s: f64,
+    /// How long after its time a sample was seen, in the mean, in seconds.
+    pub late_s: f64,
+}
+
+/// A test of one signal of one throttle.
+pub struct Session {
+    store: Arc<dyn Store>,
+    sources: Sources,
+    probes: Vec<(String, Probe)>,
+    name: Name,
+    policy: Policy,
+    signal: String,
+    shape: Shape,
+}
+
+/// The end of the loop.
+enum Stop {
+    Whole,
+    Interrupted,
+    /// The rates of the test are not to blame.
+    Hindered(String),
+    /// The load was too high.
+    Overload(String),
+    /// Somebody else has the knob.
+    Lost(String),
+}
+
+/// What is carried from look to look.
+struct Watch {
+    state: State,
+    pulse: Pulse,
+    /// The text in the knob.
+    text: String,
+    until_ms: i64,
+    counters: Counters,
+    stretches: Vec<Stretch>,
+    points: Vec<Point>,
+    newest: f64,
+    late_sum_s: f64,
+    limited: f64,
+    began: f64,
+}
+
+// === impl Session ===
+
+impl Session {
+    /// A test of `signal`, or of the first load from Prometheus where none is named.
+    pub fn new(
+        store: Arc<dyn Store>,
+        sources: Sources,
+        name: Name,
+        policy: Policy,
+        signal: Option<&str>,
+        shape: Shape,
+    ) -> Result<Self, Refusal> {
+        let can = |about: &&Signal| about.kind == Kind::Load && about.source == Source::Prometheus;
+        let names: Vec<&str> = policy.signals.iter().filter(can).map(|about| about.name.as_str()).collect();
+        let chosen = match signal {
+            None => names.first().copied(),
+            Some(wanted) => names.iter().copied().find(|name| *name == wanted),
+        };
+        let Some(chosen) = chosen else {
+            let wanted = signal.map_or_else(|| "the policy".to_owned(), |wanted| format!("{wanted:?}"));
+            let list = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+            return Err(Refusal::State(format!("{wanted} has no load from Prometheus to calibrate; there are: {list}")));
+        };
+        let signal = chosen.to_owned();
+        let looks = policy.signals.iter().filter_map(|about| Some((about.name.clone(), about.probe.as_ref()?)));
+        let probes = looks.map(|(name, look)| Ok((name, probe(look)?)));
+        let probes = probes.collect::<Result<_, signals::Error>>()?;
+        sources.check(&policy)?;
+        Ok(Self { store, sources, probes, name, policy, signal, shape })
+    }
+
+    /// The signal under test.
+    pub fn signal(&self) -> &Signal {
+        self.policy.signal(&self.signal).unwrap_or(&self.policy.signals[0])
+    }
+
+    /// Looks for a few seconds, without touching anything.
+    pub async fn survey(&self) -> Result<Survey, Refusal> {
+        let before = self.status().await?;
+        judge(&before).map_err(Refusal::State)?;
+        let about = self.signal();
+        let readings = self
+            .sources
+            .prometheus(about)
+            .readings(&about.query, now_s(&before))
+            .await
+            .map_err(|error| Refusal::State(format!("the signal {} cannot be read: {error}", about.name)))?;
+        let load = readings.last().map_or(0.0, |r| r.value * about.scale) / about.setpoint;
+        if load > BEGIN_MAX {
+            return Err(Refusal::State(format!(
+                "the load {} is at {load:.2} of its setpoint; a test begins at {BEGIN_MAX} at most",
+                about.name
+            )));
+        }
+        tokio::time::sleep(SURVEY).await;
+        let after = self.status().await?;
+        judge(&after).map_err(Refusal::State)?;
+        let flow = Counters::of(&after).since(&Counters::of(&before));
+        if flow.is_none_or(|flow| flow.limited_by(after.effective_rps) < BOTTLENECK) {
+            return Err(Refusal::State(format!(
+                "{} is not the bottleneck: nobody waits for its tokens, so that turning its rate would change nothing; \
+                 give it work first",
+                self.name
+            )));
+        }
+        let bounds = (after.knobs.min, after.knobs.max);
+        let pulse = Pulse::new(self.shape, after.effective_rps, bounds, 0.0).map_err(Refusal::State)?;
+        Ok(Survey { rps: after.effective_rps, load, bounds, most_rps: pulse.most(), lengths_s: pulse.lengths_s() })
+    }
+
+    /// Runs the test until it is over or `cancel` fires, and puts the knob back. `tell` hears of every step.
+    pub async fn run(&self, cancel: &CancellationToken, tell: &mut (dyn FnMut(&str) + Send)) -> Result<Ended, Refusal> {
+        let first = self.status().await?;
+        judge(&first).map_err(Refusal::State)?;
+        let now = now_s(&first);
+        let knobs = &first.knobs;
+        let pulse = Pulse::new(self.shape, first.effective_rps, (knobs.min, knobs.max), now).map_err(Refusal::State)?;
+        let text = first.raw.get("rps").cloned().unwrap_or_default();
+        let mut watch = Watch {
+            state: State::new(&self.policy, bounds(&first), first.effective_rps, now),
+            pulse,
+            text,
+            until_ms: 0,
+            counters: Counters::of(&first),
+            stretches: vec![Stretch { until: now, rps: first.effective_rps }],
+            points: Vec::new(),
+            newest: now,
+            late_sum_s: 0.0,
+            limited: 1.0,
+            began: now,
+        };
+        // From here on the knob is ours, and must be put back however this ends.
+        let stop = match self.write(&mut watch, &first, BEGIN * first.effective_rps).await {
+            Err(error) => return Err(error.into()),
+            Ok(()) => self.turn(&mut watch, cancel, tell).await,
+        };
+        let knob = self.put_back(&watch, &first, &stop).await;
+        let n = watch.points.len().max(1) as f64;
+        let index = self.policy.signals.iter().position(|about| about.name == self.signal).unwrap_or(0);
+        Ok(Ended {
+            fit: matches!(stop, Stop::Whole).then(|| fit(&watch.points, &watch.stretches)).flatten(),
+            early: match stop {
+                Stop::Whole => None,
+                Stop::Interrupted => Some("interrupted".to_owned()),
+                Stop::Hindered(why) | Stop::Overload(why) | Stop::Lost(why) => Some(why),
+            },
+            knob,
+            spacing_s: watch.state.signals[index].front.gap_s,
+            late_s: watch.late_sum_s / n,
+        })
+    }
+
+    async fn turn(&self, watch: &mut Watch, cancel: &CancellationToken, tell: &mut (dyn FnMut(&str) + Send)) -> Stop {
+        let mut pace = tokio::time::interval(LOOK_EVERY);
+        pace.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut silent_s = 0.0;
+        loop {
+            tokio::select! {
+                biased;
+                () = cancel.cancelled() => return Stop::Interrupted,
+                _ = pace.tick() => {}
+            }
+            let status = match self.status().await {
+                Ok(status) => status,
+                Err(error) => {
+                    silent_s += LOOK_EVERY.as_secs_f64();
+                    if silent_s > STORE_LOST_S {
+                        return Stop::Hindered(error.to_string());
+                    }
+                    continue;
+                }
+            };
+            silent_s = 0.0;
+            if let Some(stop) = lost(watch, &status) {
+                return stop;
+            }
+            let rps = match self.look(watch, &status).await {
+                Ok(Some(rps)) => {
+                    tell(&format!("{rps:.3} jobs per second, load at {:.2} of its setpoint", newest_x(watch)));
+                    rps
+                }
+                Ok(None) if watch.until_ms - status.at_us / 1000 > RENEW_MS => continue,
+                Ok(None) => status.knobs.rps,
+                Err(stop) => return stop,
+            };
+            match self.write(watch, &status, rps).await {
+                Ok(()) | Err(throttle::Error::Lost(_)) => {}
+                // The next look sees who has the knob.
+                Err(throttle::Error::Conflict { .. }) => {}
+                Err(error) => return Stop::Hindered(error.to_string()),
+            }
+        }
+    }
+
+    /// One look: answers another rate if it is time for one, or why the test must end.
+    async fn look(&self, watch: &mut Watch, status: &Status) -> Result<Option<f64>, Stop> {
+        let now = now_s(status);
+        let counters = Counters::of(status);
+        let flow = counters.since(&watch.counters);
+        let span_s = now - watch.counters.at_us as f64 / 1e6;
+        watch.counters = counters;
+        if let Some(flow) = flow {
+            watch.stretches.push(Stretch { until: now, rps: flow.achieved_rps });
+            watch.limited += (span_s / IDLE_S).min(1.0) * (flow.limited_by(status.knobs.rps) - watch.limited);
+        }
+        if watch.limited < BOTTLENECK && now - watch.began > IDLE_S {
+            return Err(Stop::Hindered(format!("there is not enough work: {} is no longer the bottleneck", self.name)));
+        }
+
+        let looks = self.probe(now).await;
+        let (readings, fresh) = self.read(watch, now).await;
+        let achieved_rps = flow.map(|flow| flow.achieved_rps);
+        let seen = Observation { now, readings, achieved_rps, ..Observation::default() };
+        watch.state.follow(&self.policy, bounds(status), &seen, status.knobs.rps, "a calibration turns it");
+        if let Some((name, height)) = watch.state.alarm(&self.policy, now) {
+            return Err(Stop::Overload(format!("the load {name} is at {height:.2} of its setpoint, above its trip level")));
+        }
+        if let Some(plan) = watch.state.fast(&self.policy, bounds(status), now, achieved_rps, &looks) {
+            return Err(Stop::Overload(format!("a probe would trip the breaker: {}", plan.reason)));
+        }
+        let patience_s =
+            self.policy.law.stale_hold_s.max(3.5 * watch.state.signals.iter().fold(0.0, |most, s| s.front.gap_s.max(most)));
+        if now - watch.newest > patience_s {
+            return Err(Stop::Hindered(format!("the signal {} has had no new sample for {patience_s:.0} s", self.signal)));
+        }
+        match watch.pulse.next(now, &fresh) {
+            Move::Stay => Ok(None),
+            Move::Set(rps) => Ok(Some(rps)),
+            Move::Done => Err(Stop::Whole),
+            Move::Abort(why) if newest_x(watch) > 1.0 => Err(Stop::Overload(why)),
+            Move::Abort(why) => Err(Stop::Hindered(why)),
+        }
+    }
+
+    /// What the probes show; one that does not answer shows nothing.
+    async fn probe(&self, now: f64) -> Vec<Sample> {
+        let read = |(name, probe): &(String, Probe)| {
+            let (name, probe) = (name.clone(), probe.clone());
+            async move { Some(Sample { signal: name, value: Some(probe.read(now).await.ok()?.value), at: now }) }
+        };
+        futures_util::future::join_all(self.probes.iter().map(read)).await.into_iter().flatten().collect()
+    }
+
+    /// Samples of every load from Prometheus, and the new ones of the signal under test in setpoints.
+    async fn read(&self, watch: &mut Watch, now: f64) -> (Vec<Sample>, Vec<Point>) {
+        let loads = self.policy.signals.iter().filter(|about| about.kind == Kind::Load && about.source == Source::Prometheus);
+        let read = async |about: &Signal| {
+            (about.name.clone(), about.scale, self.sources.prometheus(about).readings(&about.query, now).await)
+        };
+        let (mut samples, mut fresh) = (Vec::new(), Vec::new());
+        // What cannot be read now may be read by the next look; staleness bounds the patience.
+        for (name, scale, outcome) in futures_util::future::join_all(loads.map(read)).await {
+            for reading in outcome.unwrap_or_default() {
+                let value = reading.value * scale;
+                if name == self.signal && reading.at > watch.newest {
+                    watch.newest = reading.at;
+                    watch.late_sum_s += (now - reading.at).max(0.0);
+                    fresh.push(Point { at: reading.at, x: value / self.signal().setpoint });
+                }
+                samples.push(Sample { signal: name.clone(), value: Some(value), at: reading.at });
+            }
+        }
+        watch.points.extend(&fresh);
+        (samples, fresh)
+    }
+
+    /// Writes a rate with the mark and a fresh lease, if nobody else has written meanwhile.
+    async fn write(&self, watch: &mut Watch, status: &Status, rps: f64) -> Result<(), throttle::Error> {
+        let text = spell(rps.clamp(status.knobs.min, status.knobs.max));
+        let until_ms = status.at_us / 1000 + LEASE_MS;
+        let fields = [("rps", Some(text.clone())), ("valid_until", Some(until_ms.to_string()))];
+        let why = format!("pulse test of {}; flyball calibrate", self.signal);
+        self.set(&fields, &watch.text, calibration::TURNS, why).await?;
+        (watch.text, watch.until_ms) = (text, until_ms);
+        Ok(())
+    }
+
+    async fn set(&self, fields: &[(&str, Option<String>)], if_rps: &str, by: &str, why: String) -> Result<(), throttle::Error> {
+        let fields = fields.iter().map(|(field, text)| ((*field).to_owned(), text.clone())).collect();
+        let change = Change { fields, if_rps: Some(if_rps.to_owned()), by: by.to_owned(), why, ..Change::default() };
+        self.store.set(&self.name, &change).await.map(|_| ())
+    }
+
+    /// Puts the knob back as it was, where it is still ours; answers what became of it.
+    async fn put_back(&self, watch: &Watch, first: &Status, stop: &Stop) -> String {
+        let mut told = String::new();
+        for _ in 0..RESTORE_TRIES {
+            match self.try_put_back(watch, first, stop).await {
+                Ok(sentence) => return sentence,
+                Err(error) => told = error.to_string(),
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        format!("The knob could not be put back ({told}); its lease lapses within {} s, to safe_rps.", LEASE_MS / 1000)
+    }
+
+    async fn try_put_back(&self, watch: &Watch, first: &Status, stop: &Stop) -> Result<String, throttle::Error> {
+        let Some(status) = self.store.status(&self.name).await? else { return Ok("The throttle is gone.".to_owned()) };
+        let text = status.raw.get("rps").cloned().unwrap_or_default();
+        let lease = |kept: bool| {
+            let until_ms = status.at_us / 1000 + (self.policy.law.lease_s() * 1e3) as i64;
+            ("valid_until", kept.then(|| until_ms.to_string()))
+        };
+        if text != watch.text {
+            if status.knobs.by == calibration::TURNS {
+                // Somebody typed a rate beside all doors: it stays, and no longer under our mark and lease.
+                self.set(&[lease(false)], &text, calibration::ENDED, "somebody turned the knob".to_owned()).await?;
+            }
+            return Ok(format!("The knob stays as somebody else has turned it: {text}."));
+        }
+        let original = first.raw.get("rps").cloned().unwrap_or_default();
+        let low = watch.pulse.base() / self.shape.pulse;
+        let (back, why) = match stop {
+            // The rate before is no longer known to be safe.
+            Stop::Overload(why) if low < first.effective_rps => (spell(low.max(status.knobs.min)), format!("ended early: {why}")),
+            Stop::Overload(why) | Stop::Hindered(why) | Stop::Lost(why) => (original, format!("ended early: {why}")),
+            Stop::Whole | Stop::Interrupted => (original, "the rate is as it was before the test".to_owned()),
+        };
+        let had_lease = first.raw.contains_key("valid_until");
+        self.set(&[("rps", Some(back.clone())), lease(had_lease)], &text, calibration::ENDED, why).await?;
+        Ok(format!("The knob is back at {back}."))
+    }
+
+    async fn status(&self) -> Result<Status, throttle::Error> {
+        self.store.status(&self.name).await?.ok_or_else(|| throttle::Error::Unknown(self.name.clone()))
+    }
+}
+
+/// Why a throttle in this state cannot be tested.
+fn judge(status: &Status) -> Result<(), String> {
+    let (name, knobs) = (&status.name, &status.knobs);
+    if let Some(problem) = status.problems.first() {
+        return Err(format!("the knob {} of {name} {}; correct it first", problem.field, problem.message));
+    }
+    let fixed = |who: &str| Err(format!("{who}; set it to auto first: flyball throttle set {name} mode=auto"));
+    match knobs.mode {
+        _ if knobs.paused => Err(format!("{name} is paused; resume it first: flyball throttle resume {name}")),
+        Mode::Manual => fixed(&format!("a person turns {name} (mode manual)")),
+        Mode::Shadow => fixed(&format!("{name} is only watched (mode shadow), and a person turns it")),
+        Mode::Off => fixed(&format!("nothing governs {name} (mode off)")),
+        Mode::Auto if knobs.by == calibration::TURNS && !status.lease_lapsed => {
+            Err(format!("another calibration of {name} is under way"))
+        }
+        Mode::Auto if status.effective_rps < 0.0 => Err(format!("{name} is unlimited (rps -1); give it a rate first")),
+        Mode::Auto if status.effective_rps == 0.0 => Err(format!("{name} is stopped; see flyball why {name}")),
+        Mode::Auto => Ok(()),
+    }
+}
+
+/// Whether somebody else has taken the knob, its mode or its pause into their hands.
+fn lost(watch: &Watch, status: &Status) -> Option<Stop> {
+    let knobs = &status.knobs;
+    let text = status.raw.get("rps").map(String::as_str).unwrap_or_default();
+    let why = if text != watch.text {
+        format!("the knob was turned to {text} by {}", if knobs.by == calibration::TURNS { "somebody" } else { &knobs.by })
+    } else if knobs.mode != Mode::Auto {
+        format!("the mode became {}", knobs.mode.as_str())
+    } else if knobs.paused {
+        "the throttle was paused".to_owned()
+    } else {
+        return None;
+    };
+    Some(Stop::Lost(why))
+}
+
+fn newest_x(watch: &Watch) -> f64 {
+    watch.points.last().map_or(0.0, |point| point.x)
+}
+
+fn now_s(status: &Status) -> f64 {
+    status.at_us as f64 / 1e6
+}
+
+fn bounds(status: &Status) -> Bounds {
+    Bounds { min: status.knobs.min, max: status.knobs.max, safe_rps: status.knobs.safe_rps }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::throttle::bucket::Meter;
+
+    fn judged(knobs: &[(&str, &str)]) -> String {
+        let plain = [("rps", "20"), ("mode", "auto"), ("min", "1"), ("max", "100")];
+        let raw: BTreeMap<String, String> =
+            plain.iter().chain(knobs).map(|(field, text)| ((*field).to_owned(), (*text).to_owned())).collect();
+        judge(&Status::read(Name::new("reindex").unwrap(), raw, &Meter::default(), 5_000_000)).err().unwrap_or_default()
+    }
+
+    #[test]
+    fn a_throttle_that_somebody_holds_or_that_stands_is_refused() {
+        assert_eq!(judged(&[]), "");
+        let cases: [(&[(&str, &str)], &str); 9] = [
+            (&[("paused", "1")], "reindex is paused; resume it first"),
+            (&[("mode", "manual")], "a person turns reindex (mode manual); set it to auto first"),
+            (&[("mode", "shadow")], "reindex is only watched (mode shadow)"),
+            (&[("mode", "off")], "nothing governs reindex (mode off)"),
+            (&[("rps", "-1")], "reindex is unlimited"),
+            (&[("rps", "0.000")], "reindex is stopped; see flyball why reindex"),
+            (&[("rps", "ten")], "the knob rps of reindex \"ten\" cannot be used"),
+            (&[("min", "200")], "the knob min of reindex 200 is above max 100"),
+            (&[("by", calibration::TURNS), ("valid_until", "9000")], "another calibration of reindex is under way"),
+        ];
+        for (knobs, expected) in cases {
+            let said = judged(knobs);
+            assert!(said.starts_with(expected), "{knobs:?} gave {said:?}");
+        }
+        assert_eq!(judged(&[("by", calibration::TURNS), ("valid_until", "4000")]), "", "one that died");
+    }
+}

@@ -1,0 +1,234 @@
+//! `flyball calibrate`.
+
+use std::io::{BufRead as _, IsTerminal as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail};
+use serde_json::json;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use super::exit::Failure;
+use super::output::say;
+use super::{connect, output};
+use crate::app;
+use crate::calibrate::margins::{Margins, margins};
+use crate::calibrate::run::Survey;
+use crate::calibrate::{Ended, Fit, Refusal, Session, Shape, edit};
+use crate::config::Settings;
+use crate::governor::policy::Law;
+use crate::throttle::Name;
+
+/// A lag that is found within this factor of the one in the policy agrees with it: noise does not tell them apart.
+const AGREES: f64 = 1.5;
+/// A cost that is less sure than this was not found, and a lag even less so.
+const COST_ERROR_MAX: f64 = 0.25;
+
+#[derive(clap::Args)]
+#[command(
+    after_help = "The rate is turned up or down until the load is at 60 % of its setpoint, then up and down by 1.4 around that. \
+The breaker is armed all the time, min and max are kept, and the rate is put back at the end, on Ctrl-C and on every error. \
+Nothing needs to be calibrated; the test is for confidence, and finds a lag that is wrong.
+
+Examples:
+  flyball calibrate reindex                    asks before it starts; writes nothing
+  flyball calibrate reindex --yes --write      corrects lag_s in knobs/reindex.toml if it is wrong"
+)]
+pub(super) struct Args {
+    /// The throttle's name
+    throttle: String,
+    /// Signal to calibrate; without it the first load of the policy
+    #[arg(long, value_name = "NAME")]
+    signal: Option<String>,
+    /// Seconds of each half of the test; the search before it goes in steps of three eighths of that
+    #[arg(long, value_name = "SECONDS", default_value_t = 240, value_parser = clap::value_parser!(u32).range(4..=1800))]
+    pulse_s: u32,
+    /// Halves of the test, above and below in turn
+    #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u32).range(2..=20))]
+    halves: u32,
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
+    /// Write the lag that was found into the knobs file, if it differs
+    #[arg(long)]
+    write: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCode> {
+    let name = Name::new(args.throttle.as_str())?;
+    let path = Path::new(&settings.knobs_dir).join(format!("{name}.toml"));
+    let (file, policy) = super::replay::policy(&path)?;
+    let store = connect::throttles(&settings).await?;
+    let shape = Shape::of(f64::from(args.pulse_s), args.halves);
+    let law = policy.law.clone();
+    let session =
+        Session::new(store, app::prometheus_sources(&settings)?, name, policy, args.signal.as_deref(), shape).map_err(refused)?;
+    // Whoever cannot be asked must have said so before anything is looked at.
+    let can_ask = std::io::stdin().is_terminal();
+    if !args.yes && !can_ask {
+        bail!(Failure::Refused("nobody can be asked without a terminal; add --yes to start the test".to_owned()));
+    }
+    let survey = session.survey().await.map_err(refused)?;
+    tell_before(&args, &survey, &session);
+    if !args.yes && !agreed().await? {
+        bail!(Failure::Refused("not started; nothing was changed".to_owned()));
+    }
+    let cancel = CancellationToken::new();
+    let interrupts = interrupts(cancel.clone())?;
+    let ended = session.run(&cancel, &mut |step| eprintln!("{step}")).await;
+    interrupts.abort();
+    let ended = ended.map_err(refused)?;
+    if let Some(why) = &ended.early {
+        bail!("the test ended early: {why}. {}", ended.knob);
+    }
+    let Some(fit) = ended.fit.filter(|fit| fit.cost_error <= COST_ERROR_MAX) else {
+        bail!("the load did not answer to the rate clearly enough to tell anything. {}", ended.knob);
+    };
+    let about = session.signal();
+    let wanted = (fit.lag_s.max(about.lag_s) > AGREES * fit.lag_s.min(about.lag_s)).then_some(fit.lag_s);
+    let written = match wanted {
+        Some(lag_s) if args.write => {
+            let text = edit::set_lag(&file.text, &about.name, lag_s).map_err(Failure::Refused)?;
+            replace(&path, &text)?;
+            true
+        }
+        _ => false,
+    };
+    let told = Told { fit, ended: &ended, law: &law, lag_s: about.lag_s, wanted, written, path: &path };
+    if args.json { told.json(&about.name) } else { told.say(&about.name) }?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn tell_before(args: &Args, survey: &Survey, session: &Session) {
+    let minutes = |s: f64| format!("{:.0}", (s / 60.0).ceil());
+    eprintln!(
+        "Test of {} by the signal {}: the rate is {:.3} jobs per second now, the load {:.2} of its setpoint.",
+        args.throttle,
+        session.signal().name,
+        survey.rps,
+        survey.load
+    );
+    eprintln!(
+        "It takes {} to {} minutes and sets at most {:.3} jobs per second (min {}, max {}). It ends at once above 1.5 setpoints, \
+         where the breaker would trip, and if anybody turns the knob; then the rate is put back.",
+        minutes(survey.lengths_s.0),
+        minutes(survey.lengths_s.1),
+        survey.most_rps,
+        survey.bounds.0,
+        survey.bounds.1
+    );
+}
+
+/// Asks the person at the terminal.
+async fn agreed() -> anyhow::Result<bool> {
+    eprint!("Start it? [y/N] ");
+    std::io::stderr().flush()?;
+    let answer = tokio::task::spawn_blocking(|| {
+        let mut line = String::new();
+        std::io::stdin().lock().read_line(&mut line).map(|_| line)
+    });
+    let answer = answer.await?.context("reading the answer")?;
+    Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
+}
+
+/// From here on Ctrl-C and SIGTERM end the test in order.
+fn interrupts(cancel: CancellationToken) -> anyhow::Result<tokio::task::JoinHandle<()>> {
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    Ok(tokio::spawn(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+        cancel.cancel();
+    }))
+}
+
+/// Puts a text in the place of a file, in one step, with the rights that the file has.
+fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
+    let context = || format!("writing {}", path.display());
+    let real = path.canonicalize().with_context(context)?;
+    let beside = PathBuf::from(format!("{}.new", real.display()));
+    std::fs::write(&beside, text).with_context(context)?;
+    let rights = std::fs::metadata(&real).with_context(context)?.permissions();
+    std::fs::set_permissions(&beside, rights).with_context(context)?;
+    std::fs::rename(&beside, &real).with_context(context)
+}
+
+fn refused(refusal: Refusal) -> anyhow::Error {
+    match refusal {
+        Refusal::State(why) => Failure::Refused(why).into(),
+        Refusal::Store(error) => error.into(),
+        Refusal::Signal(error) => error.into(),
+    }
+}
+
+/// What is said at the end.
+struct Told<'a> {
+    fit: Fit,
+    ended: &'a Ended,
+    law: &'a Law,
+    /// The lag in the policy, and the one that should be there if it is wrong.
+    lag_s: f64,
+    wanted: Option<f64>,
+    written: bool,
+    path: &'a Path,
+}
+
+impl Told<'_> {
+    fn margins(&self, lag_s: f64) -> Margins {
+        margins(&self.fit, self.law, lag_s, self.ended.spacing_s, self.ended.late_s)
+    }
+
+    fn json(&self, signal: &str) -> anyhow::Result<()> {
+        let (now, then) = (self.margins(self.lag_s), self.margins(self.wanted.unwrap_or(self.lag_s)));
+        output::json(&json!({
+            "signal": signal,
+            "found": self.fit,
+            "spacing_s": self.ended.spacing_s,
+            "late_s": self.ended.late_s,
+            "policy": { "lag_s": self.lag_s, "margins": now },
+            "proposed": { "lag_s": self.wanted, "margins": then },
+            "written": self.written,
+            "knob": self.ended.knob,
+        }))
+    }
+
+    fn say(&self, signal: &str) -> anyhow::Result<()> {
+        let fit = &self.fit;
+        let row = |name: &str, value: String, what: &str| vec![name.to_owned(), value, what.to_owned()];
+        let rows = [
+            row("lag", format!("{:.0} s", fit.lag_s), "what the exporter averages over; good for its order of size"),
+            row("dead time", format!("{:.0} s", fit.dead_time_s), "hardly told from a lag through noise"),
+            row("share", format!("{:.0} %", 100.0 * fit.share), "of the load that was ours during the test"),
+            row("rate at setpoint", format!("{} /s", output::number(fit.rate_at_setpoint)), "right within 20 %"),
+            row("noise", format!("{:.0} %", 100.0 * fit.noise), "of the setpoint"),
+            row("background", format!("{:.2}", fit.background), "setpoints that are not ours"),
+            row(
+                "samples",
+                fit.samples.to_string(),
+                &format!("{:.0} s apart, seen {:.0} s late", self.ended.spacing_s, self.ended.late_s),
+            ),
+        ];
+        output::table(&["FOUND", "", ""], rows)?;
+        let words = |m: Margins| format!("gain margin {:.1}, phase margin {:.0} degrees", m.gain, m.phase_deg);
+        say!("The policy says lag_s = {} for {signal}: {}, without the predictor.", self.lag_s, words(self.margins(self.lag_s)));
+        match (self.wanted, self.written) {
+            (None, _) => say!("That agrees with what was found; there is nothing to write."),
+            (Some(lag_s), true) => {
+                say!(
+                    "Written into {}: lag_s = {lag_s} ({}). Restart the governor to use it.",
+                    self.path.display(),
+                    words(self.margins(lag_s))
+                );
+            }
+            (Some(lag_s), false) => {
+                say!("--write would write into {}: lag_s = {lag_s} ({}).", self.path.display(), words(self.margins(lag_s)));
+            }
+        }
+        output::line(&self.ended.knob)
+    }
+}

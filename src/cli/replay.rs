@@ -1,0 +1,139 @@
+//! `flyball replay`.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail};
+
+use super::exit::Failure;
+use super::output::say;
+use super::{output, when};
+use crate::app;
+use crate::config::Settings;
+use crate::governor::{Bounds, Policy};
+use crate::replay::report::replayed;
+use crate::replay::run::Figures;
+use crate::replay::{self, Record, Report};
+use crate::throttle::Knobs;
+use crate::throttle::file::KnobsFile;
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  flyball replay --policy knobs/reindex.toml --from 24h
+  flyball replay --policy knobs/reindex.toml --file incident.csv --svg incident.svg
+
+A file has rows of time, signal, value and rate: CSV with that header, or one JSON object a line.")]
+pub(super) struct Args {
+    /// Knobs file with the policy, and with the bounds `min`, `max` and `safe_rps`; its name is the throttle's
+    #[arg(long, value_name = "FILE")]
+    policy: PathBuf,
+    /// Recording in a file, in place of Prometheus
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["from", "to", "step", "rate"])]
+    file: Option<PathBuf>,
+    /// Read Prometheus from this time on: 2026-11-20T14:00:00Z, or 24h for so long ago
+    #[arg(long, value_name = "TIME", default_value = "6h", value_parser = when::ago)]
+    from: jiff::Timestamp,
+    /// Read Prometheus up to this time; without it up to now
+    #[arg(long, value_name = "TIME", value_parser = when::ago)]
+    to: Option<jiff::Timestamp>,
+    /// Seconds between values of what is not a plain selector
+    #[arg(long, value_name = "SECONDS", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=300))]
+    step: u32,
+    /// PromQL for the rate that was let through, in jobs per second; without it Flyball's own metric of the throttle
+    #[arg(long, value_name = "QUERY")]
+    rate: Option<String>,
+    /// Seconds from a sample's time until the governor sees it
+    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=600))]
+    delay: u32,
+    /// Draw the replay into this file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCode> {
+    let (file, policy) = policy(&args.policy)?;
+    let throttle = file.name.as_str();
+    let record = match &args.file {
+        Some(path) => from_file(path, &policy)?,
+        None => from_prometheus(&args, &settings, throttle, &policy).await?,
+    };
+    let (knobs, _) = Knobs::read(&file.fields);
+    let bounds = Bounds { min: knobs.min, max: knobs.max, safe_rps: knobs.safe_rps };
+    let setting = replay::Settings { bounds, delay_s: f64::from(args.delay) };
+    let report = replay::replay(throttle, &policy, &setting, &record).map_err(|problem| refused(&args, &problem))?;
+    if let Some(path) = &args.svg {
+        let svg = replay::plot::svg(&report).map_err(|reason| anyhow::anyhow!("drawing: {reason}"))?;
+        std::fs::write(path, svg).with_context(|| format!("writing {}", path.display()))?;
+    }
+    if args.json {
+        output::json(&report)?
+    } else {
+        tell(&report)?
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The knobs file at `path` with the policy in it.
+pub(super) fn policy(path: &Path) -> anyhow::Result<(KnobsFile, Policy)> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Failure::NotFound(format!("{} cannot be read: {error}", path.display())))?;
+    let policy = Policy::parse(&text, &path.display().to_string())?;
+    let file = KnobsFile::parse(path, text)?;
+    match policy {
+        Some(policy) => Ok((file, policy)),
+        None => bail!(Failure::Refused(format!("{} has no [[signal]], so that nothing governs by it", path.display()))),
+    }
+}
+
+fn from_file(path: &Path, policy: &Policy) -> anyhow::Result<Record> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Failure::NotFound(format!("{} cannot be read: {error}", path.display())))?;
+    let known: Vec<&str> = replayed(policy).iter().map(|signal| signal.name.as_str()).collect();
+    Record::parse(&text, &known).map_err(|problem| Failure::Refused(format!("{}: {problem}", path.display())).into())
+}
+
+async fn from_prometheus(args: &Args, settings: &Settings, throttle: &str, policy: &Policy) -> anyhow::Result<Record> {
+    let seconds = |at: jiff::Timestamp| at.as_microsecond() as f64 / 1e6;
+    let to = args.to.unwrap_or_else(when::now);
+    if args.from >= to {
+        bail!(Failure::Refused(format!("--from {} is not before --to {to}; the range is empty", args.from)));
+    }
+    let query = args.rate.clone().unwrap_or_else(|| replay::prometheus::rate_query(throttle));
+    let sources = app::prometheus_sources(settings)?;
+    sources.check(policy)?;
+    let range = (seconds(args.from), seconds(to));
+    Ok(replay::prometheus::record(&sources, policy, &query, range, f64::from(args.step)).await?)
+}
+
+fn refused(args: &Args, problem: &replay::Problem) -> Failure {
+    let place = args.file.as_ref().map_or_else(String::new, |path| format!("{}: ", path.display()));
+    Failure::Refused(format!("{place}{problem}"))
+}
+
+fn tell(report: &Report) -> anyhow::Result<()> {
+    let at = |t: f64| jiff::Timestamp::from_second(t as i64).map_or_else(|_| t.to_string(), |t| t.to_string());
+    let hours = (report.to - report.from) / 3600.0;
+    say!("{}: {} to {} ({hours:.1} h), {}", report.throttle, at(report.from), at(report.to), report.signals.join(", "));
+    let columns = report.would_be.iter().map(|variant| match variant.share {
+        Some(share) => format!("WOULD BE ({:.0} % OURS)", 100.0 * share),
+        None => "WOULD BE".to_owned(),
+    });
+    let header: Vec<String> = ["", "RECORDED"].map(str::to_owned).into_iter().chain(columns).collect();
+    let header: Vec<&str> = header.iter().map(String::as_str).collect();
+    let all = || std::iter::once(&report.recorded).chain(report.would_be.iter().map(|variant| &variant.figures));
+    let row = |name: &str, of: &dyn Fn(&Figures) -> String| std::iter::once(name.to_owned()).chain(all().map(of)).collect();
+    let unknown = || "-".to_owned();
+    let rows: Vec<Vec<String>> = vec![
+        row("jobs", &|f| format!("{:.0}", f.jobs)),
+        row("overload, setpoint seconds", &|f| format!("{:.0}", f.overload_s)),
+        row("  above 1.2 setpoints", &|f| format!("{:.0}", f.overload_20_s)),
+        row("peak, setpoints", &|f| format!("{:.2}", f.peak)),
+        row("trips", &|f| f.trips.map_or_else(unknown, |n| n.to_string())),
+        row("stopped, s", &|f| f.stopped_s.map_or_else(unknown, |s| format!("{s:.0}"))),
+    ];
+    output::table(&header, rows)?;
+    report.notes.iter().try_for_each(output::line)
+}

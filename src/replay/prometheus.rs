@@ -1,0 +1,44 @@
+//! Recordings from Prometheus: every load of a policy, and the rate that Flyball let through.
+
+use super::record::Record;
+use super::report::replayed;
+use crate::governor::{Policy, Sources};
+use crate::signals::{Error, Missing, Prometheus};
+
+/// What was wanted, and why there is none of it.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}: {error}")]
+pub struct Unread {
+    /// `rate`, or the name of a signal.
+    pub what: String,
+    /// Why it could not be read.
+    #[source]
+    pub error: Error,
+}
+
+/// The query for the rate of a throttle, from Flyball's own metrics.
+pub fn rate_query(throttle: &str) -> String {
+    format!("max by (throttle) (flyball_throttle_achieved_rps{{throttle=\"{throttle}\"}})")
+}
+
+/// Reads the loads of `policy`, and the rate by `rate_query`, between two times (unix seconds), in steps of `step_s` where they
+/// are not raw samples. What has no samples is left to [`Record::check`] to tell.
+pub async fn record(
+    sources: &Sources,
+    policy: &Policy,
+    rate_query: &str,
+    (from, to): (f64, f64),
+    step_s: f64,
+) -> Result<Record, Unread> {
+    let read = async |what: &str, prometheus: &Prometheus, query: &str| match prometheus.range(query, from, to, step_s).await {
+        Err(Error::Missing(Missing::Absent)) => Ok(Vec::new()),
+        other => other.map_err(|error| Unread { what: what.to_owned(), error }),
+    };
+    let mut record = Record { rate: read("rate", sources.usual(), rate_query).await?, ..Record::default() };
+    for signal in replayed(policy) {
+        let mut readings = read(&signal.name, sources.prometheus(signal), &signal.query).await?;
+        readings.iter_mut().for_each(|reading| reading.value *= signal.scale);
+        record.signals.insert(signal.name.clone(), readings);
+    }
+    Ok(record)
+}

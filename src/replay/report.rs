@@ -1,0 +1,185 @@
+//! What a replay says: the recording beside what would have been, as a range where it must be one, and how far to believe it.
+
+use super::record::{Problem, Record};
+use super::run::{self, Figures, Moment, Settings};
+use super::smooth::{Model, Track};
+use crate::governor::Policy;
+use crate::governor::policy::{Kind, Signal, Source};
+
+/// A rate whose 95th percentile is less than this many times its 5th hardly moved: background and cost look the same.
+const MOVED: f64 = 1.3;
+/// The shares of the load that are tried where the recording does not tell which part was ours.
+const SHARES: [f64; 3] = [0.2, 0.6, 0.95];
+/// The rate's movement is judged by means over this long, in seconds.
+const WINDOW_S: f64 = 60.0;
+/// Stretches without a sample that are longer than this many usual spacings are told.
+const GAP_SPANS: f64 = 3.5;
+
+/// How far replays were from the truth where it was known, in percent, from the least to the most: the tests replay recordings
+/// of plants that they know, and hold these numbers to what they find.
+pub const ERROR_JOBS: (f64, f64) = (-15.0, 30.0);
+/// See [`ERROR_JOBS`].
+pub const ERROR_OVERLOAD: (f64, f64) = (-35.0, 30.0);
+
+/// The answer to a replay.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Report {
+    /// The throttle.
+    pub throttle: String,
+    /// The beginning of the range that was replayed, in unix seconds.
+    pub from: f64,
+    /// Its end.
+    pub to: f64,
+    /// The signals that were replayed.
+    pub signals: Vec<String>,
+    /// The 95th percentile of the recorded rate as a multiple of its 5th; none where that is 0.
+    pub moved: Option<f64>,
+    /// What happened.
+    pub recorded: Figures,
+    /// What would have: one answer, or one for each share of the load that may have been ours.
+    pub would_be: Vec<Variant>,
+    /// What limits the answer, in sentences.
+    pub notes: Vec<String>,
+}
+
+/// What would have been, if so much of the load was ours.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Variant {
+    /// Our part of the load where the recording begins and ends; none where the recording itself says.
+    pub share: Option<f64>,
+    /// What would have been.
+    #[serde(flatten)]
+    pub figures: Figures,
+    /// Over time.
+    #[serde(skip)]
+    pub course: Vec<Moment>,
+}
+
+/// The signals of a policy that can be replayed: loads from Prometheus.
+pub fn replayed(policy: &Policy) -> Vec<&Signal> {
+    policy.signals.iter().filter(|signal| signal.kind == Kind::Load && signal.source == Source::Prometheus).collect()
+}
+
+/// Replays a recording under a policy.
+pub fn replay(throttle: &str, policy: &Policy, settings: &Settings, record: &Record) -> Result<Report, Problem> {
+    let loads = replayed(policy);
+    if loads.is_empty() {
+        let reason =
+            "has no load from Prometheus; only loads can be replayed, for they alone are a background and a cost per job";
+        return Err(Problem::of("policy", reason));
+    }
+    let names: Vec<&str> = loads.iter().map(|signal| signal.name.as_str()).collect();
+    let (from, to) = record.check(&names)?;
+    let governed = Policy { signals: loads.into_iter().cloned().collect(), law: policy.law.clone() };
+    let tracks: Vec<Track> = governed.signals.iter().map(|about| Track::new(record, about, &policy.law, from, to)).collect();
+    let moved = movement(record, from, to);
+    let told = moved.is_none_or(|factor| factor >= MOVED);
+
+    let shares: Vec<Option<f64>> = if told { vec![None] } else { SHARES.map(Some).to_vec() };
+    let mut recorded = Figures::default();
+    let mut would_be = Vec::new();
+    for share in shares {
+        let parts: Vec<(Track, Model)> = tracks.iter().map(|track| (track.clone(), Model::new(track, share))).collect();
+        let outcome = run::run(&governed, settings, record, &parts, (from, to));
+        recorded = outcome.recorded;
+        would_be.push(Variant { share, figures: outcome.would_be, course: outcome.course });
+    }
+    let mut notes = vec![certainty(moved.filter(|_| !told))];
+    notes.push(
+        "It is taken that there was always enough work: where the queue was empty, fewer jobs would have been done.".to_owned(),
+    );
+    notes.extend(left_out(policy, &governed));
+    notes.extend(tracks.iter().filter_map(gaps));
+    let signals = governed.signals.iter().map(|signal| signal.name.clone()).collect();
+    Ok(Report { throttle: throttle.to_owned(), from, to, signals, moved, recorded, would_be, notes })
+}
+
+/// The 95th percentile of the rate as a multiple of the 5th; none where that is 0.
+fn movement(record: &Record, from: f64, to: f64) -> Option<f64> {
+    let windows = ((to - from) / WINDOW_S).floor().max(1.0) as usize;
+    let start = |n: usize| from + n as f64 * WINDOW_S;
+    let mut rates: Vec<f64> = (0..windows).map(|n| record.mean_rate(start(n), start(n) + WINDOW_S)).collect();
+    rates.sort_by(f64::total_cmp);
+    let at = |share: f64| rates[((rates.len() - 1) as f64 * share).round() as usize];
+    (at(0.05) > 0.0).then(|| at(0.95) / at(0.05))
+}
+
+fn certainty(unmoved: Option<f64>) -> String {
+    let known = format!(
+        "Where the truth was known, replays were off by {} to {:+} % in jobs and by {} to {:+} % in overload",
+        ERROR_JOBS.0, ERROR_JOBS.1, ERROR_OVERLOAD.0, ERROR_OVERLOAD.1
+    );
+    match unmoved {
+        None => format!("{known}."),
+        Some(factor) => format!(
+            "The recorded rate hardly moved (all but its extremes lie within a factor of {factor:.2}), so that nobody can tell which part \
+             of the load was ours: the answer is the range over shares of 20, 60 and 95 %, and may lie outside of it. {known}, and \
+             that only where the rate had moved."
+        ),
+    }
+}
+
+fn left_out(policy: &Policy, governed: &Policy) -> Option<String> {
+    let missing = |signal: &&Signal| governed.signal(&signal.name).is_none();
+    let names: Vec<&str> = policy.signals.iter().filter(missing).map(|signal| signal.name.as_str()).collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "Left out: {}. What a latency, a ratio or a queue would have been at another rate is not in a recording.",
+            names.join(", ")
+        )
+    })
+}
+
+/// What to say of stretches without a sample.
+fn gaps(track: &Track) -> Option<String> {
+    let mut spans: Vec<f64> = track.samples.iter().map(|sample| sample.span_s).collect();
+    spans.sort_by(f64::total_cmp);
+    let usual = spans.get(spans.len() / 2)?;
+    let long = spans.iter().filter(|span| **span > GAP_SPANS * usual).count();
+    (long > 0).then(|| {
+        let longest = spans.last().copied().unwrap_or_default();
+        format!(
+            "{} has {long} stretches without a sample (usual {usual:.0} s apart, longest {longest:.0} s); there the governor was blind in \
+             the replay as well.",
+            track.name
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::signals::Reading;
+
+    const POLICY: &str = "[[signal]]\nname = \"load\"\nquery = \"load\"\nsetpoint = 2.0\n[[signal]]\nname = \"p99\"\nkind = \"latency\"\n\
+                          query = \"p99\"\nsetpoint = 1.0\n";
+
+    fn settings() -> Settings {
+        Settings { bounds: crate::governor::Bounds { min: 1.0, max: 1000.0, safe_rps: 5.0 }, delay_s: 5.0 }
+    }
+
+    #[test]
+    fn a_recording_at_a_fixed_rate_is_answered_by_a_range_that_says_so() {
+        let policy = Policy::parse(POLICY, "x.toml").unwrap().unwrap();
+        let readings = |value: f64| (0..400).map(|n| Reading { value, at: 1e9 + f64::from(n) * 15.0 }).collect::<Vec<_>>();
+        let record = Record { signals: [("load".to_owned(), readings(1.0))].into(), rate: readings(50.0) };
+
+        let report = replay("reindex", &policy, &settings(), &record).unwrap();
+
+        assert_eq!(report.would_be.iter().map(|v| v.share).collect::<Vec<_>>(), [Some(0.2), Some(0.6), Some(0.95)]);
+        // At half of the setpoint, what is left is worth the more the less of the load is ours.
+        let jobs: Vec<f64> = report.would_be.iter().map(|v| v.figures.jobs).collect();
+        assert!(jobs[0] > 1.5 * jobs[1] && jobs[1] > 1.1 * jobs[2] && jobs[2] > report.recorded.jobs, "{jobs:?}");
+        assert!((report.recorded.jobs - 50.0 * 399.0 * 15.0).abs() < 1.0, "{:?}", report.recorded);
+        assert!(report.notes[0].starts_with("The recorded rate hardly moved"), "{:?}", report.notes);
+        assert!(report.notes.iter().any(|note| note.starts_with("Left out: p99.")), "{:?}", report.notes);
+    }
+
+    #[test]
+    fn a_policy_without_a_load_cannot_be_replayed() {
+        let text = "[[signal]]\nname = \"p99\"\nkind = \"latency\"\nquery = \"p99\"\nsetpoint = 1.0\n";
+        let policy = Policy::parse(text, "x.toml").unwrap().unwrap();
+        let said = replay("reindex", &policy, &settings(), &Record::default()).unwrap_err().to_string();
+        assert!(said.starts_with("policy: has no load from Prometheus"), "{said}");
+    }
+}

@@ -1,0 +1,100 @@
+//! What a query said over a time that is past, for replays: in pieces that every server answers.
+//!
+//! Prometheus answers at most 11,000 points a series. A plain selector's raw samples are asked for with their own times; any
+//! other expression is evaluated every so often.
+
+use std::time::Duration;
+
+use super::prometheus::{QUERY, greatest};
+use super::{Error, Missing, Prometheus, Reading, promql};
+
+/// Where values over a time are asked for.
+const RANGE: &str = "/api/v1/query_range";
+
+/// How long Prometheus may take for one piece: it reads hours from disk.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Points of a series that are asked for at once; Prometheus refuses more than 11,000.
+const POINTS_MAX: f64 = 10_000.0;
+
+/// The longest stretch of raw samples that is asked for at once, in seconds.
+const RAW_MAX_S: f64 = 6.0 * 3600.0;
+
+impl Prometheus {
+    /// The samples of `query` in `(from, to]` (unix seconds of Prometheus' clock), oldest first: raw ones of a plain selector,
+    /// otherwise one every `step_s`. Where several series match, the greatest of them. Values that are none are left out.
+    pub async fn range(&self, query: &str, from: f64, to: f64, step_s: f64) -> Result<Vec<Reading>, Error> {
+        let query = query.trim();
+        let is_raw = promql::is_selector(query);
+        let mut all: Vec<Reading> = Vec::new();
+        for (start, end) in pieces(from, to, if is_raw { RAW_MAX_S } else { POINTS_MAX * step_s }) {
+            let part = if is_raw { self.raw(query, start, end).await } else { self.evaluated(query, start, end, step_s).await };
+            match part {
+                Ok(part) => all.extend(part.into_iter().filter(|r| r.at > start && r.at <= end)),
+                Err(Error::Missing(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if all.is_empty() { Err(Missing::Absent.into()) } else { Ok(all) }
+    }
+
+    async fn raw(&self, query: &str, start: f64, end: f64) -> Result<Vec<Reading>, Error> {
+        let (ranged, time) = (format!("{query}[{}s]", (end - start).ceil()), end.to_string());
+        let form = [("query", ranged.as_str()), ("time", &time), ("timeout", "55s")];
+        let (_, data) = self.post(&self.patient(QUERY, TIMEOUT)?, query, &form, TIMEOUT).await?;
+        merged(data.series(0.0).ok_or_else(|| self.not_numbers(&data))?)
+    }
+
+    async fn evaluated(&self, query: &str, start: f64, end: f64, step_s: f64) -> Result<Vec<Reading>, Error> {
+        // The first point is a step after the end of the piece before.
+        let (first, last, step) = ((start + step_s).to_string(), end.to_string(), step_s.to_string());
+        let form = [("query", query), ("start", &first), ("end", &last), ("step", &step), ("timeout", "55s")];
+        let (_, data) = self.post(&self.patient(RANGE, TIMEOUT)?, query, &form, TIMEOUT).await?;
+        merged(data.series(0.0).ok_or_else(|| self.not_numbers(&data))?)
+    }
+}
+
+/// Merges series into one as for the present ([`greatest`]); before the times of those that go on, those that had ended count.
+fn merged(mut series: Vec<Vec<Reading>>) -> Result<Vec<Reading>, Error> {
+    let mut all = greatest(&series)?;
+    while let Some(first) = all.first().map(|r| r.at) {
+        for one in &mut series {
+            one.retain(|r| r.at < first);
+        }
+        series.retain(|one| !one.is_empty());
+        match greatest(&series) {
+            Ok(earlier) => all.splice(0..0, earlier),
+            Err(_) => break,
+        };
+    }
+    Ok(all)
+}
+
+/// Pieces of `(from, to]`, each at most `most_s` long.
+fn pieces(from: f64, to: f64, most_s: f64) -> Vec<(f64, f64)> {
+    let count = ((to - from) / most_s).ceil().max(0.0) as u64;
+    let cut = |n: u64| (from + n as f64 * most_s).min(to);
+    (0..count).map(|n| (cut(n), cut(n + 1))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Reading, merged, pieces};
+
+    #[test]
+    fn a_series_that_took_the_place_of_another_is_read_together_with_it() {
+        let one = |at: f64, value: f64| Reading { value, at };
+        let old = vec![one(0.0, 1.0), one(15.0, 2.0), one(30.0, f64::NAN)];
+        let (new, beside) = (vec![one(45.0, 3.0), one(60.0, 4.0)], vec![one(46.0, 9.0)]);
+        let all = merged(vec![old, new, beside]).unwrap();
+        assert_eq!(all, [one(0.0, 1.0), one(15.0, 2.0), one(45.0, 3.0), one(60.0, 9.0)]);
+        assert!(merged(vec![]).is_err());
+    }
+
+    #[test]
+    fn pieces_cover_the_range_once_and_none_is_too_long() {
+        assert_eq!(pieces(0.0, 25.0, 10.0), [(0.0, 10.0), (10.0, 20.0), (20.0, 25.0)]);
+        assert_eq!(pieces(5.0, 25.0, 10.0), [(5.0, 15.0), (15.0, 25.0)]);
+        assert!(pieces(5.0, 5.0, 10.0).is_empty() && pieces(5.0, 1.0, 10.0).is_empty());
+    }
+}
