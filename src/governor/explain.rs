@@ -138,7 +138,6 @@ fn motion(before: f64, after: f64) -> String {
 fn bound(state: &State, policy: &Policy, now: f64, clamp: Clamp) -> String {
     match clamp {
         Clamp::Slew => ", as fast as is allowed".to_owned(),
-        Clamp::Room => ", all that the model has room for".to_owned(),
         Clamp::Idle => "; not raised, because nobody waits for tokens".to_owned(),
         Clamp::Week => "; nobody waits for tokens, so it stands ready at what this hour of the week has borne".to_owned(),
         Clamp::Confirm => "; not raised until a sample confirms the restart".to_owned(),

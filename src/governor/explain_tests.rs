@@ -73,7 +73,6 @@ fn every_clamp_has_a_word_and_words_of_its_own() {
     let place = |clamp: Clamp| match clamp {
         Clamp::Slew => ("slew", ", as fast as is allowed"),
         Clamp::Idle => ("idle", "; not raised, because nobody waits for tokens"),
-        Clamp::Room => ("room", ", all that the model has room for"),
         Clamp::Soft => ("soft", "; not raised while a signal is above its soft level"),
         Clamp::Week => ("week", "; nobody waits for tokens, so it stands ready at what this hour of the week has borne"),
         Clamp::Confirm => ("confirm", "; not raised until a sample confirms the restart"),
@@ -84,7 +83,7 @@ fn every_clamp_has_a_word_and_words_of_its_own() {
         Clamp::Min => ("min", ", the lowest rate allowed (min)"),
     };
     let told: BTreeSet<&str> = Clamp::ALL.into_iter().map(|clamp| place(clamp).0).collect();
-    assert_eq!(told.len(), 11, "each once: {told:?}");
+    assert_eq!(told.len(), 10, "each once: {told:?}");
     for clamp in Clamp::ALL {
         let (state, policy) = state(Phase::Closed);
         let plan = plan(&state, &policy, NOW, state.knob, &Cause::Signal { index: 0, clamps: vec![clamp] });

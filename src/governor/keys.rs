@@ -251,14 +251,6 @@ pub const KEYS: &[Key] = &[
         "The restart's share of the rate that the model has room for; halved by every re-trip.",
     ),
     number("retrip_s", "s", 300.0, 0.0, 86_400.0, "A trip within this time after a restart is a re-trip."),
-    number(
-        "room_sigmas",
-        "sigmas",
-        0.65,
-        0.0,
-        10.0,
-        "The rate is at most what the model has room for, taken this many of its own standard deviations optimistically; 10: as good as never.",
-    ),
     number("quota_margin", "share", 0.02, 0.0, 0.5, "How far below a learned quota a ratio signal stays."),
     number("quiet_s", "s", 600.0, 10.0, 86_400.0, "Without a refusal for this long a ratio signal no longer limits."),
     flag(

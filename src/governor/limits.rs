@@ -10,8 +10,6 @@ use crate::control::{slew, within};
 pub(super) const BOTTLENECK: f64 = 0.5;
 /// An unused knob is at most what a model this many sigmas optimistic allows.
 const IDLE_SIGMAS: f64 = 1.0;
-/// The model's room lowers the rate to no less than this share of the usual one.
-const ROOM_LEAST: f64 = 0.1;
 /// The controllers do not wind below this share of the usual rate.
 const FLOOR_SHARE: f64 = 0.03;
 
@@ -57,8 +55,6 @@ pub struct Hold {
 pub enum Clamp {
     /// It would have grown faster than is allowed.
     Slew,
-    /// The model sees no room for more, even optimistically.
-    Room,
     /// The throttle is not the bottleneck.
     Idle,
     /// The throttle is not the bottleneck, and stands at what this hour of the week has borne.
@@ -81,9 +77,8 @@ pub enum Clamp {
 
 impl Clamp {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 10] = [
         Self::Slew,
-        Self::Room,
         Self::Soft,
         Self::Week,
         Self::Idle,
@@ -100,7 +95,6 @@ impl Clamp {
         match self {
             Self::Slew => "slew",
             Self::Late => "late",
-            Self::Room => "room",
             Self::Soft => "soft",
             Self::Idle => "idle",
             Self::Week => "week",
@@ -143,15 +137,6 @@ impl State {
                 if let (Kind::Load, true, Some(room)) = (about.kind, policy.law.observer, signal.observer.room(IDLE_SIGMAS)) {
                     lower(&mut u, room.max(1e-12).ln(), Clamp::Idle);
                 }
-            }
-        }
-        for (signal, about) in self.signals.iter().zip(&policy.signals) {
-            if let (Kind::Load, true, Some(room)) =
-                (about.kind, policy.law.observer, signal.observer.room(policy.law.room_sigmas))
-            {
-                // A model that sees no room at all is not believed that far: the controllers go below this by themselves.
-                let least = ROOM_LEAST * self.usual;
-                lower(&mut u, room.max(least).max(1e-12).ln(), Clamp::Room);
             }
         }
         if self

@@ -92,7 +92,6 @@ fn law(values: &Values) -> Law {
         confirm_s: values.number("confirm_s"),
         restart: values.number("restart"),
         retrip_s: values.number("retrip_s"),
-        room_sigmas: values.number("room_sigmas"),
         quota_margin: values.number("quota_margin"),
         quiet_s: values.number("quiet_s"),
         durations: values.flag("durations"),

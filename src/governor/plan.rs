@@ -95,7 +95,7 @@ pub struct Plan {
     pub rps: f64,
     /// The breaker.
     pub breaker: Phase,
-    /// Who decided: a signal's name, or `start`, `stale`, `breaker`, `person`, `idle`, `slew`, `late`, `soft`, `room`, `week`, `confirm`, `floor`, `min`, `max`.
+    /// Who decided: a signal's name, or `start`, `stale`, `breaker`, `person`, `idle`, `slew`, `late`, `soft`, `week`, `confirm`, `floor`, `min`, `max`.
     pub limiting: String,
     /// The reason, one sentence for a person.
     pub reason: String,

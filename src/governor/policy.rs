@@ -165,7 +165,6 @@ pub struct Law {
     pub confirm_s: f64,
     pub restart: f64,
     pub retrip_s: f64,
-    pub room_sigmas: f64,
     pub quota_margin: f64,
     pub quiet_s: f64,
     pub durations: bool,

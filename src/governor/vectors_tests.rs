@@ -2,7 +2,7 @@
 //!
 //! Some things differ there and are set here to match: the blind rate rests at a quarter of the last five minutes' mean (here
 //! at the knob `safe_rps`), and a restart is not held until a sample confirms it (`confirm_s = 0`).
-//! Its gain is 1.2, it restarts at 0.6 of the room, and it knows neither the limit by the model's room nor steps of durations.
+//! Its gain is 1.2, it restarts at 0.6 of the room, and it knows no steps of durations.
 
 use serde_json::Value;
 
@@ -21,8 +21,7 @@ fn vectors() -> Value {
 fn policy(signals: &[(&str, Kind, f64, f64)]) -> Policy {
     let signal =
         |&(name, kind, setpoint, lag_s): &(&str, Kind, f64, f64)| Signal::of_prometheus(name, kind, "q", setpoint, lag_s);
-    let law =
-        Law { confirm_s: 0.0, late_gaps: 1e6, gain: 1.2, restart: 0.6, room_sigmas: 1e3, duration_step: 1e6, ..Law::default() };
+    let law = Law { confirm_s: 0.0, late_gaps: 1e6, gain: 1.2, restart: 0.6, duration_step: 1e6, ..Law::default() };
     Policy { signals: signals.iter().map(signal).collect(), law }
 }
 

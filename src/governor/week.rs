@@ -31,7 +31,7 @@ const WEEK_S: f64 = 168.0 * 3600.0;
 /// A pause of work is a stop after this long, in seconds.
 const STOP_S: f64 = 600.0;
 /// The start is this share of what the hour has borne: days differ, and the law soon adds what is missing.
-const START: f64 = 0.75;
+const START: f64 = 0.65;
 
 /// What each hour of the week has borne.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]

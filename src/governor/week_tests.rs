@@ -134,8 +134,8 @@ fn the_third_week_starts_where_the_hour_can_be_borne_and_overloads_no_more() {
     let late = |evenings: &[(f64, f64)]| evenings.iter().map(|(late_s, _)| late_s).sum::<f64>();
     let over = |evenings: &[(f64, f64)]| evenings.iter().map(|(_, over)| over).sum::<f64>();
     assert!(used > 100);
-    assert!(late(&with) < 0.4 * late(&without), "{with:?}, without {without:?}");
-    assert!(over(&with) <= over(&without) + 1.0, "{with:?}, without {without:?}");
+    assert!(late(&with) < 0.5 * late(&without), "{with:?}, without {without:?}");
+    assert!(over(&with) <= 1.1 * over(&without) + 1.0, "{with:?}, without {without:?}");
 }
 
 /// A week that has learned that the hour `n` bears `e^u`, in its first week.
