@@ -349,7 +349,7 @@ impl Sampled {
             ("flyball_governor_watchdog", "1 while a watchdog of the governor finds this", watchdogs),
             (
                 "flyball_governor_gain_factor",
-                "What the watchdogs leave of the gain: 1, 0.5, 0.25 or 0.125",
+                "What the watchdogs leave of the gain: 1, 0.5 or 0.25",
                 each(&|measured| measured.governor.as_ref().map(|governor| governor.gain_factor)),
             ),
             (

@@ -113,7 +113,7 @@ pub struct GovernorState {
     pub shadow: Option<ShadowState>,
     /// What its watchdogs have found and still holds.
     pub findings: Vec<FindingState>,
-    /// What the watchdogs leave of its gain: 1, 0.5, 0.25 or 0.125.
+    /// What the watchdogs leave of its gain: 1, 0.5 or 0.25.
     pub gain_factor: f64,
     /// What it looks at.
     pub signals: Vec<SignalState>,

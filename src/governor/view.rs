@@ -40,7 +40,7 @@ pub struct View {
     pub shadow: Option<Score>,
     /// What the watchdogs have found and still holds.
     pub findings: Vec<FindingView>,
-    /// What the watchdogs leave of the gain: 1, 1/2, 1/4 or 1/8.
+    /// What the watchdogs leave of the gain: 1, 1/2 or 1/4.
     pub gain_factor: f64,
     /// The signals, in the order of the policy.
     pub signals: Vec<SignalView>,

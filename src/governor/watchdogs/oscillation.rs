@@ -29,7 +29,7 @@ const STEADY: f64 = 1.6;
 /// Without a turn for this many loop times it is calm.
 const CALM_LOOPS: f64 = 20.0;
 /// The gain is halved at most so often.
-const HALVINGS_MAX: u32 = 3;
+const HALVINGS_MAX: u32 = 2;
 /// Calm for this long, in seconds, one halving is taken back; doubled by each relapse, up to sixteen times.
 const RECOVER_S: f64 = 3600.0;
 const RELAPSES_MAX: u32 = 4;
@@ -68,7 +68,7 @@ struct Swing {
 }
 
 impl Oscillation {
-    /// What is left of the gain: 1, 1/2, 1/4 or 1/8.
+    /// What is left of the gain: 1, 1/2 or 1/4.
     pub fn gain_factor(&self) -> f64 {
         0.5f64.powi(self.halvings.min(HALVINGS_MAX) as i32)
     }
@@ -120,7 +120,7 @@ impl Oscillation {
     pub fn sentence(&self, w: f64) -> Option<String> {
         let swing = self.swing?;
         let rps = |u: f64| number((u.exp() / w).min(1e12));
-        let gain = ["all", "half", "a quarter", "an eighth"][self.halvings.min(HALVINGS_MAX) as usize];
+        let gain = if self.halvings >= HALVINGS_MAX { "a quarter" } else { "half" };
         Some(format!(
             "the rate swings between {} and {} rps, to and fro in {}, so the gain is lowered to {gain} until it is calm; set lag_s to \
              what the signal averages over, or gain lower",
@@ -202,13 +202,13 @@ mod tests {
     }
 
     #[test]
-    fn a_steady_swing_halves_the_gain_three_times_and_no_further() {
+    fn a_steady_swing_halves_the_gain_twice_and_no_further() {
         let mut oscillation = Oscillation::default();
         assert_eq!(watch(&mut oscillation, 0.0, 0.5, wave(0.4, 400.0)), 0.5);
         assert!(oscillation.is_swinging());
-        assert_eq!(watch(&mut oscillation, 1800.0, 5.0, wave(0.4, 400.0)), 0.125);
+        assert_eq!(watch(&mut oscillation, 1800.0, 3.0, wave(0.4, 400.0)), 0.25);
         let told = oscillation.sentence(1.0).unwrap();
-        assert!(told.contains("swings between 36.6 and 81.5 rps, to and fro in 7 min") && told.contains("an eighth"), "{told}");
+        assert!(told.contains("swings between 36.6 and 81.5 rps, to and fro in 7 min") && told.contains("a quarter"), "{told}");
     }
 
     #[test]

@@ -34,7 +34,7 @@ fn spread(plant: &Plant, from: f64) -> f64 {
 
 #[test]
 fn a_delay_that_nobody_told_makes_it_swing_without_the_watchdog_and_calm_with_it() {
-    for (plant, hidden_s) in [(Plant::usual as fn() -> Plant, 120), (Plant::usual, 180), (Plant::usual, 240), (Plant::quick, 30)]
+    for (plant, hidden_s) in [(Plant::usual as fn() -> Plant, 120), (Plant::usual, 150), (Plant::usual, 180), (Plant::quick, 30)]
     {
         let mut alone = plant();
         alone.hidden_s = hidden_s;
