@@ -47,6 +47,9 @@ fn number(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
             Failure::Refused(_) => 4,
         });
     }
+    if cause.is::<crate::simulate::scenario::Refused>() {
+        return Some(4);
+    }
     if let Some(error) = cause.downcast_ref::<jobs::Error>() {
         return Some(match error {
             jobs::Error::Refused { .. } => 4,

@@ -11,7 +11,7 @@ use super::output::say;
 use crate::governor::Policy;
 use crate::simulate::compare::{self, Row, Sum};
 use crate::simulate::weather::Weather;
-use crate::simulate::{Contender, Scenario, draw, library};
+use crate::simulate::{Contender, Scenario, library, plot};
 
 #[derive(clap::Args)]
 #[command(after_help = "Scenarios are knobs files with tables about their plant; those in scenarios/ come with the program.
@@ -158,7 +158,7 @@ fn draw_all(directory: &Path, scenarios: &[Scenario], seed: u64) -> anyhow::Resu
         let weather = Weather::draw(scenario, seed);
         let governed = crate::simulate::run(scenario, &weather, Contender::Flyball);
         let other = crate::simulate::run(scenario, &weather, Contender::Pid);
-        let svg = draw::draw(scenario, &governed, (Contender::Pid.name(), &other)).map_err(anyhow::Error::msg)?;
+        let svg = plot::draw(scenario, &governed, (Contender::Pid.name(), &other)).map_err(anyhow::Error::msg)?;
         let name: String =
             scenario.name.to_lowercase().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
         let path = directory.join(format!("{name}.svg"));

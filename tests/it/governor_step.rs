@@ -25,6 +25,9 @@ lag_s = 60
 [governor]
 confirm_s = 0
 late_gaps = 1000000
+gain = 1.2
+restart = 0.6
+duration_step = 1000000
 ";
 
 /// The filter with its pipes open.

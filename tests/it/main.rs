@@ -43,6 +43,7 @@ mod replay;
 mod runner;
 mod services;
 mod signals;
+mod simulate;
 mod sources;
 mod throttle;
 mod throttle_cluster;

@@ -101,7 +101,7 @@ fn model(area: &Area, minutes: f64, governed: &Record) -> Drawn {
 
 /// Who decided, as colours along the time.
 fn ribbon(area: &Area, minutes: f64, governed: &Record) -> Drawn {
-    let mut chart = chart(area, minutes, (0.0, 1.0), false)?;
+    let mut chart = ribbon_chart(area, minutes)?;
     let tick = governed.thoughts.windows(2).next().map_or(5.0, |pair| pair[1].t - pair[0].t);
     let boxes = governed.thoughts.iter().map(|thought| {
         let (from, to) = ((thought.t - tick) / 60.0, thought.t / 60.0);
@@ -163,11 +163,16 @@ fn course(record: &Record, f: impl Fn(&Second) -> Option<f64>) -> Vec<(f64, f64)
     record.seconds.iter().step_by(5).filter_map(|second| Some((second.t / 60.0, f(second)?))).collect()
 }
 
-fn chart<'a, 'b>(
+fn chart<'a, 'b>(area: &'a Area<'b>, minutes: f64, range: (f64, f64), log: bool) -> Result<Chart<'a, 'b>, Box<dyn Error>> {
+    chart_with(area, minutes, range, log, 4)
+}
+
+fn chart_with<'a, 'b>(
     area: &'a Area<'b>,
     minutes: f64,
     (bottom, top): (f64, f64),
     log: bool,
+    labels: usize,
 ) -> Result<Chart<'a, 'b>, Box<dyn Error>> {
     let mut chart = ChartBuilder::on(area)
         .margin_top(30)
@@ -184,11 +189,16 @@ fn chart<'a, 'b>(
         .axis_style(INK)
         .label_style(("sans-serif", 12).into_font().color(&INK))
         .x_labels(12)
-        .y_labels(4)
+        .y_labels(labels)
         .x_label_formatter(&|minute| format!("{minute:.0} min"))
         .y_label_formatter(&value)
         .draw()?;
     Ok(chart)
+}
+
+/// A chart whose height means nothing.
+fn ribbon_chart<'a, 'b>(area: &'a Area<'b>, minutes: f64) -> Result<Chart<'a, 'b>, Box<dyn Error>> {
+    chart_with(area, minutes, (0.0, 1.0), false, 0)
 }
 
 fn heading(area: &Area, title: &str, legend: &[(&str, RGBColor)]) -> Drawn {
