@@ -39,7 +39,7 @@ impl Curve {
         if points.is_empty() {
             return Some("has no points; write a number or pairs of [minute, value]".to_owned());
         }
-        if points.windows(2).any(|pair| pair[1].0 < pair[0].0) || points.iter().any(|point| !(point.0 >= 0.0)) {
+        if points.windows(2).any(|pair| pair[1].0 < pair[0].0) || points.iter().any(|point| point.0.is_nan() || point.0 < 0.0) {
             return Some("has minutes that are negative or not in order; write them ascending".to_owned());
         }
         points.iter().find_map(|point| refuse(point.1, least))

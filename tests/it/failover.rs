@@ -195,7 +195,7 @@ impl Scene {
         }
         let rates = || looks.iter().map(|look| look.effective_rps);
         let (least, most) = (rates().fold(f64::MAX, f64::min), rates().fold(0.0, f64::max));
-        let after = rates().last().expect("looks");
+        let after = rates().next_back().expect("looks");
         println!(
             "{case}: another led after {took:.1?}; rate {before:.2} before, {after:.2} after, {least:.2} to {most:.2} meanwhile"
         );
