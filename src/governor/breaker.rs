@@ -31,6 +31,8 @@ const SETTLE_FAST_S: f64 = 2.0;
 const CLOSE_BELOW: f64 = 1.1;
 /// For this long after a trip the fast path goes on looking for the peak, in seconds.
 const PEAK_S: f64 = 3.0;
+/// A look of the fast path speaks of now for this long, in seconds.
+const LOOK_S: f64 = 5.0;
 /// Long before any time that will be seen.
 const NEVER: f64 = -1e9;
 
@@ -215,7 +217,7 @@ impl State {
                 && signal.front.at.is_some_and(|at| at > since)
                 && signal.height(about) > signal.trip_x
         };
-        if self.guards(policy).any(still_high) {
+        if self.guards(policy).any(still_high) || self.guards(policy).any(|n| !self.looks_gone(n, now)) {
             return false;
         }
         let loads: Vec<usize> = self.loads(policy).filter(|&n| self.signals[n].front.at.is_some()).collect();
@@ -226,6 +228,19 @@ impl State {
             let forgotten = || signal.predict(law, now, &self.history) < CLOSE_BELOW;
             after_trip && signal.front.z < 1.0 && (open_s >= law.close_wait_s || forgotten())
         })
+    }
+
+    /// False if the fast path's newest look since the trip is above the trip level, or if it was the only eye that ever saw the
+    /// signal that tripped and has not seen it below its setpoint: samples are late, and the first may come after the restart.
+    fn looks_gone(&self, n: usize, now: f64) -> bool {
+        let signal = &self.signals[n];
+        // A look that is old, or of a clock that was wrong, says nothing about now.
+        let recent = |look: &(f64, f64)| look.0 > self.breaker.since && look.0 <= now && now - look.0 <= LOOK_S;
+        let newest = signal.looked.filter(recent).map(|(at, x)| signal.clean_of(at, x));
+        if signal.front.at.is_none() && self.breaker.by.as_ref() == Some(&signal.name) {
+            return newest.is_some_and(|x| x < 1.0);
+        }
+        newest.is_none_or(|x| x <= signal.trip_x)
     }
 
     /// Restarts at the modelled rate, bounded by the one that tripped. Answers true.

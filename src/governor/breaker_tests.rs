@@ -100,3 +100,19 @@ fn noise_alone_never_trips_the_fast_path_however_often_it_looks() {
         assert_eq!(plan, None, "look {n}");
     }
 }
+
+#[test]
+fn a_trip_that_only_the_fast_path_saw_lasts_while_the_fast_path_sees_it() {
+    let mut plant = Plant::quick();
+    plant.sighted = false;
+    plant.run(3);
+    let at = plant.now;
+    plant.background = 9.0;
+    plant.run(25);
+    assert_eq!(phases(&plant, at + 5.0), [Phase::Open], "no sample has come, and the page stands high");
+
+    plant.background = 0.2;
+    let gone = plant.now;
+    plant.run(25);
+    assert!(first(&plant, gone, Phase::HalfOpen) - gone >= 5.0, "the average on the page has to fall below the setpoint");
+}

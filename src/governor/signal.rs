@@ -72,6 +72,9 @@ pub struct Signal {
     pub quota: Option<f64>,
     /// See `share`.
     pub last_bad: Option<f64>,
+    /// The fast path's newest look `(at, x)`; kept, because it may be all that a successor knows of a trip.
+    #[serde(default)]
+    pub looked: Option<(f64, f64)>,
     /// The fast path's recent looks `(at, x)`.
     #[serde(skip)]
     pub looks: VecDeque<(f64, f64)>,
@@ -104,6 +107,7 @@ impl Signal {
             share: 0.0,
             quota: None,
             last_bad: None,
+            looked: None,
             looks: VecDeque::new(),
             alarms: 0,
         }
@@ -212,6 +216,7 @@ impl Signal {
     /// One look of the fast path: the clean value and the one with the averaging undone over the usual spacing.
     pub fn look(&mut self, at: f64, value: f64, setpoint: f64) -> (f64, f64) {
         let x = (value / setpoint).min(X_MAX);
+        self.looked = Some((at, x));
         if self.looks.back().is_none_or(|last| at > last.0) {
             self.looks.push_back((at, x));
         }
@@ -229,6 +234,7 @@ impl Signal {
         self.front.shift(by_s);
         self.memory.1 += by_s;
         self.last_bad = self.last_bad.map(|t| t + by_s);
+        self.looked = self.looked.map(|(at, x)| (at + by_s, x));
         self.looks.clear();
     }
 
@@ -250,7 +256,9 @@ impl Signal {
         let seen =
             [front.x, front.z, front.xf, front.gap_s, front.span_s, front.mean, front.var, front.dif, front.lag_s, front.tau_s];
         let model = [observer.b, observer.c.unwrap_or(0.0), observer.bb, observer.bc, observer.cc, observer.noise, observer.nu];
-        let maybe = [self.xp, self.quota, self.pid.previous, Some(observer.top)].into_iter().flatten();
+        let maybe = [self.looked.map(|look| look.0 + look.1), self.xp, self.quota, self.pid.previous, Some(observer.top)]
+            .into_iter()
+            .flatten();
         own.into_iter().chain(seen).chain(model).chain(maybe).all(f64::is_finite)
     }
 
