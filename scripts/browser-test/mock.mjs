@@ -215,7 +215,8 @@ class World {
   show(t) {
     return { name: t.name, mode: t.mode, parent: t.parent, paused: t.paused, seq: t.seq, knobs: t.knobs, effective_rps: this.effective(t), achieved_rps: t.achieved, limiting_share: t.share, state: this.state(t), problems: t.problems,
       depth: { ready: Math.round(t.ready), scheduled: t.scheduled, running: t.running, dead: t.dead, oldest_ready_s: t.ready > 0 ? 95 + t.ready / 50 : null, at: iso(this.now - 1) },
-      governor: t.signals && { breaker: t.breaker, limiting: t.limiting, reason: t.reason, at: iso(t.decidedAt ?? this.now), signals: this.signals(t) } };
+      governor: t.signals && { breaker: t.breaker, limiting: t.limiting, reason: t.reason, at: iso(t.decidedAt ?? this.now), signals: this.signals(t),
+        findings: [{ finding: 'idle', since: iso(this.now - 900), sentence: 'nobody waits for tokens while 120 jobs wait' }], gain_factor: 1 } };
   }
 
   /** A person's edit: what the API does with a PATCH. */

@@ -194,8 +194,12 @@ async function checks(browser, url, mock) {
     const found = await page.evaluate(`(() => { const p = ${panel}.querySelector('.history'); const row = p.querySelector('tbody tr'); return { heads: [...p.querySelectorAll('th')].map((t) => t.textContent), rows: p.querySelectorAll('tbody tr').length, cells: row?.children.length, reason: ${panel}.querySelector('.reason').textContent, why: ${panel}.querySelector('.why p').textContent }; })()`);
     const faults = [];
     if (!found.rows || found.cells !== found.heads.length || found.heads.length < 8) faults.push(JSON.stringify(found));
-    if (!found.why || !/rps|stopped/.test(found.reason)) faults.push(`the sentence is "${found.why}", the line "${found.reason}"`);
+    if (!found.why || !/rps|stopped|holding|raising|lowering/.test(found.reason)) faults.push(`the sentence is "${found.why}", the line "${found.reason}"`);
     return faults;
+  });
+  await check('what a watchdog has found is told under the reason', async () => {
+    const told = await page.evaluate(`${panel}.textContent.includes('idle since') && ${panel}.textContent.includes('nobody waits for tokens while 120 jobs wait')`);
+    return told ? [] : ['the finding is not on the page'];
   });
   await shot(page, 'light-1400-open');
 

@@ -4,7 +4,7 @@ import { get, throttlePath } from './api.js';
 import { drawSparkline, prepare } from './chart.js';
 import { ChartView, swatch } from './chartview.js';
 import { h, keyed, setAttr, setText, show } from './dom.js';
-import { ago, count, duration, finite, number, percent, rate, UNKNOWN, unixSeconds } from './format.js';
+import { ago, clock, count, duration, finite, number, percent, rate, UNKNOWN, unixSeconds } from './format.js';
 import { History, HISTORY_FIRST } from './history.js';
 import { KnobForm } from './knobform.js';
 import { Lanes } from './lanes.js';
@@ -147,22 +147,23 @@ export class Panel {
     // A sentence from before the newest decision may be wrong by now.
     if (governor && this.said && this.said.decision === decision?.id && now - this.said.at < SENTENCE_S) {
       setText(this.reason, this.said.text);
-      this.updateProblems(detail);
+      this.updateProblems(detail, mode, now);
       return;
     }
     const byHand = detail && (!governor || mode === 'manual' || mode === 'off');
     const text = byHand ? handSentence(detail, now) : decision?.reason ?? governor?.reason ?? '';
     const age = !byHand && at !== null && at !== undefined ? ago(now - at) : '';
     setText(this.reason, [text, age && `(${age})`].filter(Boolean).join(' '));
-    this.updateProblems(detail);
+    this.updateProblems(detail, mode, now);
   }
 
-  /** @param {any} detail */
-  updateProblems(detail) {
+  /** @param {any} detail @param {string | undefined} mode @param {number} now */
+  updateProblems(detail, mode, now) {
     const problems = detail?.problems ?? [];
     show(this.problems, problems.length > 0);
     keyed(this.problems, problems, (p) => `${p.field} ${p.message}`, (p) => h('li', null, h('b', null, p.field), ` ${p.message}`));
-    const findings = byHand ? [] : governor?.findings ?? [];
+    const governs = mode !== 'manual' && mode !== 'off';
+    const findings = governs ? detail?.governor?.findings ?? [] : [];
     show(this.findings, findings.length > 0);
     keyed(this.findings, findings, (f) => `${f.finding} ${f.sentence}`, (f) => h('li', null, h('b', null, f.finding), ` since ${clock(unixSeconds(f.since), now)}: ${f.sentence}`));
   }
