@@ -63,7 +63,7 @@ fn load(area: &Area, scenario: &Scenario, minutes: f64, governed: &Record, (name
     let highest = governed.seconds.iter().map(|s| s.x).fold(1.5, f64::max);
     // Another controller may go off the page: the governor's own day is what is looked at.
     let top = 1.15 * highest.max(other.seconds.iter().map(|s| s.x).fold(0.0, f64::max).min(2.5 * highest));
-    let mut chart = chart(area, minutes, (0.0, top), false)?;
+    let mut chart = chart(area, minutes, (0.0, top), false, 4)?;
     let clipped = |record: &Record| course(record, |s| Some(s.x.min(top)));
     let area_over = governed.seconds.iter().step_by(5).map(|s| (s.t / 60.0, s.x.max(1.0).min(top)));
     chart.draw_series(AreaSeries::new(area_over, 1.0, OVER.mix(0.4)))?;
@@ -81,7 +81,7 @@ fn rate(area: &Area, minutes: f64, governed: &Record) -> Drawn {
     let bottom = least.max(most / 3000.0).log10().floor();
     let top = (1.3 * most).log10();
     let log = |rate: f64| Some(if rate > 0.0 { rate.log10().max(bottom) } else { bottom });
-    let mut chart = chart(area, minutes, (bottom, top.max(bottom + 0.5)), true)?;
+    let mut chart = chart(area, minutes, (bottom, top.max(bottom + 0.5)), true, 4)?;
     chart.draw_series(LineSeries::new(course(governed, |s| log(s.oracle)), SETPOINT.stroke_width(1)))?;
     chart.draw_series(LineSeries::new(course(governed, |s| log(s.knob)), GOVERNED.mix(0.45).stroke_width(1)))?;
     chart.draw_series(LineSeries::new(course(governed, |s| log(s.achieved)), GOVERNED.stroke_width(2)))?;
@@ -90,7 +90,7 @@ fn rate(area: &Area, minutes: f64, governed: &Record) -> Drawn {
 
 fn model(area: &Area, minutes: f64, governed: &Record) -> Drawn {
     let believed = || governed.thoughts.iter().filter_map(|thought| Some((thought.t / 60.0, thought.model?)));
-    let mut chart = chart(area, minutes, (0.0, 1.8), false)?;
+    let mut chart = chart(area, minutes, (0.0, 1.8), false, 4)?;
     let sum = believed().map(|(t, (background, ours))| (t, (background + ours).min(1.8)));
     chart.draw_series(AreaSeries::new(sum, 0.0, GOVERNED.mix(0.35)))?;
     let background = believed().map(|(t, (background, _))| (t, background.min(1.8)));
@@ -101,7 +101,7 @@ fn model(area: &Area, minutes: f64, governed: &Record) -> Drawn {
 
 /// Who decided, as colours along the time.
 fn ribbon(area: &Area, minutes: f64, governed: &Record) -> Drawn {
-    let mut chart = ribbon_chart(area, minutes)?;
+    let mut chart = chart(area, minutes, (0.0, 1.0), false, 0)?;
     let tick = governed.thoughts.windows(2).next().map_or(5.0, |pair| pair[1].t - pair[0].t);
     let boxes = governed.thoughts.iter().map(|thought| {
         let (from, to) = ((thought.t - tick) / 60.0, thought.t / 60.0);
@@ -123,7 +123,7 @@ fn colour_of(limiting: &str) -> RGBColor {
 }
 
 fn terms(area: &Area, minutes: f64, governed: &Record) -> Drawn {
-    let mut chart = chart(area, minutes, (-1.0, 1.0), false)?;
+    let mut chart = chart(area, minutes, (-1.0, 1.0), false, 4)?;
     for (n, colour) in [(0, GOVERNED), (1, SETPOINT), (2, AGAINST)] {
         let term = governed.thoughts.iter().map(|thought| (thought.t / 60.0, thought.pid[n].clamp(-1.0, 1.0)));
         chart.draw_series(LineSeries::new(term, colour.stroke_width(1)))?;
@@ -140,7 +140,7 @@ fn totals(area: &Area, minutes: f64, governed: &Record, (name, other): (&str, &R
     let (done, all) = (jobs(governed), total(governed, |s| s.oracle));
     // Jobs share the panel, as a part of what the oracle would have done, drawn to the same height.
     let scale = top / 1.1 / last(&all).max(1e-9);
-    let mut chart = chart(area, minutes, (0.0, top), false)?;
+    let mut chart = chart(area, minutes, (0.0, top), false, 4)?;
     chart.draw_series(LineSeries::new(theirs, AGAINST.stroke_width(2)))?;
     chart.draw_series(LineSeries::new(ours, GOVERNED.stroke_width(2)))?;
     chart.draw_series(LineSeries::new(done.into_iter().map(|(t, n)| (t, n * scale)), SETPOINT.stroke_width(1)))?;
@@ -163,11 +163,8 @@ fn course(record: &Record, f: impl Fn(&Second) -> Option<f64>) -> Vec<(f64, f64)
     record.seconds.iter().step_by(5).filter_map(|second| Some((second.t / 60.0, f(second)?))).collect()
 }
 
-fn chart<'a, 'b>(area: &'a Area<'b>, minutes: f64, range: (f64, f64), log: bool) -> Result<Chart<'a, 'b>, Box<dyn Error>> {
-    chart_with(area, minutes, range, log, 4)
-}
-
-fn chart_with<'a, 'b>(
+/// A panel over the minutes; `log` labels are powers of ten, and with no `labels` its height means nothing.
+fn chart<'a, 'b>(
     area: &'a Area<'b>,
     minutes: f64,
     (bottom, top): (f64, f64),
@@ -194,11 +191,6 @@ fn chart_with<'a, 'b>(
         .y_label_formatter(&value)
         .draw()?;
     Ok(chart)
-}
-
-/// A chart whose height means nothing.
-fn ribbon_chart<'a, 'b>(area: &'a Area<'b>, minutes: f64) -> Result<Chart<'a, 'b>, Box<dyn Error>> {
-    chart_with(area, minutes, (0.0, 1.0), false, 0)
 }
 
 fn heading(area: &Area, title: &str, legend: &[(&str, RGBColor)]) -> Drawn {
