@@ -18,6 +18,7 @@ pub mod governor;
 pub mod jobs;
 pub mod outbound;
 pub mod postgres;
+pub mod providers;
 pub mod reindex;
 pub mod replay;
 pub mod runner;

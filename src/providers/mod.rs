@@ -1,0 +1,20 @@
+//! Providers that deliver messages: what is sent, what became of it, and the pool of accounts it goes through.
+//!
+//! A [`Driver`] speaks one provider's wire format for one account and maps every answer to one [`Sent`]; which answer means
+//! what is a table of [`Code`]s. What is left out: retries (the queue retries), tenants, and whom to send to.
+
+pub mod account;
+pub mod code;
+pub mod driver;
+pub mod http;
+pub mod message;
+pub mod provider;
+pub mod sent;
+
+pub use account::{Account, Secret};
+pub use code::{Class, Code};
+pub use driver::{Answer, Driver, Field, Refused, Told, Tools};
+pub use http::{Call, Http, HttpAnswer, Unanswered};
+pub use message::{Channel, Message};
+pub use provider::Provider;
+pub use sent::{Scope, Sent};

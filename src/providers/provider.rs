@@ -1,0 +1,78 @@
+//! The providers that there are drivers for.
+
+use super::Channel;
+
+/// A provider, by the word that settings use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Deserialize, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Provider {
+    /// Twilio Messages.
+    Twilio,
+    /// SendGrid v3 mail/send.
+    Sendgrid,
+    /// Amazon SES v2.
+    Ses,
+    /// Any SMTP server.
+    Smtp,
+    /// Mailgun messages.
+    Mailgun,
+    /// Apple Push Notification service.
+    Apns,
+    /// Firebase Cloud Messaging HTTP v1.
+    Fcm,
+    /// Telegram bots.
+    Telegram,
+    /// Slack, by incoming webhook or Web API.
+    Slack,
+    /// A webhook of the recipient's own, signed as Standard Webhooks says.
+    Webhook,
+}
+
+impl Provider {
+    /// All of them.
+    pub const ALL: [Self; 10] = [
+        Self::Twilio,
+        Self::Sendgrid,
+        Self::Ses,
+        Self::Smtp,
+        Self::Mailgun,
+        Self::Apns,
+        Self::Fcm,
+        Self::Telegram,
+        Self::Slack,
+        Self::Webhook,
+    ];
+
+    /// The word in settings, records and metrics.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Twilio => "twilio",
+            Self::Sendgrid => "sendgrid",
+            Self::Ses => "ses",
+            Self::Smtp => "smtp",
+            Self::Mailgun => "mailgun",
+            Self::Apns => "apns",
+            Self::Fcm => "fcm",
+            Self::Telegram => "telegram",
+            Self::Slack => "slack",
+            Self::Webhook => "webhook",
+        }
+    }
+
+    /// What it carries.
+    pub fn channel(self) -> Channel {
+        match self {
+            Self::Twilio => Channel::Sms,
+            Self::Sendgrid | Self::Ses | Self::Smtp | Self::Mailgun => Channel::Email,
+            Self::Apns | Self::Fcm => Channel::Push,
+            Self::Telegram | Self::Slack => Channel::Chat,
+            Self::Webhook => Channel::Webhook,
+        }
+    }
+}
+
+impl std::fmt::Display for Provider {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.word())
+    }
+}
