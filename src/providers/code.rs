@@ -93,11 +93,7 @@ mod tests {
     #[test]
     fn the_first_row_that_fits_counts() {
         let row = |status, code, class| Code { status, code, class, about: "" };
-        let table = [
-            row("400", "21610", Class::Suppress),
-            row("400", "", Class::Request),
-            row("*", "", Class::Transient),
-        ];
+        let table = [row("400", "21610", Class::Suppress), row("400", "", Class::Request), row("*", "", Class::Transient)];
         assert_eq!(find(&table, "400", "21610").unwrap().class, Class::Suppress);
         assert_eq!(find(&table, "400", "1").unwrap().class, Class::Request);
         assert_eq!(find(&table, "418", "").unwrap().class, Class::Transient);

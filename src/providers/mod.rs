@@ -6,15 +6,19 @@
 pub mod account;
 pub mod code;
 pub mod driver;
+pub mod event;
 pub mod http;
 pub mod message;
 pub mod provider;
 pub mod sent;
+pub mod settings;
 
 pub use account::{Account, Secret};
 pub use code::{Class, Code};
 pub use driver::{Answer, Driver, Field, Refused, Told, Tools};
+pub use event::{Disbelieved, Event, Happened, Posted};
 pub use http::{Call, Http, HttpAnswer, Unanswered};
 pub use message::{Channel, Message};
 pub use provider::Provider;
 pub use sent::{Scope, Sent};
+pub use settings::{Limited, Pool, Pools};
