@@ -14,6 +14,7 @@ pub mod provider;
 pub mod sent;
 pub mod settings;
 pub mod slack;
+pub mod smtp;
 pub mod telegram;
 pub mod webhook;
 

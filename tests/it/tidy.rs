@@ -168,6 +168,7 @@ const NOUNS: &[&str] = &[
     "providers/provider.rs",
     "providers/sent.rs",
     "providers/settings.rs",
+    "providers/smtp/words.rs",
     "reindex/args.rs",
     "reindex/progress.rs",
     "replay/record.rs",
