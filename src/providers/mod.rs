@@ -9,9 +9,14 @@ pub mod driver;
 pub mod event;
 pub mod http;
 pub mod message;
+mod outcome;
 pub mod provider;
 pub mod sent;
 pub mod settings;
+pub mod slack;
+pub mod smtp;
+pub mod telegram;
+pub mod webhook;
 
 pub use account::{Account, Secret};
 pub use code::{Class, Code};
@@ -22,3 +27,6 @@ pub use message::{Channel, Message};
 pub use provider::Provider;
 pub use sent::{Scope, Sent};
 pub use settings::{Limited, Pool, Pools};
+
+#[cfg(test)]
+mod wire_tests;
