@@ -7,16 +7,25 @@ pub mod account;
 pub mod code;
 pub mod driver;
 pub mod event;
+pub mod events;
+#[cfg(test)]
+mod examples;
+pub mod exchange;
 pub mod http;
+pub mod mailgun;
 pub mod message;
 mod outcome;
 pub mod provider;
+pub mod sendgrid;
 pub mod sent;
+pub mod ses;
 pub mod settings;
 pub mod slack;
 pub mod smtp;
 pub mod telegram;
+pub mod twilio;
 pub mod webhook;
+pub mod words;
 
 pub use account::{Account, Secret};
 pub use code::{Class, Code};

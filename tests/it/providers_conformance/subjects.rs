@@ -41,6 +41,8 @@ pub struct Subject {
     pub any_2xx_is_success: bool,
 }
 
+const FROM: &str = "Shop <shop@example.com>";
+
 /// An account with these settings and credentials.
 fn account(base_url: Option<String>, options: &[(&str, &str)], secrets: &[(&str, &str)]) -> Account {
     Account {
@@ -74,7 +76,7 @@ const USUAL: Subject = Subject {
 };
 
 pub fn subjects() -> Vec<Subject> {
-    vec![telegram(), slack_webhook(), slack_web(), webhook(), smtp()]
+    vec![twilio(), sendgrid(), ses(), mailgun(), telegram(), slack_webhook(), slack_web(), webhook(), smtp()]
 }
 
 fn telegram() -> Subject {
@@ -168,13 +170,87 @@ fn smtp() -> Subject {
         secret: PASSWORD,
         build: providers::smtp::build,
         settings: |fake, is_wrong| {
-            let options = [("host", "127.0.0.1"), ("tls", "none"), ("username", "user"), ("from", "Shop <shop@example.com>")];
+            let options = [("host", "127.0.0.1"), ("tls", "none"), ("username", "user"), ("from", FROM)];
             account(Some(fake.url()), &options, &[("password", if is_wrong { "the-wrong-password" } else { PASSWORD })])
         },
         gives_id: Id::Own,
         scopes: &[(Whom::Account, Scope::Account), (Whom::Connection, Scope::Account), (Whom::Recipient, Scope::Recipient)],
         // A server that takes nothing just now is given time, as one that is asked too much.
         unavailable: "throttled",
+        ..USUAL
+    }
+}
+
+fn twilio() -> Subject {
+    const SID: &str = "AC0123456789abcdef0123456789abcdef";
+    const TOKEN: &str = "the-right-auth-token";
+    Subject {
+        name: "twilio",
+        speaks: Speaks::Twilio,
+        account: SID,
+        secret: TOKEN,
+        build: providers::twilio::build,
+        settings: |fake, is_wrong| {
+            let token = if is_wrong { "the-wrong-auth-token" } else { TOKEN };
+            account(Some(fake.url()), &[("account_sid", SID), ("from", "+15550100")], &[("auth_token", token)])
+        },
+        channel: Channel::Sms,
+        to: |_| "+15005550006".to_owned(),
+        scopes: &[(Whom::Account, Scope::Account), (Whom::Sender, Scope::Sender)],
+        ..USUAL
+    }
+}
+
+fn sendgrid() -> Subject {
+    const KEY: &str = "SG.the-right-key";
+    Subject {
+        name: "sendgrid",
+        speaks: Speaks::Sendgrid,
+        account: KEY,
+        secret: KEY,
+        build: providers::sendgrid::build,
+        settings: |fake, is_wrong| {
+            let key = if is_wrong { "SG.the-wrong-key" } else { KEY };
+            account(Some(fake.url()), &[("from", FROM)], &[("api_key", key)])
+        },
+        suppresses: false,
+        ..USUAL
+    }
+}
+
+fn ses() -> Subject {
+    const ID: &str = "AKIA0THERIGHT0ID";
+    const SECRET: &str = "the/right+secret/access+key";
+    Subject {
+        name: "ses",
+        speaks: Speaks::Ses,
+        account: ID,
+        secret: SECRET,
+        build: providers::ses::build,
+        settings: |fake, is_wrong| {
+            let secret = if is_wrong { "the/wrong+secret/access+key" } else { SECRET };
+            let options = [("region", "eu-central-1"), ("access_key_id", ID), ("from", FROM)];
+            account(Some(fake.url()), &options, &[("secret_access_key", secret)])
+        },
+        tells_delay: false,
+        ..USUAL
+    }
+}
+
+fn mailgun() -> Subject {
+    const DOMAIN: &str = "mg.example.com";
+    const KEY: &str = "the-right-api-key";
+    Subject {
+        name: "mailgun",
+        speaks: Speaks::Mailgun,
+        account: DOMAIN,
+        secret: KEY,
+        build: providers::mailgun::build,
+        settings: |fake, is_wrong| {
+            let key = if is_wrong { "the-wrong-api-key" } else { KEY };
+            account(Some(fake.url()), &[("domain", DOMAIN), ("from", FROM)], &[("api_key", key)])
+        },
+        suppresses: false,
         ..USUAL
     }
 }
