@@ -37,6 +37,8 @@ pub struct Subject {
     pub unauthorized: &'static str,
     pub gone: &'static str,
     pub suppresses: bool,
+    /// It asks once more with a new access token where one is not taken, which sends nothing twice.
+    pub asks_again_when_unauthorized: bool,
     /// The body of a good answer says nothing.
     pub any_2xx_is_success: bool,
 }
@@ -72,6 +74,7 @@ const USUAL: Subject = Subject {
     unauthorized: "account_failure",
     gone: "permanent_recipient",
     suppresses: true,
+    asks_again_when_unauthorized: false,
     any_2xx_is_success: false,
 };
 
@@ -181,7 +184,7 @@ fn smtp() -> Subject {
     }
 }
 
-fn twilio() -> Subject {
+pub fn twilio() -> Subject {
     const SID: &str = "AC0123456789abcdef0123456789abcdef";
     const TOKEN: &str = "the-right-auth-token";
     Subject {
@@ -201,7 +204,7 @@ fn twilio() -> Subject {
     }
 }
 
-fn sendgrid() -> Subject {
+pub fn sendgrid() -> Subject {
     const KEY: &str = "SG.the-right-key";
     Subject {
         name: "sendgrid",
@@ -218,7 +221,7 @@ fn sendgrid() -> Subject {
     }
 }
 
-fn ses() -> Subject {
+pub fn ses() -> Subject {
     const ID: &str = "AKIA0THERIGHT0ID";
     const SECRET: &str = "the/right+secret/access+key";
     Subject {
@@ -237,7 +240,7 @@ fn ses() -> Subject {
     }
 }
 
-fn mailgun() -> Subject {
+pub fn mailgun() -> Subject {
     const DOMAIN: &str = "mg.example.com";
     const KEY: &str = "the-right-api-key";
     Subject {
