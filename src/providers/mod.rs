@@ -7,8 +7,10 @@ pub mod account;
 pub mod code;
 pub mod driver;
 pub mod event;
+pub mod fcm;
 pub mod http;
 pub mod message;
+mod oauth;
 mod outcome;
 pub mod provider;
 pub mod sent;
@@ -28,5 +30,7 @@ pub use provider::Provider;
 pub use sent::{Scope, Sent};
 pub use settings::{Limited, Pool, Pools};
 
+#[cfg(test)]
+mod fcm_tests;
 #[cfg(test)]
 mod wire_tests;
