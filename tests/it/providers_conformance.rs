@@ -192,10 +192,11 @@ async fn past_a_quota_nothing_is_taken_for_a_success() {
 #[tokio::test]
 async fn errors_of_the_server_are_no_fault_of_the_account() {
     for pair in pairs().await {
-        for status in [500, 503] {
+        let unavailable = pair.subject.unavailable;
+        for (status, word) in [(500, pair.subject.broken.unwrap_or(unavailable)), (503, unavailable)] {
             pair.fail(Fault::Status(status));
             let answer = pair.send().await;
-            pair.is(&answer, pair.subject.unavailable);
+            pair.is(&answer, word);
         }
     }
 }

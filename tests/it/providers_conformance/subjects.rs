@@ -31,6 +31,8 @@ pub struct Subject {
     pub scopes: &'static [(Whom, Scope)],
     /// The provider has a place for how long to wait.
     pub tells_delay: bool,
+    /// The word for a status of 500, where it is another than for 503.
+    pub broken: Option<&'static str>,
     /// The words for errors of the server, a refused connection, bad credentials, and a recipient that is gone.
     pub unavailable: &'static str,
     pub unreachable: &'static str,
@@ -69,6 +71,7 @@ const USUAL: Subject = Subject {
     gives_id: Id::Theirs,
     scopes: &[(Whom::Account, Scope::Account)],
     tells_delay: true,
+    broken: None,
     unavailable: "transient",
     unreachable: "transient",
     unauthorized: "account_failure",
@@ -79,7 +82,7 @@ const USUAL: Subject = Subject {
 };
 
 pub fn subjects() -> Vec<Subject> {
-    vec![twilio(), sendgrid(), ses(), mailgun(), telegram(), slack_webhook(), slack_web(), webhook(), smtp()]
+    vec![twilio(), sendgrid(), ses(), mailgun(), telegram(), slack_webhook(), slack_web(), webhook(), smtp(), fcm()]
 }
 
 fn telegram() -> Subject {
@@ -134,6 +137,8 @@ fn slack_web() -> Subject {
             account(Some(fake.url()), &[], &[("token", if is_wrong { "xoxb-the-wrong-token" } else { TOKEN })])
         },
         gives_id: Id::Theirs,
+        // With `internal_error` some of it may have happened, as Slack's documents say.
+        broken: Some("ambiguous"),
         ..slack_webhook()
     }
 }
@@ -254,6 +259,31 @@ pub fn mailgun() -> Subject {
             account(Some(fake.url()), &[("domain", DOMAIN), ("from", FROM)], &[("api_key", key)])
         },
         suppresses: false,
+        ..USUAL
+    }
+}
+
+fn fcm() -> Subject {
+    /// A key that is made for tests and known to everybody.
+    const KEY: &str = include_str!("../../../src/fakes/keys/test_only_sns_key.pem");
+    Subject {
+        name: "fcm",
+        speaks: Speaks::Fcm,
+        account: "project",
+        secret: "",
+        build: providers::fcm::build,
+        settings: |fake, is_wrong| {
+            let service = serde_json::json!({
+                "type": "service_account", "project_id": if is_wrong { "another-project" } else { "project" }, "private_key": KEY,
+                "private_key_id": "k1", "client_email": "sender@project.iam.gserviceaccount.com",
+                "token_uri": format!("{}/token", fake.url()),
+            });
+            account(Some(fake.url()), &[], &[("service_account", &service.to_string())])
+        },
+        channel: Channel::Push,
+        to: |_| "fcm-device-token-of-ann".to_owned(),
+        scopes: &[(Whom::Account, Scope::Account), (Whom::Recipient, Scope::Recipient)],
+        asks_again_when_unauthorized: true,
         ..USUAL
     }
 }
