@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::super::super::examples::{self, NOW_S};
-use super::super::super::{Happened, Provider};
+use super::super::super::{Happened, Provider, Tools};
 use super::*;
 
 const TOPIC: &str = "arn:aws:sns:eu-central-1:123456789012:mail";
@@ -135,8 +135,10 @@ fn certificate(key: &KeyPair) -> String {
 /// Amazon, as far as it is needed: a topic's key, and a server for its certificate and confirmations.
 struct Amazon {
     key: KeyPair,
+    pem: String,
     base: String,
     account: Account,
+    tools: Tools,
     certs_fetched: Arc<AtomicUsize>,
     confirmed: Arc<AtomicUsize>,
 }
@@ -145,6 +147,7 @@ impl Amazon {
     async fn start() -> Self {
         let key = KeyPair::generate(KeySize::Rsa2048).unwrap();
         let pem = certificate(&key);
+        let served = pem.clone();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let base = format!("http://{}", listener.local_addr().unwrap());
         let (certs_fetched, confirmed) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
@@ -158,7 +161,7 @@ impl Amazon {
                 let (status, body) = match head {
                     head if head.starts_with(b"GET /cert.pem ") => {
                         counts.0.fetch_add(1, Ordering::SeqCst);
-                        ("200 OK", pem.as_str())
+                        ("200 OK", served.as_str())
                     }
                     head if head.starts_with(b"GET /?Action=ConfirmSubscription ") => {
                         counts.1.fetch_add(1, Ordering::SeqCst);
@@ -171,7 +174,7 @@ impl Amazon {
             }
         });
         let account = examples::account(&[("sns_topic_arn", TOPIC), ("sns_cert_host", &base)], &[]);
-        Self { key, base, account, certs_fetched, confirmed }
+        Self { key, pem, base, account, tools: examples::tools(), certs_fetched, confirmed }
     }
 
     /// A signed envelope: the signed fields are these, in the order of their names.
@@ -201,7 +204,7 @@ impl Amazon {
     async fn read(&self, envelope: &Value, certs: &Certs) -> Result<SnsRead, Disbelieved> {
         let (body, headers) = (envelope.to_string(), BTreeMap::new());
         let posted = Posted { url: "", headers: &headers, body: body.as_bytes(), now_s: NOW_S };
-        read(&self.account, &posted, &examples::tools().http, certs).await
+        read(&self.account, &posted, &self.tools.http, certs).await
     }
 }
 
@@ -223,7 +226,8 @@ async fn version_2_is_believed_and_its_certificate_is_fetched_once() {
         other[bit / 8] ^= 1 << (bit % 8);
         let mut notice = good.clone();
         notice["Signature"] = STANDARD.encode(other).into();
-        assert!(matches!(amazon.read(&notice, &certs).await, Err(Disbelieved::Signature(_))), "bit {bit}");
+        let envelope = Envelope::read(&amazon.account, notice.to_string().as_bytes()).unwrap();
+        assert!(matches!(envelope.verify(amazon.pem.as_bytes(), NOW_S), Err(Disbelieved::Signature(_))), "bit {bit}");
     }
     let mut notice = amazon.notice();
     notice["Message"] = notice["Message"].as_str().unwrap().replace("m1", "m2").into();
@@ -240,7 +244,6 @@ async fn version_2_is_believed_and_its_certificate_is_fetched_once() {
 #[tokio::test]
 async fn a_subscription_is_confirmed_by_the_door_once_its_signature_fits() {
     let amazon = Amazon::start().await;
-    let tools = examples::tools();
     let url = format!("{}/?Action=ConfirmSubscription", amazon.base);
     let asked = |kind: &'static str, url: &str| {
         amazon.signed(&[("Type", kind), ("Message", "You have chosen"), ("Token", "t"), ("SubscribeURL", url)])
@@ -248,7 +251,7 @@ async fn a_subscription_is_confirmed_by_the_door_once_its_signature_fits() {
     let through_the_door = async |envelope: &Value| {
         let (body, headers) = (envelope.to_string(), BTreeMap::new());
         let posted = Posted { url: "", headers: &headers, body: body.as_bytes(), now_s: NOW_S };
-        super::super::read(Provider::Ses, &amazon.account, &posted, &tools).await
+        super::super::read(Provider::Ses, &amazon.account, &posted, &amazon.tools).await
     };
     let mut forged = asked("SubscriptionConfirmation", &url);
     forged["Token"] = "u".into();
@@ -266,12 +269,13 @@ async fn a_subscription_is_confirmed_by_the_door_once_its_signature_fits() {
 #[tokio::test]
 async fn providers_without_events_are_refused() {
     let posted = Posted { url: "", headers: &BTreeMap::new(), body: b"", now_s: NOW_S };
+    let tools = examples::tools();
     for provider in [Provider::Smtp, Provider::Apns, Provider::Fcm, Provider::Telegram, Provider::Slack, Provider::Webhook] {
-        let read = super::super::read(provider, &Account::default(), &posted, &examples::tools()).await;
+        let read = super::super::read(provider, &Account::default(), &posted, &tools).await;
         assert!(matches!(read, Err(Disbelieved::Unreadable(_))), "{provider}");
     }
     for provider in [Provider::Twilio, Provider::Sendgrid, Provider::Mailgun, Provider::Ses] {
-        let read = super::super::read(provider, &Account::default(), &posted, &examples::tools()).await;
+        let read = super::super::read(provider, &Account::default(), &posted, &tools).await;
         assert!(matches!(read, Err(Disbelieved::NoSecret { .. })), "{provider}");
     }
 }
