@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::oauth::{Service, Tokens};
 use super::outcome::{self, Facts, refused};
 use super::{
-    Account, Answer, Call, Class, Code, Driver, Field, Http, HttpAnswer, Message, Provider, Refused, Scope, Sent, Told, Tools,
+    Account, Answer, Call, Class, Code, Driver, Field, Http, HttpAnswer, Message, Provider, Refused, Scope, Told, Tools,
 };
 use crate::jobs::Issue;
 use crate::outbound::retry_after::any_delay;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Account, Answer, Class, Code, Refused, Sent, Unanswered, code};
+use super::{Account, Answer, Class, Code, Refused, Scope, Sent, Unanswered, code};
 
 /// Longest reason, in characters.
 const REASON_CHARS: usize = 200;
