@@ -94,6 +94,12 @@ impl Pair {
         self.send_told(&*self.driver, &told(Duration::from_secs(30))).await
     }
 
+    /// By a driver of its own, whose connections nothing was said of yet.
+    async fn send_fresh(&self) -> Answer {
+        let driver = self.subject.driver(&self.fake, false);
+        self.send_told(&*driver, &told(Duration::from_secs(30))).await
+    }
+
     fn is_discreet(&self, answer: &Answer, message: &Message) {
         let texts = [format!("{answer:?}"), answer.sent.reason().to_owned(), format!("{message:?}")];
         let secret = self.subject.secret;
@@ -156,7 +162,7 @@ async fn a_throttle_says_whom_it_concerns_and_how_long_where_the_provider_says_s
     for pair in pairs().await {
         for (whom, scope) in pair.subject.scopes {
             pair.fail(Fault::Throttle { whom: *whom, delay: Some(Duration::from_secs(7)) });
-            let answer = pair.send().await;
+            let answer = pair.send_fresh().await;
             let Sent::Throttled { scope: found, key, delay, .. } = &answer.sent else {
                 panic!("{}: {whom:?}: {answer:?}", pair.subject.name)
             };
@@ -167,7 +173,7 @@ async fn a_throttle_says_whom_it_concerns_and_how_long_where_the_provider_says_s
                 assert!(seconds.is_some_and(|seconds| (5..=9).contains(&seconds)), "{}: {whom:?}: {answer:?}", pair.subject.name);
             }
             pair.fail(Fault::Throttle { whom: *whom, delay: None });
-            let answer = pair.send().await;
+            let answer = pair.send_fresh().await;
             assert!(matches!(&answer.sent, Sent::Throttled { scope: found, .. } if found == scope), "{answer:?}");
         }
         pair.fake.heal(pair.subject.account);
@@ -248,12 +254,10 @@ async fn credentials_that_are_not_valid_are_the_accounts_failure() {
         let answer = pair.send_told(&*wrong, &told(Duration::from_secs(30))).await;
         pair.is(&answer, pair.subject.unauthorized);
         pair.fail(Fault::BadCredentials);
-        let fresh = pair.subject.driver(&pair.fake, false);
-        let answer = pair.send_told(&*fresh, &told(Duration::from_secs(30))).await;
+        let answer = pair.send_fresh().await;
         pair.is(&answer, pair.subject.unauthorized);
         pair.fail(Fault::Suspend);
-        let fresh = pair.subject.driver(&pair.fake, false);
-        let answer = pair.send_told(&*fresh, &told(Duration::from_secs(30))).await;
+        let answer = pair.send_fresh().await;
         pair.is(&answer, pair.subject.unauthorized);
     }
 }

@@ -82,7 +82,7 @@ const USUAL: Subject = Subject {
 };
 
 pub fn subjects() -> Vec<Subject> {
-    vec![twilio(), sendgrid(), ses(), mailgun(), telegram(), slack_webhook(), slack_web(), webhook(), smtp(), fcm()]
+    vec![twilio(), sendgrid(), ses(), mailgun(), telegram(), slack_webhook(), slack_web(), webhook(), smtp(), fcm(), apns()]
 }
 
 fn telegram() -> Subject {
@@ -284,6 +284,34 @@ fn fcm() -> Subject {
         to: |_| "fcm-device-token-of-ann".to_owned(),
         scopes: &[(Whom::Account, Scope::Account), (Whom::Recipient, Scope::Recipient)],
         asks_again_when_unauthorized: true,
+        ..USUAL
+    }
+}
+
+fn apns() -> Subject {
+    /// A key that is made for tests and known to everybody.
+    const KEY: &str = "-----BEGIN PRIVATE KEY-----
+MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgAN3yl1IKw7xZRfPK
+qh7pp3L8jWluXtvVRhYT7DUIMuyhRANCAASiJPhjlzjA7Rd+ip5/+kDrfUt9jKl5
+6yoFAEV/y8n7mz3koJFGChVnfpDefaGmNksiUjbqbavf1KkKDowl0k3x
+-----END PRIVATE KEY-----";
+    Subject {
+        name: "apns",
+        speaks: Speaks::Apns,
+        account: "TEAM123456",
+        secret: "",
+        build: providers::apns::build,
+        settings: |fake, is_wrong| {
+            let team = if is_wrong { "TEAM654321" } else { "TEAM123456" };
+            let options = [("team_id", team), ("key_id", "KEY1234567"), ("topic", "com.example.app")];
+            account(Some(fake.url()), &options, &[("private_key", KEY)])
+        },
+        channel: Channel::Push,
+        to: |_| "00fc13adff785122b4ad28809a3420982341241421348097878e577c991de8f0".to_owned(),
+        any_2xx_is_success: true,
+        tells_delay: false,
+        // There is no limit of the account.
+        scopes: &[(Whom::Account, Scope::Recipient), (Whom::Recipient, Scope::Recipient), (Whom::Connection, Scope::Connection)],
         ..USUAL
     }
 }
