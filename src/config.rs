@@ -1,5 +1,6 @@
 //! Settings: the commented default file, a file of the user's own, and the environment, in this order.
 
+pub mod pools;
 mod servers;
 
 use std::collections::BTreeMap;
@@ -8,8 +9,10 @@ use std::path::Path;
 use serde::Deserialize;
 
 use crate::postgres::{Access, Pooler};
+use crate::providers::Pools;
 use crate::throttle::Name;
 
+pub use pools::{ACCOUNT_KEYS, POOL_KEYS};
 pub use servers::{DatabaseServer, POSTGRES_KEYS, PROMETHEUS_KEYS, PrometheusServer};
 
 /// The reference of all settings: every key with its default, its unit, its range and its environment variable.
@@ -78,6 +81,8 @@ pub struct Settings {
     pub prometheus: BTreeMap<String, PrometheusServer>,
     #[serde(default)]
     pub postgres: BTreeMap<String, DatabaseServer>,
+    #[serde(default)]
+    pub pools: BTreeMap<String, toml::Table>,
 }
 
 /// Keys whose value is one of a few words, those words, and how a refusal names them.
@@ -171,6 +176,9 @@ pub enum Error {
         /// What was wrong and what is allowed.
         message: String,
     },
+    /// A pool, or an account of one, cannot be used as it stands.
+    #[error(transparent)]
+    Pool(#[from] pools::PoolProblem),
     /// A value is of the wrong type or out of range.
     #[error("{place} is {value}; allowed is {allowed}")]
     Value {
@@ -287,6 +295,16 @@ impl Settings {
         Ok(tokens)
     }
 
+    /// The pools with their credentials, read from where the settings say they are.
+    pub fn pools(&self) -> Result<Pools, Error> {
+        Ok(pools::read(&self.pools, Some(&pools::Real))?)
+    }
+
+    /// The pools as far as they can be known without reading credentials, for whoever only checks arguments.
+    pub fn pools_without_credentials(&self) -> Pools {
+        pools::read(&self.pools, None).unwrap_or_default()
+    }
+
     /// How the database is reached.
     pub fn database(&self) -> Access {
         Access {
@@ -367,6 +385,7 @@ impl Settings {
                 return refuse(&format!("{table}.{name}.{key}"), value.to_owned(), allowed);
             }
         }
+        pools::read(&self.pools, None)?;
         for (kind, set) in &self.kinds {
             let numbers = [set.timeout_s, set.max_attempts.map(f64::from), set.retry_base_s, set.retry_factor, set.retry_max_s];
             for ((key, least, most, allowed), number) in KIND_KEYS.iter().zip(numbers) {
@@ -426,7 +445,7 @@ fn words_of(key: &str) -> Option<(&'static [&'static str], &'static str)> {
 }
 
 /// Settings that are tables of tables.
-const TABLES: [&str; 4] = ["kinds", "api_tokens", "prometheus", "postgres"];
+const TABLES: [&str; 5] = ["kinds", "api_tokens", "prometheus", "postgres", "pools"];
 
 /// Reads those tables for the sake of their errors, which know their lines.
 fn own_tables(file: &str, text: &str) -> Result<(), Error> {
@@ -440,6 +459,8 @@ fn own_tables(file: &str, text: &str) -> Result<(), Error> {
         _prometheus: BTreeMap<String, PrometheusServer>,
         #[serde(default, rename = "postgres")]
         _postgres: BTreeMap<String, DatabaseServer>,
+        #[serde(default, rename = "pools")]
+        _pools: BTreeMap<String, toml::Table>,
     }
     toml::from_str::<Tables>(text).map(drop).map_err(|error| located(file, text, &error))
 }

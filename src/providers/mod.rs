@@ -4,21 +4,27 @@
 //! what is a table of [`Code`]s. What is left out: retries (the queue retries), tenants, and whom to send to.
 
 pub mod account;
+pub mod build;
+pub mod clock;
 pub mod code;
 pub mod driver;
 pub mod event;
 pub mod http;
 pub mod message;
+pub mod metrics;
+pub mod pool;
 pub mod provider;
 pub mod sent;
 pub mod settings;
 
 pub use account::{Account, Secret};
+pub use clock::now_s;
 pub use code::{Class, Code};
 pub use driver::{Answer, Driver, Field, Refused, Told, Tools};
 pub use event::{Disbelieved, Event, Happened, Posted};
 pub use http::{Call, Http, HttpAnswer, Unanswered};
 pub use message::{Channel, Message};
+pub use metrics::Metrics;
 pub use provider::Provider;
 pub use sent::{Scope, Sent};
 pub use settings::{Limited, Pool, Pools};
