@@ -154,7 +154,7 @@ fn bound(state: &State, policy: &Policy, now: f64, clamp: Clamp) -> String {
             let who = state.watch.hand.as_ref().map_or_else(|| "a person".to_owned(), Hand::who_and_why);
             format!("; {who} set {} rps {set} ago, it is not raised for {left} more", number(hold.rps))
         }),
-        Clamp::Max => ", the highest rate allowed (max)".to_owned(),
+        Clamp::Max => ", the highest rate allowed (max or capacity)".to_owned(),
         Clamp::Min => ", the lowest rate allowed (min)".to_owned(),
     }
 }

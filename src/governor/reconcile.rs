@@ -26,7 +26,8 @@ use super::sources::{self, Eyes, Sources};
 use super::view::View;
 use super::watchdogs::{Found, Sharing};
 use crate::signals::{self, DepthSource, FeedbackSource, Meter, Prometheus};
-use crate::throttle::{self, Change, Mode, Name, Status, Store};
+use crate::throttle::bucket::slower;
+use crate::throttle::{self, Change, Knobs, Mode, Name, Status, Store};
 
 /// The breaker's zero as it is written into the knob: a spelling of our own, so that it is never taken for a person's stop,
 /// even if this process dies between writing and remembering it.
@@ -303,6 +304,7 @@ impl Governor {
             Mode::Off => Some("nothing governs this throttle (mode off)".to_owned()),
             Mode::Manual => Some(format!("a person turns this throttle (mode manual{})", until(knobs))),
             Mode::Auto | Mode::Shadow if knobs.paused => Some("a person has paused this throttle".to_owned()),
+            Mode::Auto | Mode::Shadow if knobs.capacity == 0.0 => Some(without_capacity(knobs)),
             Mode::Auto => unreadable(status).or_else(|| calibration::holds(status, state.knob)),
             Mode::Shadow => None,
         };
@@ -329,7 +331,8 @@ impl Governor {
                     .await;
             }
             self.end_lease(throttle, term, status).await?;
-            return Ok(Report { decided: 1, ..Report::default() });
+            let written = self.keep_lease(throttle, term, status, &plan, mine).await?;
+            return Ok(Report { decided: 1, written, ..Report::default() });
         }
         if knobs.mode == Mode::Auto {
             if !mine {
@@ -398,6 +401,24 @@ impl Governor {
         self.keep(throttle, term, state).await?;
         self.journal(throttle, desk, term, Decision::new(throttle.name.as_str(), seen.now, &plan, before, mode)).await;
         Ok(Report { decided: 1, written: 1, ..Report::default() })
+    }
+
+    /// Renews the lease of our own rate while nothing can be borne: when it can be again, that rate is the one to go on from, not the
+    /// safe one.
+    async fn keep_lease(
+        &self,
+        throttle: &Governed,
+        term: u64,
+        status: &Status,
+        plan: &Plan,
+        mine: bool,
+    ) -> Result<usize, Trouble> {
+        let knobs = &status.knobs;
+        let is_ours = mine && knobs.mode == Mode::Auto && !knobs.paused && knobs.capacity == 0.0;
+        match status.raw.get("rps").filter(|_| is_ours && !status.lease_lapsed && !is_fresh(throttle, term, status)) {
+            Some(rps) => self.write(throttle, term, status, plan, rps).await,
+            None => Ok(0),
+        }
     }
 
     /// Takes away a lease that a person's own `HSET` of the mode left behind: it would count again, long lapsed, the moment they hand
@@ -488,10 +509,7 @@ impl Governor {
         let text = spell(plan.rps);
         state.will_write(&text);
         self.keep(throttle, term, state).await?;
-        let lease_ms = throttle.policy.law.lease_s() * 1e3;
-        let left_ms = status.knobs.valid_until_ms.map_or(0.0, |until| until as f64 - status.at_us as f64 / 1e3);
-        // The first word of a term is always written, so that from then on no word of an earlier one counts.
-        if status.raw.get("rps") == Some(&text) && left_ms > RENEW_AT * lease_ms && status.knobs.term == term {
+        if status.raw.get("rps") == Some(&text) && is_fresh(throttle, term, status) {
             return Ok(0);
         }
         self.write(throttle, term, status, plan, &text).await
@@ -639,7 +657,7 @@ fn observe(policy: &Policy, desk: &mut Desk, status: &Status, mut readings: Vec<
         now: status.at_us as f64 / 1e6,
         readings,
         achieved_rps: flow.map(|flow| flow.achieved_rps),
-        limiting_share: flow.map(|flow| flow.limited_by(status.knobs.rps)),
+        limiting_share: flow.map(|flow| flow.limited_by(slower(status.knobs.rps, status.knobs.capacity))),
         mean_duration_s: step.and_then(|step| step.mean_duration_s()),
         completed: step.map_or(0.0, |step| step.completed),
         rejected: step.map_or(0.0, |step| step.refused),
@@ -666,7 +684,24 @@ fn unreadable(status: &Status) -> Option<String> {
 }
 
 fn bounds(status: &Status) -> Bounds {
-    Bounds { min: status.knobs.min, max: status.knobs.max, safe_rps: status.knobs.safe_rps }
+    let Knobs { min, max, safe_rps, capacity, .. } = status.knobs;
+    // Beyond what can be borne the knob would only wind up. A capacity of 0 is a stop, and no bound of a rate.
+    let max = if capacity > 0.0 { max.min(capacity) } else { max };
+    Bounds { min: min.min(max), max, safe_rps }
+}
+
+/// Why nothing is decided while nothing can be borne.
+fn without_capacity(knobs: &Knobs) -> String {
+    let why = if knobs.capacity_why.is_empty() { "its capacity is 0" } else { &knobs.capacity_why };
+    format!("nothing can be borne behind this throttle ({why})")
+}
+
+/// True if the knob was written in this term, and its lease need not be renewed yet. The first word of a term is always written, so
+/// that from then on no word of an earlier one counts.
+fn is_fresh(throttle: &Governed, term: u64, status: &Status) -> bool {
+    let lease_ms = throttle.policy.law.lease_s() * 1e3;
+    let left_ms = status.knobs.valid_until_ms.map_or(0.0, |until| until as f64 - status.at_us as f64 / 1e3);
+    left_ms > RENEW_AT * lease_ms && status.knobs.term == term
 }
 
 /// When a knob that is written now lapses, in unix milliseconds.
@@ -675,7 +710,7 @@ fn lease_until_ms(throttle: &Governed, status: &Status) -> i64 {
 }
 
 /// When the mode manual ends, for a sentence; empty for no end.
-fn until(knobs: &throttle::Knobs) -> String {
+fn until(knobs: &Knobs) -> String {
     knobs.manual_until_ms.map_or_else(String::new, |ms| format!(" until {:.0}", timestamp(ms as f64 / 1e3)))
 }
 

@@ -152,7 +152,7 @@ fn holds(asked: &Asked, view: &View) -> String {
             let who = view.hand.as_ref().map_or("a person", Hand::who);
             return format!("set by {who}{} and not raised{left}{reads}", reason_of(view.hand.as_ref()));
         }
-        "max" => "the highest rate allowed (max)",
+        "max" => "the highest rate allowed (max or capacity)",
         "min" => "the lowest rate allowed (min)",
         "slew" => "growing as fast as is allowed",
         "soft" => {

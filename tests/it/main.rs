@@ -46,6 +46,7 @@ mod signals;
 mod simulate;
 mod sources;
 mod throttle;
+mod throttle_accounts;
 mod throttle_cluster;
 mod throttle_concurrency;
 mod throttle_exact;

@@ -146,6 +146,10 @@ pub fn fields(fields: &[(&str, &str)]) -> BTreeMap<String, Option<String>> {
     fields.iter().map(|(field, text)| ((*field).to_owned(), Some((*text).to_owned()))).collect()
 }
 
+fn stop_of(throttle: &str) -> Limit {
+    Limit::Stopped { name: name(throttle), why: String::new() }
+}
+
 fn change(given: &[(&str, &str)]) -> Change {
     Change { fields: fields(given), by: "test".to_owned(), why: "a test".to_owned(), create: true, ..Change::default() }
 }
@@ -260,7 +264,7 @@ async fn zero_stops_and_minus_one_is_unlimited(world: World) {
     let unlimited = world.take("a", 5_000_000).await;
 
     assert_eq!((stopped.effective_rps, stopped.lanes[0].granted), (0.0, 0));
-    assert_eq!(stopped.lanes[0].limit, Some(Limit::Stopped { name: name("a") }));
+    assert_eq!(stopped.lanes[0].limit, Some(stop_of("a")));
     assert!(stopped.lanes[0].wait <= Duration::from_secs(1), "a person's edit is seen within a second");
     assert_eq!((unlimited.effective_rps, unlimited.lanes[0].granted), (-1.0, 5_000_000));
 }
@@ -296,7 +300,7 @@ async fn a_stop_resumes_empty(world: World) {
 async fn a_pause_resumes_empty(world: World) {
     world.knobs("a", &[("rps", "20")]);
     world.store.set(&name("a"), &change(&[("paused", "1")])).await.unwrap();
-    assert_eq!(world.take("a", 1).await.lanes[0].limit, Some(Limit::Stopped { name: name("a") }));
+    assert_eq!(world.take("a", 1).await.lanes[0].limit, Some(stop_of("a")));
     world.pass(Duration::from_secs(60));
     world.store.set(&name("a"), &change(&[("paused", "0")])).await.unwrap();
 
@@ -361,7 +365,7 @@ async fn a_parent_takes_effect_at_once_and_a_missing_one_stops_its_children(worl
     world.pass(Duration::from_secs(1));
 
     assert_eq!(unknown.lanes[0].limit, Some(Limit::Unknown { name: name("root") }));
-    assert_eq!(stopped.lanes[0].limit, Some(Limit::Stopped { name: name("root") }));
+    assert_eq!(stopped.lanes[0].limit, Some(stop_of("root")));
     assert_eq!(stopped.effective_rps, 1000.0);
     assert_eq!(world.granted("child", 1).await, 1);
 }

@@ -13,6 +13,7 @@ export const FIELDS = [
   { name: 'min', label: 'min', unit: 'tokens/s', hint: 'lowest the governor sets', kind: 'number' },
   { name: 'max', label: 'max', unit: 'tokens/s', hint: 'highest the governor sets', kind: 'number' },
   { name: 'safe_rps', label: 'safe_rps', unit: 'tokens/s', hint: 'used while rps is unknown', kind: 'number' },
+  { name: 'capacity', label: 'capacity', unit: 'tokens/s', hint: 'never above it, -1 is no limit', kind: 'number' },
   { name: 'key_rps', label: 'key_rps', unit: 'tokens/s', hint: 'of each key, -1 is unlimited', kind: 'number' },
   { name: 'burst', label: 'burst', unit: 'windows', hint: 'spent at once after quiet', kind: 'number' },
   { name: 'concurrency', label: 'concurrency', unit: 'jobs', hint: 'at once, -1 is unlimited', kind: 'number' },
@@ -26,7 +27,7 @@ export const FIELDS = [
 ];
 
 /** Fields that are no knobs of a person's edit, left out of differences. */
-const BOOKKEEPING = new Set(['seq', 'term', 'by', 'at', 'at_ms', 'why', 'valid_until', 'valid_until_ms']);
+const BOOKKEEPING = new Set(['seq', 'term', 'by', 'at', 'at_ms', 'why', 'valid_until', 'valid_until_ms', 'capacity_why']);
 
 /**
  * The current values of a throttle as the form uses them.

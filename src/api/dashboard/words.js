@@ -4,7 +4,7 @@ import { clock, number, rate, UNKNOWN } from './format.js';
 import { changes } from './knobs.js';
 
 const TIMES = new Set(['manual_until_ms']);
-const RATES = new Set(['rps', 'min', 'max', 'safe_rps', 'key_rps', 'concurrency', 'key_concurrency']);
+const RATES = new Set(['rps', 'min', 'max', 'safe_rps', 'capacity', 'key_rps', 'concurrency', 'key_concurrency']);
 
 /**
  * The value of a knob in words.
