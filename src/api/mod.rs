@@ -37,6 +37,7 @@ pub mod openapi;
 pub mod operate;
 pub mod pace;
 pub mod pause;
+pub mod pools;
 pub mod postgres;
 pub mod problem;
 pub mod query;

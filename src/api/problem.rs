@@ -48,6 +48,8 @@ pub enum Code {
     ThrottleNotFound,
     /// There is no such schedule.
     ScheduleNotFound,
+    /// There is no such pool, or no such account in it.
+    PoolNotFound,
     /// The route does not know the method.
     MethodNotAllowed,
     /// The body took too long to arrive.
@@ -78,7 +80,7 @@ pub enum Code {
 
 impl Code {
     /// All codes, in the order of their status.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 27] = [
         Self::MalformedJson,
         Self::InvalidQuery,
         Self::InvalidPath,
@@ -91,6 +93,7 @@ impl Code {
         Self::JobNotFound,
         Self::ThrottleNotFound,
         Self::ScheduleNotFound,
+        Self::PoolNotFound,
         Self::MethodNotAllowed,
         Self::RequestTimeout,
         Self::WrongState,
@@ -122,6 +125,7 @@ impl Code {
             Self::JobNotFound => ("job_not_found", 404, "There is no such job"),
             Self::ThrottleNotFound => ("throttle_not_found", 404, "There is no such throttle"),
             Self::ScheduleNotFound => ("schedule_not_found", 404, "There is no such schedule"),
+            Self::PoolNotFound => ("pool_not_found", 404, "There is no such pool or account"),
             Self::MethodNotAllowed => ("method_not_allowed", 405, "The route does not know this method"),
             Self::RequestTimeout => ("request_timeout", 408, "The body took too long to arrive"),
             Self::WrongState => ("wrong_state", 409, "The state of the job forbids it"),

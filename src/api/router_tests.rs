@@ -210,6 +210,7 @@ async fn door(token: Option<&str>) -> Door {
         throttles: shelf.clone(),
         check_knobs,
         kinds,
+        desks: Vec::new(),
         decisions: Arc::new(NoDecisions),
         live: live.clone(),
         tokens: token.map(|token| Token::new("default", Secret::new(token))).into_iter().collect(),

@@ -32,6 +32,8 @@ pub struct Deps {
     pub check_knobs: CheckKnobs,
     /// The handlers of this process, for their checks of arguments.
     pub kinds: jobs::Kinds,
+    /// The pools of accounts that this process looks at.
+    pub desks: Vec<crate::providers::pool::Desk>,
     /// The governor's journal.
     pub decisions: Arc<dyn Decisions>,
     /// The last ten minutes and whoever listens; filled by [`super::sample::run`].

@@ -61,6 +61,7 @@ async fn spawn_api_on(token: Option<&str>, store: Arc<dyn Store>, prefix: String
         throttles: store.clone(),
         check_knobs: Knobs::check,
         kinds,
+        desks: Vec::new(),
         decisions: Arc::new(NoDecisions),
         live: Live::default(),
         tokens: token.map(|token| Token::new("default", Secret::new(token))).into_iter().collect(),

@@ -43,6 +43,7 @@ async fn house(tokens: &[(&str, &str)], bound: Option<Duration>) -> House {
         throttles: store.clone(),
         check_knobs: Knobs::check,
         kinds: Kinds::default(),
+        desks: Vec::new(),
         decisions: Arc::new(NoDecisions),
         live: Live::default(),
         tokens: tokens.iter().map(|(tenant, secret)| Token::new(tenant, Secret::new(*secret))).collect(),

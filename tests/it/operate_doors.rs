@@ -39,6 +39,7 @@ async fn house() -> House {
         throttles: store.clone(),
         check_knobs: Knobs::check,
         kinds: Kinds::default(),
+        desks: Vec::new(),
         decisions: Arc::new(NoDecisions),
         live: Live::default(),
         tokens: Arc::new([]),

@@ -59,6 +59,15 @@ impl Breakers {
         self.change(account, Breaker::probed).await
     }
 
+    /// A person says that the account is back.
+    pub async fn close(&self, account: &str) -> Result<Option<Change>, Error> {
+        self.change(account, |breaker, now| match breaker.state {
+            State::Closed => breaker.clone(),
+            State::Open | State::HalfOpen => Breaker { changed_at_ms: now, window_from_ms: now, ..Breaker::default() },
+        })
+        .await
+    }
+
     /// A message went well. Says nothing to others where the breaker is closed, as almost always.
     pub async fn succeeded(&self, account: &str) -> Result<Option<Change>, Error> {
         if self.seen(account).state == State::Closed {

@@ -218,6 +218,22 @@ impl Desk {
         }
     }
 
+    /// Ends an account's block and closes its breaker; answers whether there was something to end.
+    ///
+    /// # Errors
+    /// If the store does not answer.
+    pub async fn resume(&self, account: &str) -> Result<bool, Error> {
+        let closed = self.shared.breakers.close(account).await?;
+        let resumed = self.shared.store.resume_key(&self.shared.accounts, account).await?;
+        if let Some(at) = self.shared.pool.accounts.iter().position(|limited| limited.account.name == account) {
+            self.shared.rest(at, Duration::ZERO, "");
+        }
+        let changed = closed.is_some() || resumed;
+        self.shared.told(Ok(closed));
+        self.shared.moved.notify_one();
+        Ok(changed)
+    }
+
     /// Where the breaker has opened, nobody gets the account before its cooldown is over, and then one message does.
     async fn opened(&self, held: &Held, change: Result<Option<Change>, Error>) -> bool {
         let opened = matches!(&change, Ok(Some(change)) if change.to == State::Open);
