@@ -13,9 +13,13 @@ pub mod http;
 pub mod message;
 pub mod metrics;
 pub mod pool;
+mod outcome;
 pub mod provider;
 pub mod sent;
 pub mod settings;
+pub mod slack;
+pub mod telegram;
+pub mod webhook;
 
 pub use account::{Account, Secret};
 pub use clock::now_s;
@@ -28,3 +32,6 @@ pub use metrics::Metrics;
 pub use provider::Provider;
 pub use sent::{Scope, Sent};
 pub use settings::{Limited, Pool, Pools};
+
+#[cfg(test)]
+mod wire_tests;

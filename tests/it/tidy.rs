@@ -164,6 +164,7 @@ const NOUNS: &[&str] = &[
     "providers/code.rs",
     "providers/event.rs",
     "providers/message.rs",
+    "providers/outcome.rs",
     "providers/provider.rs",
     "providers/sent.rs",
     "providers/settings.rs",

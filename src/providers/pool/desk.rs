@@ -353,8 +353,8 @@ async fn round(shared: &Shared, waiting: &mut Vec<Wish>) -> Option<tokio::time::
     for wish in std::mem::take(waiting) {
         let choice = locked(&shared.ring).next(now_us, &wish.not);
         match choice {
-            Choice::Account(at) => match turns.iter_mut().find(|(other, _)| *other == at) {
-                Some((_, wishes)) => wishes.push(wish),
+            Choice::Account(at) => match turns.iter().position(|(other, _)| *other == at) {
+                Some(place) => turns[place].1.push(wish),
                 None if turns.len() < MAX_LANES_PER_ASK => turns.push((at, vec![wish])),
                 None => {
                     soonest = Some(now_us);
@@ -423,7 +423,7 @@ fn rest_of(grant: &Grant) -> (Duration, String) {
         Some(Limit::Paused { why, .. }) => (grant.wait, why.clone()),
         Some(Limit::Probing { .. }) => (grant.wait.max(UNKNOWN_WAIT), "one message finds out whether more are welcome".to_owned()),
         Some(Limit::StoreLost) | None => (UNKNOWN_WAIT, "the throttle store did not answer".to_owned()),
-        Some(Limit::Unknown { name } | Limit::Stopped { name }) => (UNKNOWN_WAIT, format!("the throttle {name} lets nothing through")),
+        Some(Limit::Unknown { name } | Limit::Stopped { name, .. }) => (UNKNOWN_WAIT, format!("the throttle {name} lets nothing through")),
         Some(_) => (grant.wait, "the account has used its rate".to_owned()),
     }
 }

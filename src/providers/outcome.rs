@@ -1,0 +1,165 @@
+//! From an answer and its row in a table to what became of a message, in words that tell nothing they must not.
+
+use std::time::Duration;
+
+use super::{Account, Answer, Class, Code, Refused, Sent, Unanswered, code};
+
+/// Longest reason, in characters.
+const REASON_CHARS: usize = 200;
+
+/// What an answer told besides its class.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Facts {
+    /// The provider's own id of the message.
+    pub provider_id: Option<String>,
+    /// Whom a throttle concerns, where it is not the account.
+    pub key: Option<String>,
+    /// How long it lasts.
+    pub delay: Option<Duration>,
+    /// What was answered.
+    pub reason: String,
+}
+
+/// An outcome of that class.
+pub(super) fn sent(class: Class, facts: Facts) -> Sent {
+    let Facts { provider_id, key, delay, reason } = facts;
+    match class {
+        Class::Delivered => Sent::Delivered { provider_id },
+        Class::Accepted => Sent::Accepted { provider_id },
+        Class::Throttled(scope) => Sent::Throttled { scope, key, delay, reason },
+        Class::Transient => Sent::Transient { reason },
+        Class::Recipient => Sent::PermanentRecipient { suppress: false, reason },
+        Class::Suppress => Sent::PermanentRecipient { suppress: true, reason },
+        Class::Request => Sent::PermanentRequest { reason },
+        Class::Account => Sent::AccountFailure { reason },
+        Class::Ambiguous => Sent::Ambiguous { reason },
+    }
+}
+
+/// The class of an answer by its table. Tables end with a row for any; without one an answer that nobody knows is transient.
+pub(super) fn class(table: &[Code], status: &str, word: &str) -> Class {
+    code::find(table, status, word).map_or(Class::Transient, |row| row.class)
+}
+
+/// What becomes of a message that got no answer.
+pub(super) fn unanswered(error: Unanswered, hidden: &[&str]) -> Answer {
+    let reason = line(&error.to_string(), hidden);
+    let sent = match error {
+        Unanswered::Unsent(_) => Sent::Transient { reason },
+        Unanswered::Ambiguous(_) => Sent::Ambiguous { reason },
+        Unanswered::Refused(_) => Sent::PermanentRequest { reason },
+    };
+    Answer::new(sent, "")
+}
+
+/// A provider's words as one short line without what is hidden, and without anything that looks like a mail address.
+pub(super) fn line(text: &str, hidden: &[&str]) -> String {
+    let mut text = text.to_owned();
+    for hidden in hidden.iter().filter(|hidden| hidden.len() > 2) {
+        text = without(&text, hidden);
+    }
+    let words = text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty());
+    let words: Vec<&str> = words.map(|word| if is_address(word) { "***" } else { word }).collect();
+    words.join(" ").chars().take(REASON_CHARS).collect()
+}
+
+/// The text with stars for each place where the hidden part stands, in capitals or not.
+fn without(text: &str, hidden: &str) -> String {
+    let (low, hidden) = (text.to_ascii_lowercase(), hidden.to_ascii_lowercase());
+    let (mut out, mut from) = (String::with_capacity(text.len()), 0);
+    // ASCII letters keep their length, so that places in the one are places in the other.
+    for (at, found) in low.match_indices(&hidden) {
+        out.push_str(&text[from..at]);
+        out.push_str("***");
+        from = at + found.len();
+    }
+    out.push_str(&text[from..]);
+    out
+}
+
+fn is_address(word: &str) -> bool {
+    word.split_once('@')
+        .is_some_and(|(user, domain)| user.chars().any(char::is_alphanumeric) && domain.chars().any(char::is_alphanumeric))
+}
+
+/// A credential that must be there.
+pub(super) fn secret<'a>(account: &'a Account, name: &str) -> Result<&'a str, Refused> {
+    account.secret(name).filter(|text| !text.is_empty()).ok_or_else(|| {
+        refused(name, format!("is missing: give {name}_env, a variable that holds it, or {name}_file, a file that does"))
+    })
+}
+
+/// A setting that must be there.
+pub(super) fn option<'a>(account: &'a Account, name: &str) -> Result<&'a str, Refused> {
+    account.option(name).filter(|text| !text.is_empty()).ok_or_else(|| refused(name, "is missing"))
+}
+
+/// A number among the settings, or what it is where absent.
+pub(super) fn number(account: &Account, name: &str, absent: u32, within: std::ops::RangeInclusive<u32>) -> Result<u32, Refused> {
+    let Some(text) = account.option(name) else { return Ok(absent) };
+    text.trim()
+        .parse()
+        .ok()
+        .filter(|number| within.contains(number))
+        .ok_or_else(|| refused(name, format!("must be a whole number from {} to {}", within.start(), within.end())))
+}
+
+/// Where requests go: the account's own address, or the provider's.
+pub(super) fn base_url(account: &Account, absent: &str) -> Result<String, Refused> {
+    let Some(given) = account.base_url.as_deref() else { return Ok(absent.to_owned()) };
+    let is_fit = url::Url::parse(given).is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+    match is_fit {
+        true => Ok(given.trim_end_matches('/').to_owned()),
+        false => Err(refused("base_url", "must be a URL that begins with http:// or https://")),
+    }
+}
+
+/// The headers of a request: the driver's, then the account's own, which come first where both name one.
+pub(super) fn headers(account: &Account, own: Vec<(&str, String)>) -> Vec<(String, String)> {
+    let more = account.headers.iter().map(|(name, value)| (name.clone(), value.reveal().to_owned()));
+    let is_free = |name: &str| !account.headers.iter().any(|(other, _)| other.eq_ignore_ascii_case(name));
+    let own = own.into_iter().filter(|(name, _)| is_free(name)).map(|(name, value)| (name.to_owned(), value));
+    own.chain(more).collect()
+}
+
+/// A setting that cannot be used.
+pub(super) fn refused(field: &str, message: impl Into<String>) -> Refused {
+    Refused { field: field.to_owned(), message: message.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::providers::Secret;
+
+    #[test]
+    fn a_reason_is_a_short_line_without_addresses_and_secrets() {
+        let said = "550-5.1.1 <Ann@Example.com> is\r\n unknown to bot12:AbC";
+        assert_eq!(line(said, &["ann@example.com", "12:abc"]), "550-5.1.1 <***> is unknown to bot***");
+        assert_eq!(line("mail bob@example.org now", &[]), "mail *** now");
+        assert_eq!(line("a @ b", &["b"]), "a @ b");
+        assert_eq!(line(&"ä".repeat(500), &[]).chars().count(), REASON_CHARS);
+    }
+
+    #[test]
+    fn an_accounts_headers_come_first() {
+        let account = Account { headers: vec![("X-Team".to_owned(), Secret::new("growth"))], ..Account::default() };
+        let all = headers(&account, vec![("x-team", "ours".to_owned()), ("a", "b".to_owned())]);
+        assert_eq!(all, [("a".to_owned(), "b".to_owned()), ("X-Team".to_owned(), "growth".to_owned())]);
+    }
+
+    #[test]
+    fn settings_are_told_by_name() {
+        let mut account = Account { base_url: Some("ftp://x".to_owned()), ..Account::default() };
+        account.options.insert("port".to_owned(), "0".to_owned());
+        assert_eq!(
+            number(&account, "port", 25, 1..=65_535).unwrap_err().to_string(),
+            "port must be a whole number from 1 to 65535"
+        );
+        assert_eq!(number(&account, "other", 25, 1..=65_535), Ok(25));
+        assert_eq!(base_url(&account, "https://a").unwrap_err().field, "base_url");
+        assert_eq!(secret(&account, "token").unwrap_err().field, "token");
+        account.base_url = Some("http://x:1/".to_owned());
+        assert_eq!(base_url(&account, "https://a").unwrap(), "http://x:1");
+    }
+}

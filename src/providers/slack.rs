@@ -1,0 +1,312 @@
+//! Slack, by an incoming webhook (`webhook_url`) or by the Web API's `chat.postMessage` (`token`).
+//!
+//! A webhook answers in plain words and belongs to one channel; the Web API answers with 200 and `"ok": false` where
+//! something is wrong, and the recipient is a channel's or a user's id.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use serde_json::{Map, Value, json};
+use url::Url;
+
+use super::outcome::{self, Facts, refused};
+use super::{Account, Answer, Call, Class, Code, Driver, Field, Http, Message, Provider, Refused, Scope, Told, Tools};
+use crate::jobs::Issue;
+use crate::outbound::retry_after::{Headers, any_delay};
+
+/// Keys of the settings: one of the two.
+#[rustfmt::skip]
+pub const FIELDS: &[Field] = &[
+    Field { name: "webhook_url", is_secret: true, is_required: false, about: "the address of an incoming webhook; this or token" },
+    Field { name: "token", is_secret: true, is_required: false, about: "a bot's token, xoxb-..., with chat:write; this or webhook_url" },
+];
+
+/// Keys of `extra` that go along as they are.
+const EXTRA: &[&str] = &[
+    "attachments",
+    "blocks",
+    "icon_emoji",
+    "icon_url",
+    "link_names",
+    "metadata",
+    "mrkdwn",
+    "parse",
+    "reply_broadcast",
+    "thread_ts",
+    "unfurl_links",
+    "unfurl_media",
+    "username",
+];
+
+/// Most characters of a text; Slack cuts what is longer.
+const TEXT_CHARS: usize = 40_000;
+
+/// Most blocks of a message.
+const BLOCKS: usize = 50;
+
+/// How long a channel rests where the answer does not say: one message each second is what a channel may get.
+const REST: Duration = Duration::from_secs(1);
+
+const fn row(status: &'static str, code: &'static str, class: Class, about: &'static str) -> Code {
+    Code { status, code, class, about }
+}
+
+/// What answers mean. The code is the word of a webhook's answer, or `error` of a Web API's. A 429 is never permanent.
+#[rustfmt::skip]
+pub const CODES: &[Code] = &[
+    row("2xx", "ok", Class::Delivered, "posted"),
+    row("429", "", Class::Throttled(Scope::Recipient), "more than one message a second in a channel"),
+    row("*", "ratelimited", Class::Throttled(Scope::Recipient), "more than one message a second in a channel"),
+    row("*", "rate_limited", Class::Throttled(Scope::Recipient), "more than one message a second in a channel"),
+    row("*", "message_limit_exceeded", Class::Throttled(Scope::Recipient), "too many messages in a channel"),
+    row("*", "channel_not_found", Class::Recipient, "no such channel, or a private one without the bot"),
+    row("*", "user_not_found", Class::Recipient, "no such user"),
+    row("*", "users_not_found", Class::Recipient, "no such user"),
+    row("*", "not_in_channel", Class::Recipient, "the bot is not in the channel"),
+    row("*", "user_not_in_channel", Class::Recipient, "the user is not in the channel"),
+    row("*", "channel_is_archived", Class::Recipient, "the channel is archived, which can be undone"),
+    row("*", "is_archived", Class::Recipient, "the channel is archived, which can be undone"),
+    row("*", "posting_to_general_channel_denied", Class::Recipient, "few may post to that channel"),
+    row("*", "restricted_action", Class::Recipient, "a rule of the workspace forbids posting there"),
+    row("*", "restricted_action_read_only_channel", Class::Recipient, "the channel is read-only"),
+    row("*", "restricted_action_thread_only_channel", Class::Recipient, "the channel takes replies only"),
+    row("*", "restricted_action_non_threadable_channel", Class::Recipient, "the channel takes no replies"),
+    row("*", "cannot_dm_bot", Class::Recipient, "the recipient is a bot"),
+    row("*", "messages_tab_disabled", Class::Recipient, "the user takes no messages of the app"),
+    row("*", "user_disabled", Class::Suppress, "the user's account is gone"),
+    row("*", "invalid_payload", Class::Request, "the message is not what a webhook takes"),
+    row("*", "invalid_blocks", Class::Request, "the blocks are wrong"),
+    row("*", "invalid_blocks_format", Class::Request, "the blocks are wrong"),
+    row("*", "invalid_attachments", Class::Request, "the attachments are wrong"),
+    row("*", "too_many_attachments", Class::Request, "at most 100 attachments"),
+    row("*", "attachment_payload_limit_exceeded", Class::Request, "the attachments are too large"),
+    row("*", "no_text", Class::Request, "neither text nor blocks"),
+    row("*", "missing_text_or_fallback_or_attachments", Class::Request, "neither text nor blocks"),
+    row("*", "msg_too_long", Class::Request, "the text is too long"),
+    row("*", "msg_blocks_too_long", Class::Request, "the blocks are too long"),
+    row("*", "cannot_reply_to_message", Class::Request, "thread_ts names a message that takes no replies"),
+    row("*", "thread_not_found", Class::Request, "thread_ts names no message"),
+    row("*", "invalid_metadata_format", Class::Request, "the metadata are wrong"),
+    row("*", "invalid_arguments", Class::Request, "an argument is wrong"),
+    row("*", "invalid_json", Class::Request, "the request is wrong"),
+    row("*", "invalid_post_type", Class::Request, "the request is wrong"),
+    row("*", "json_not_object", Class::Request, "the request is wrong"),
+    row("*", "not_authed", Class::Account, "no token"),
+    row("*", "invalid_auth", Class::Account, "the token is not valid"),
+    row("*", "invalid_token", Class::Account, "the webhook's address is not valid"),
+    row("*", "token_revoked", Class::Account, "the token was revoked"),
+    row("*", "token_expired", Class::Account, "the token has expired"),
+    row("*", "account_inactive", Class::Account, "the token's user or workspace is gone"),
+    row("*", "missing_scope", Class::Account, "the token lacks chat:write"),
+    row("*", "no_permission", Class::Account, "the token may not post"),
+    row("*", "not_allowed_token_type", Class::Account, "the token is of another kind"),
+    row("*", "access_denied", Class::Account, "the app may not post"),
+    row("*", "accesslimited", Class::Account, "the workspace limits the app"),
+    row("*", "ekm_access_denied", Class::Account, "the workspace's administrator has suspended posting"),
+    row("*", "org_login_required", Class::Account, "the workspace is being moved"),
+    row("*", "team_access_not_granted", Class::Account, "the app has no access to the workspace"),
+    row("*", "two_factor_setup_required", Class::Account, "the token's user must set up two factors"),
+    row("*", "action_prohibited", Class::Account, "an administrator has restricted the webhook"),
+    row("*", "no_service", Class::Account, "the webhook is switched off or removed"),
+    row("*", "no_active_hooks", Class::Account, "the webhook is switched off"),
+    row("*", "no_service_id", Class::Account, "the webhook's address is not valid"),
+    row("*", "no_team", Class::Account, "the webhook's workspace is gone"),
+    row("*", "team_disabled", Class::Account, "the webhook's workspace is gone"),
+    row("*", "rollup_error", Class::Transient, "Slack has a problem"),
+    row("*", "fatal_error", Class::Ambiguous, "Slack has a problem, and some of it may have happened"),
+    row("*", "internal_error", Class::Ambiguous, "Slack has a problem, and some of it may have happened"),
+    row("*", "request_timeout", Class::Transient, "the request was cut off"),
+    row("*", "service_unavailable", Class::Transient, "Slack has a problem"),
+    row("*", "team_added_to_org", Class::Transient, "the workspace is being moved"),
+    row("2xx", "", Class::Ambiguous, "the answer cannot be read"),
+    row("401", "", Class::Account, "the credentials are not valid"),
+    row("403", "", Class::Account, "the credentials do not allow it"),
+    row("404", "", Class::Account, "no such webhook"),
+    row("410", "", Class::Account, "the webhook is gone"),
+    row("4xx", "", Class::Request, "the request is wrong"),
+    row("*", "", Class::Transient, "Slack has a problem"),
+];
+
+/// The driver of an account.
+pub fn build(account: &Account, tools: &Tools) -> Result<Box<dyn Driver>, Refused> {
+    Ok(Box::new(Slack::new(account, tools)?))
+}
+
+struct Slack {
+    url: String,
+    token: Option<String>,
+    account: Account,
+    http: Arc<Http>,
+}
+
+impl Slack {
+    fn new(account: &Account, tools: &Tools) -> Result<Self, Refused> {
+        let (token, webhook) = (account.secret("token"), account.secret("webhook_url"));
+        let url = match (token, webhook) {
+            (Some(_), Some(_)) => return Err(refused("token", "and webhook_url are both given: give one of them")),
+            (None, None) => {
+                return Err(refused("webhook_url", "is missing: give webhook_url_env or webhook_url_file, or a token"));
+            }
+            (Some(_), None) => format!("{}/api/chat.postMessage", outcome::base_url(account, "https://slack.com")?),
+            (None, Some(url)) => webhook_url(account, url)?,
+        };
+        Ok(Self { url, token: token.map(str::to_owned), account: account.clone(), http: tools.http.clone() })
+    }
+
+    fn request(&self, message: &Message, told: &Told) -> Call {
+        let mut body = Map::new();
+        let mut headers = vec![("content-type", "application/json; charset=utf-8".to_owned())];
+        if let Some(token) = &self.token {
+            headers.push(("authorization", format!("Bearer {token}")));
+            body.insert("channel".to_owned(), json!(message.to));
+        }
+        body.insert("text".to_owned(), json!(message.body));
+        let known = message.extra.iter().filter(|(key, _)| EXTRA.contains(&key.as_str()));
+        body.extend(known.map(|(key, value)| (key.clone(), value.clone())));
+        Call {
+            method: "POST",
+            url: self.url.clone(),
+            headers: outcome::headers(&self.account, headers),
+            body: Value::Object(body).to_string(),
+            timeout: told.timeout,
+        }
+    }
+}
+
+/// A webhook's address, at the account's `base_url` where it has one.
+fn webhook_url(account: &Account, url: &str) -> Result<String, Refused> {
+    let parsed = Url::parse(url).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+    let parsed = parsed.ok_or_else(|| refused("webhook_url", "must be the URL of an incoming webhook"))?;
+    let base = outcome::base_url(account, &parsed[..url::Position::BeforePath])?;
+    Ok(format!("{base}{}", &parsed[url::Position::BeforePath..]))
+}
+
+impl Driver for Slack {
+    fn provider(&self) -> Provider {
+        Provider::Slack
+    }
+
+    fn check(&self, message: &Message) -> Vec<Issue> {
+        let mut issues = Vec::new();
+        let mut issue = |pointer: &str, text: &str| issues.push(Issue { pointer: pointer.to_owned(), message: text.to_owned() });
+        let is_fit = |c: char| !c.is_whitespace() && !c.is_control();
+        if self.token.is_some() && !((1..=80).contains(&message.to.len()) && message.to.chars().all(is_fit)) {
+            issue("/to", "must be the id of a channel or a user, such as C0123456789, or a channel's #name");
+        }
+        let blocks = message.extra.get("blocks");
+        if message.body.trim().is_empty() && blocks.is_none() {
+            issue("/body", "must not be empty without extra.blocks");
+        }
+        if message.body.chars().count() > TEXT_CHARS {
+            issue("/body", "must have at most 40000 characters");
+        }
+        if blocks.is_some_and(|blocks| blocks.as_array().is_none_or(|blocks| blocks.len() > BLOCKS)) {
+            issue("/extra/blocks", "must be a list of at most 50 blocks");
+        }
+        issues
+    }
+
+    fn send<'a>(&'a self, message: &'a Message, told: &'a Told) -> BoxFuture<'a, Answer> {
+        Box::pin(async move {
+            match self.http.send(self.request(message, told), &told.stop).await {
+                Ok(answer) => judge(answer.status, &answer.headers, &answer.body, told.now_s, &message.to),
+                Err(error) => outcome::unanswered(error, &[&message.to, &self.url, self.token.as_deref().unwrap_or_default()]),
+            }
+        })
+    }
+}
+
+/// What an answer means for the channel `to`.
+fn judge(status: u16, headers: &Headers, body: &[u8], now_s: i64, to: &str) -> Answer {
+    let text = String::from_utf8_lossy(body);
+    let json: Value = serde_json::from_slice(body).unwrap_or_default();
+    let word = match () {
+        () if json["ok"] == true => "ok",
+        () => json["error"].as_str().unwrap_or(text.trim()),
+    };
+    let is_word = (1..=64).contains(&word.len()) && word.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+    let status = status.to_string();
+    let facts = Facts {
+        provider_id: json["ts"].as_str().map(str::to_owned),
+        key: Some(to.to_owned()),
+        delay: Some(any_delay(headers, now_s).unwrap_or(REST)),
+        // Only words that Slack has made up are told; a page of a proxy tells nothing.
+        reason: if is_word { word.to_owned() } else { format!("answered {status}") },
+    };
+    let class = outcome::class(CODES, &status, if is_word { word } else { "" });
+    Answer::new(outcome::sent(class, facts), status)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::wire_tests::{account, class_of, example, extra, headers, message, told, tools};
+    use super::*;
+    use crate::providers::{Channel, Sent};
+
+    const HOOK: &str = "https://hooks.slack.com/services/T0/B0/secretpart";
+
+    fn judged(status: u16, body: &str) -> Answer {
+        judge(status, &headers(&[("retry-after", "30")]), body.as_bytes(), 0, "C1")
+    }
+
+    #[test]
+    fn every_row_is_what_its_answer_becomes_in_both_forms() {
+        for row in CODES {
+            let status: u16 = example(row.status).parse().unwrap();
+            let json = match row.code {
+                "ok" => json!({ "ok": true, "channel": "C1", "ts": "1.2" }),
+                "" => json!({ "ok": false }),
+                code => json!({ "ok": false, "error": code }),
+            };
+            assert_eq!(class_of(&judged(status, &json.to_string()).sent), row.class, "{row:?}");
+            assert_eq!(class_of(&judged(status, row.code).sent), row.class, "{row:?} as text");
+        }
+    }
+
+    #[test]
+    fn a_429_pauses_the_channel_whatever_stands_in_it() {
+        for body in ["", "<html>", "invalid_payload_is_not_a_word_of_it!", r#"{"ok":false,"error":"ratelimited"}"#] {
+            let Sent::Throttled { scope, key, delay, .. } = judged(429, body).sent else { panic!("{body} is not throttled") };
+            assert_eq!((scope, key.as_deref(), delay), (Scope::Recipient, Some("C1"), Some(Duration::from_secs(30))));
+        }
+        assert_eq!(class_of(&judged(429, "invalid_payload").sent), Class::Throttled(Scope::Recipient));
+    }
+
+    #[test]
+    fn both_ways_have_their_own_request() {
+        let mut sent = message(Channel::Chat, "C1");
+        sent.extra = extra(json!({ "blocks": [{ "type": "divider" }], "media_url": "x" }));
+        let api = Slack::new(&account(&[], &[("token", "xoxb-1")]), &tools()).unwrap().request(&sent, &told(0));
+        assert_eq!(api.url, "https://slack.com/api/chat.postMessage");
+        assert!(api.headers.contains(&("authorization".to_owned(), "Bearer xoxb-1".to_owned())));
+        let body: Value = serde_json::from_str(&api.body).unwrap();
+        assert_eq!(body, json!({ "channel": "C1", "text": "Hello", "blocks": [{ "type": "divider" }] }));
+
+        let mut hooked = account(&[], &[("webhook_url", HOOK)]);
+        let call = Slack::new(&hooked, &tools()).unwrap().request(&sent, &told(0));
+        assert_eq!(call.url, HOOK);
+        assert!(!call.body.contains("channel"));
+        hooked.base_url = Some("http://127.0.0.1:9/slack".to_owned());
+        let call = Slack::new(&hooked, &tools()).unwrap().request(&sent, &told(0));
+        assert_eq!(call.url, "http://127.0.0.1:9/slack/services/T0/B0/secretpart");
+    }
+
+    #[test]
+    fn wrong_messages_and_settings_are_told() {
+        let driver = Slack::new(&account(&[], &[("token", "xoxb-1")]), &tools()).unwrap();
+        let pointers = |message: &Message| driver.check(message).into_iter().map(|issue| issue.pointer).collect::<Vec<_>>();
+        let mut sent = message(Channel::Chat, "C1");
+        assert!(pointers(&sent).is_empty());
+        sent.body = String::new();
+        sent.to = "a b".to_owned();
+        assert_eq!(pointers(&sent), ["/to", "/body"]);
+        sent.extra = extra(json!({ "blocks": vec![0; 51] }));
+        assert_eq!(pointers(&sent), ["/to", "/extra/blocks"]);
+
+        let field = |secrets: &[(&str, &str)]| Slack::new(&account(&[], secrets), &tools()).err().unwrap().field;
+        assert_eq!(field(&[]), "webhook_url");
+        assert_eq!(field(&[("webhook_url", "hooks.slack.com/x")]), "webhook_url");
+        assert_eq!(field(&[("webhook_url", HOOK), ("token", "x")]), "token");
+    }
+}

@@ -1,0 +1,238 @@
+//! A recipient's own webhook: the recipient is a URL, the body is JSON, signed as Standard Webhooks says.
+//!
+//! The URL is a stranger's, so the guard against addresses inside stands before it, and redirects are not followed. The
+//! endpoint is the recipient: whatever is wrong with it concerns nobody else, so no answer of it counts against the account.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use url::Url;
+
+use super::outcome::{self, Facts, refused};
+use super::{
+    Account, Answer, Call, Class, Code, Driver, Field, Http, Message, Provider, Refused, Scope, Sent, Told, Tools, Unanswered,
+};
+use crate::jobs::Issue;
+use crate::outbound::retry_after::{Headers, any_delay};
+use crate::outbound::signature::{PREFIX, Secrets};
+
+/// Keys of the settings.
+#[rustfmt::skip]
+pub const FIELDS: &[Field] = &[
+    Field { name: "signing_secret", is_secret: true, is_required: true, about: "whsec_ and the base64 of 24 to 64 bytes; several with blanks between them all sign" },
+];
+
+/// The name under which the account's secret is kept.
+const NAME: &str = "ACCOUNT";
+
+const fn row(status: &'static str, class: Class, about: &'static str) -> Code {
+    Code { status, code: "", class, about }
+}
+
+/// What answers mean.
+#[rustfmt::skip]
+pub const CODES: &[Code] = &[
+    row("2xx", Class::Delivered, "taken"),
+    row("3xx", Class::Recipient, "a redirect is not followed: the URL has to be changed"),
+    row("408", Class::Throttled(Scope::Recipient), "the endpoint was too slow to read"),
+    row("410", Class::Suppress, "the endpoint wants no more"),
+    row("413", Class::Request, "the body is too large for the endpoint"),
+    row("425", Class::Throttled(Scope::Recipient), "too early"),
+    row("429", Class::Throttled(Scope::Recipient), "the endpoint has its own limit"),
+    row("4xx", Class::Recipient, "the endpoint does not take it"),
+    row("5xx", Class::Throttled(Scope::Recipient), "the endpoint has a problem of its own: 502 and 504 mean too much load"),
+    row("*", Class::Recipient, "this is no answer of HTTP"),
+];
+
+/// The driver of an account.
+pub fn build(account: &Account, tools: &Tools) -> Result<Box<dyn Driver>, Refused> {
+    Ok(Box::new(Webhook::new(account, tools)?))
+}
+
+struct Webhook {
+    secrets: Secrets,
+    account: Account,
+    guarded: Arc<Http>,
+}
+
+impl Webhook {
+    fn new(account: &Account, tools: &Tools) -> Result<Self, Refused> {
+        if account.base_url.is_some() {
+            return Err(refused("base_url", "cannot be set: each message brings its own URL"));
+        }
+        let text = outcome::secret(account, "signing_secret")?;
+        let variable = (format!("{PREFIX}{NAME}"), text.to_owned());
+        let unread = |_: &str| Err(std::io::ErrorKind::Unsupported.into());
+        let secrets = Secrets::from_variables([variable], unread).map_err(|error| refused("signing_secret", error.message))?;
+        Ok(Self { secrets, account: account.clone(), guarded: tools.guarded.clone() })
+    }
+
+    fn request(&self, message: &Message, told: &Told) -> Call {
+        let mut headers = vec![("content-type", "application/json".to_owned())];
+        headers.extend(self.secrets.sign(NAME, &message.id, told.now_s, message.body.as_bytes()).into_iter().flatten());
+        Call {
+            method: "POST",
+            url: message.to.clone(),
+            headers: outcome::headers(&self.account, headers),
+            body: message.body.clone(),
+            timeout: told.timeout,
+        }
+    }
+}
+
+impl Driver for Webhook {
+    fn provider(&self) -> Provider {
+        Provider::Webhook
+    }
+
+    fn check(&self, message: &Message) -> Vec<Issue> {
+        let mut issues = Vec::new();
+        let is_web = Url::parse(&message.to).is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+        let wrong = match is_web {
+            true => self.guarded.check_url(&message.to).err(),
+            false => Some("must be a URL that begins with http:// or https://".to_owned()),
+        };
+        issues.extend(wrong.map(|message| Issue { pointer: "/to".to_owned(), message }));
+        if let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(&message.body) {
+            issues.push(Issue { pointer: "/body".to_owned(), message: format!("must be JSON: {error}") });
+        }
+        issues
+    }
+
+    fn send<'a>(&'a self, message: &'a Message, told: &'a Told) -> BoxFuture<'a, Answer> {
+        Box::pin(async move {
+            match self.guarded.send(self.request(message, told), &told.stop).await {
+                Ok(answer) => judge(answer.status, &answer.headers, told.now_s, &message.to),
+                Err(error) => unanswered(error, &message.to, told.stop.is_cancelled()),
+            }
+        })
+    }
+}
+
+/// What an answer means for the endpoint `to`. Its body is a stranger's and says nothing.
+fn judge(status: u16, headers: &Headers, now_s: i64, to: &str) -> Answer {
+    let status = status.to_string();
+    let facts = Facts {
+        provider_id: None,
+        key: Some(to.to_owned()),
+        delay: any_delay(headers, now_s),
+        reason: format!("the endpoint answered {status}"),
+    };
+    Answer::new(outcome::sent(outcome::class(CODES, &status, ""), facts), status)
+}
+
+/// As for others, but for an endpoint that cannot be reached: that is its own trouble, and the account is as good as before.
+fn unanswered(error: Unanswered, to: &str, is_stopped: bool) -> Answer {
+    let url = Url::parse(to).ok();
+    let host = url.as_ref().and_then(Url::host_str).unwrap_or_default();
+    let answer = outcome::unanswered(error, &[to, host]);
+    let sent = match answer.sent {
+        Sent::Transient { reason } => {
+            // A worker that stops says nothing about the endpoint.
+            let delay = is_stopped.then_some(Duration::ZERO);
+            Sent::Throttled { scope: Scope::Recipient, key: Some(to.to_owned()), delay, reason }
+        }
+        other => other,
+    };
+    Answer { sent, ..answer }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::wire_tests::{account, class_of, example, headers, message, told, tools};
+    use super::*;
+    use crate::outbound::Guard;
+    use crate::providers::Channel;
+
+    /// The secret of the standard's own example.
+    const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+    const TO: &str = "https://hooks.example.com/in?token=abc";
+
+    fn driver(secret: &str) -> Webhook {
+        Webhook::new(&account(&[], &[("signing_secret", secret)]), &tools()).unwrap()
+    }
+
+    #[test]
+    fn every_row_is_what_its_answer_becomes() {
+        for row in CODES {
+            let status: u16 = if row.status == "*" { 102 } else { example(row.status).parse().unwrap() };
+            let answer = judge(status, &headers(&[("retry-after", "7")]), 0, TO);
+            assert_eq!(class_of(&answer.sent), row.class, "{row:?}");
+            assert!(!answer.sent.reason().contains("example"));
+            if let Sent::Throttled { key, delay, .. } = answer.sent {
+                assert_eq!((key.as_deref(), delay), (Some(TO), Some(Duration::from_secs(7))), "{row:?}");
+            }
+        }
+        for status in [500, 502, 503, 504, 599] {
+            let class = class_of(&judge(status, &headers(&[]), 0, TO).sent);
+            assert_eq!(class, Class::Throttled(Scope::Recipient), "{status} must not open the account's breaker");
+        }
+    }
+
+    #[test]
+    fn the_request_is_signed_by_every_secret() {
+        let mut sent = message(Channel::Webhook, TO);
+        sent.id = "msg_p5jXN8AQM9LWM0D4loKWxJek".to_owned();
+        sent.body = r#"{"test": 2432232314}"#.to_owned();
+        let call = driver(&format!("{SECRET} whsec_{}", "A".repeat(32))).request(&sent, &told(1_614_265_330));
+        let header = |name: &str| call.headers.iter().find(|(other, _)| other == name).unwrap().1.clone();
+        assert_eq!(
+            (call.url.as_str(), header("webhook-id"), header("webhook-timestamp")),
+            (TO, sent.id, "1614265330".to_owned())
+        );
+        let signatures = header("webhook-signature");
+        assert!(signatures.starts_with("v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE= v1,"), "{signatures}");
+    }
+
+    #[test]
+    fn an_endpoint_out_of_reach_is_no_fault_of_the_account() {
+        let unsent = unanswered(Unanswered::Unsent("could not connect to hooks.example.com".to_owned()), TO, false);
+        assert_eq!(class_of(&unsent.sent), Class::Throttled(Scope::Recipient));
+        assert_eq!(unsent.sent.reason(), "could not connect to ***");
+        let lost = unanswered(Unanswered::Ambiguous("no answer within 5 ms".to_owned()), TO, false);
+        assert_eq!(class_of(&lost.sent), Class::Ambiguous);
+        let inside = unanswered(Unanswered::Refused("hooks.example.com is inside".to_owned()), TO, false);
+        assert_eq!((class_of(&inside.sent), inside.sent.reason()), (Class::Request, "*** is inside"));
+    }
+
+    #[test]
+    fn wrong_messages_and_settings_are_told() {
+        let mut tools = tools();
+        tools.guarded = Arc::new(Http::new(Guard::default()).unwrap());
+        let driver = Webhook::new(&account(&[], &[("signing_secret", SECRET)]), &tools).unwrap();
+        let pointers = |to: &str, body: &str| {
+            let mut message = message(Channel::Webhook, to);
+            message.body = body.to_owned();
+            driver.check(&message).into_iter().map(|issue| issue.pointer).collect::<Vec<_>>()
+        };
+        assert!(pointers(TO, "{}").is_empty());
+        assert_eq!(pointers("ftp://example.com", "{"), ["/to", "/body"]);
+        assert_eq!(pointers("http://127.0.0.1/x", "{}"), ["/to"], "an address inside");
+
+        let refused = |account: &Account| Webhook::new(account, &tools).err().unwrap();
+        assert_eq!(refused(&account(&[], &[])).field, "signing_secret");
+        let short = refused(&account(&[], &[("signing_secret", "whsec_c2hvcnQ=")]));
+        assert_eq!(short.field, "signing_secret");
+        assert!(!short.to_string().contains("c2hv"));
+        let based = Account { base_url: Some("http://x".to_owned()), ..account(&[], &[("signing_secret", SECRET)]) };
+        assert_eq!(refused(&based).field, "base_url");
+    }
+
+    #[tokio::test]
+    async fn a_redirect_is_not_followed() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let to = format!("http://{}/in", listener.local_addr().unwrap());
+        let server = tokio::spawn(async move {
+            use tokio::io::{AsyncReadExt, AsyncWriteExt};
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut buffer = [0; 4096];
+            let _ = stream.read(&mut buffer).await.unwrap();
+            let answer = "HTTP/1.1 302 Found\r\nlocation: /elsewhere\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+            stream.write_all(answer.as_bytes()).await.unwrap();
+        });
+        let answer = driver(SECRET).send(&message(Channel::Webhook, &to), &told(0)).await;
+        server.await.unwrap();
+        assert_eq!((class_of(&answer.sent), answer.status.as_str()), (Class::Recipient, "302"));
+    }
+}

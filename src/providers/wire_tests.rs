@@ -1,0 +1,80 @@
+//! What the tests of drivers share: accounts and messages, and answers built from the rows of a table.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+use tokio_util::sync::CancellationToken;
+
+use super::{Account, Channel, Class, Http, Message, Secret, Sent, Told, Tools};
+use crate::outbound::Guard;
+use crate::outbound::retry_after::Headers;
+
+/// An account with these settings and credentials.
+pub fn account(options: &[(&str, &str)], secrets: &[(&str, &str)]) -> Account {
+    Account {
+        name: "main".to_owned(),
+        options: options.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+        secrets: secrets.iter().map(|(name, value)| ((*name).to_owned(), Secret::new(value))).collect(),
+        ..Account::default()
+    }
+}
+
+/// A message with a text and nothing more.
+pub fn message(channel: Channel, to: &str) -> Message {
+    Message {
+        id: "job_7".to_owned(),
+        channel,
+        to: to.to_owned(),
+        from: None,
+        subject: None,
+        body: "Hello".to_owned(),
+        html: None,
+        extra: Map::new(),
+        expires_at_s: None,
+    }
+}
+
+/// The object that the text is.
+pub fn extra(value: Value) -> Map<String, Value> {
+    value.as_object().unwrap().clone()
+}
+
+/// Tools that reach this machine.
+pub fn tools() -> Tools {
+    let http = Arc::new(Http::new(Guard::open()).unwrap());
+    Tools { http: http.clone(), guarded: http }
+}
+
+/// What is said besides the message, with time enough for a busy machine.
+pub fn told(now_s: i64) -> Told {
+    Told { now_s, timeout: Duration::from_secs(30), stop: CancellationToken::new() }
+}
+
+/// Headers by name and value.
+pub fn headers(pairs: &[(&str, &str)]) -> Headers {
+    pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+}
+
+/// A status that a row's pattern fits.
+pub fn example(pattern: &str) -> String {
+    match pattern {
+        "*" => "302".to_owned(),
+        pattern => pattern.replace('x', "9"),
+    }
+}
+
+/// The class that an outcome is of.
+pub fn class_of(sent: &Sent) -> Class {
+    match sent {
+        Sent::Delivered { .. } => Class::Delivered,
+        Sent::Accepted { .. } => Class::Accepted,
+        Sent::Throttled { scope, .. } => Class::Throttled(*scope),
+        Sent::Transient { .. } => Class::Transient,
+        Sent::PermanentRecipient { suppress: false, .. } => Class::Recipient,
+        Sent::PermanentRecipient { suppress: true, .. } => Class::Suppress,
+        Sent::PermanentRequest { .. } => Class::Request,
+        Sent::AccountFailure { .. } => Class::Account,
+        Sent::Ambiguous { .. } => Class::Ambiguous,
+    }
+}
