@@ -34,6 +34,7 @@ mod outbound;
 mod over_limit;
 mod packaging;
 mod plans;
+mod pool;
 mod pooler;
 mod push_back;
 mod reindex;

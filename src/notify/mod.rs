@@ -1,2 +1,0 @@
-//! tmp
-pub mod args;
