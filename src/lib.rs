@@ -16,6 +16,7 @@ pub mod control;
 pub mod cron;
 pub mod governor;
 pub mod jobs;
+pub mod notify;
 pub mod outbound;
 pub mod postgres;
 pub mod providers;
