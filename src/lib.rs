@@ -14,6 +14,7 @@
 pub mod calibrate;
 pub mod control;
 pub mod cron;
+pub mod fakes;
 pub mod governor;
 pub mod jobs;
 pub mod notify;

@@ -1,0 +1,104 @@
+//! Apple Push Notification service as Apple speaks it, over HTTP/2.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::Whom;
+use super::crypt::token_parts;
+use super::wire::{Asked, Came, House, Read, Reply, Wire};
+
+/// The format.
+pub struct Apns;
+
+/// Longest age of a provider token.
+const TOKEN_S: u64 = 3_600;
+
+/// Most bytes of a payload.
+const PAYLOAD: usize = 4_096;
+
+fn error(status: u16, reason: &str) -> Reply {
+    Reply::json(status, &json!({ "reason": reason }))
+}
+
+/// The team that a provider token names, or the reason why it is none.
+fn team(came: &Came) -> Result<String, &'static str> {
+    let header = came.header("authorization");
+    let Some(token) = header.strip_prefix("bearer ").or_else(|| header.strip_prefix("Bearer ")) else {
+        return Err("MissingProviderToken");
+    };
+    let Some((head, claims)) = token_parts(token) else { return Err("InvalidProviderToken") };
+    let (Some(team), Some(issued)) = (claims["iss"].as_str(), claims["iat"].as_u64()) else { return Err("InvalidProviderToken") };
+    if head["alg"] != "ES256" || head["kid"].as_str().is_none_or(str::is_empty) {
+        return Err("InvalidProviderToken");
+    }
+    let now_s = came.now_ms / 1_000;
+    if issued > now_s + 300 || now_s.saturating_sub(issued) > TOKEN_S {
+        return Err("ExpiredProviderToken");
+    }
+    Ok(team.to_owned())
+}
+
+impl Wire for Apns {
+    fn read(&self, came: &Came, house: &House) -> Read {
+        let ["3", "device", device] = came.path()[..] else { return Read::Other(error(404, "BadPath")) };
+        let account = match team(came) {
+            Ok(account) => account,
+            Err(reason) => return Read::Other(error(403, reason)),
+        };
+        let refused = |status, reason| Read::Refused(account.clone(), error(status, reason));
+        if came.method != "POST" {
+            return refused(405, "MethodNotAllowed");
+        }
+        if !house.knows(&account) {
+            return refused(403, "InvalidProviderToken");
+        }
+        if came.header("apns-topic").is_empty() {
+            return refused(400, "MissingTopic");
+        }
+        if device.is_empty() || device.len() % 2 != 0 || !device.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return refused(400, "BadDeviceToken");
+        }
+        if came.header("apns-collapse-id").len() > 64 {
+            return refused(400, "BadCollapseId");
+        }
+        if came.body.is_empty() {
+            return refused(400, "PayloadEmpty");
+        }
+        if came.body.len() > PAYLOAD {
+            return refused(413, "PayloadTooLarge");
+        }
+        let id = came.header("apns-id").to_owned();
+        Read::Message(Asked { to: device.to_owned(), sender: String::new(), door: id, callback: None, account: account.clone() })
+    }
+
+    fn accepted(&self, asked: &Asked, number: u64, _: u64) -> (String, Reply) {
+        let id = match asked.door.as_str() {
+            "" => format!("FA4E0000-0000-4000-8000-{number:012X}"),
+            own => own.to_owned(),
+        };
+        (id.clone(), Reply { status: 200, ..Reply::default() }.with("apns-id", id))
+    }
+
+    fn throttled(&self, _: &Asked, whom: Whom, delay: Option<Duration>, _: u64) -> Reply {
+        let reason = if whom == Whom::Recipient { "TooManyRequests" } else { "TooManyProviderTokenUpdates" };
+        error(429, reason).after(delay)
+    }
+
+    fn failed(&self, _: &Asked, status: u16, code: Option<&str>) -> Reply {
+        let usual = if status == 503 { "ServiceUnavailable" } else { "InternalServerError" };
+        error(status, code.unwrap_or(usual))
+    }
+
+    fn suspended(&self, _: &Asked) -> Reply {
+        error(403, "Forbidden")
+    }
+
+    fn unauthorized(&self, _: &Asked) -> Reply {
+        error(403, "InvalidProviderToken")
+    }
+
+    fn gone(&self, _: &Asked, now_ms: u64) -> Reply {
+        Reply::json(410, &json!({ "reason": "Unregistered", "timestamp": now_ms }))
+    }
+}

@@ -1,0 +1,116 @@
+//! The connections of a fake that speaks HTTP: HTTP/1 or HTTP/2, whichever the client begins with.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use super::http::{Open, answer};
+use super::server::Server;
+use super::wire::Wire;
+
+/// How a client begins that speaks HTTP/2 with prior knowledge.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0";
+
+/// Most streams of a connection at once, as APNs announces.
+const STREAMS: u32 = 1_000;
+
+/// One connection.
+pub(super) struct Link {
+    /// Until when it serves one request at a time, unix milliseconds.
+    narrow_until_ms: AtomicU64,
+    one: Semaphore,
+}
+
+impl Link {
+    fn new() -> Self {
+        Self { narrow_until_ms: AtomicU64::new(0), one: Semaphore::new(1) }
+    }
+
+    /// Waits for this request's turn while the connection is narrow.
+    pub(super) async fn turn(&self, server: &Server) -> Option<SemaphorePermit<'_>> {
+        if self.narrow_until_ms.load(Ordering::Relaxed) <= server.clock.now_ms() {
+            return None;
+        }
+        self.one.acquire().await.ok()
+    }
+
+    /// Makes the connection narrow for a while, where that is switched on.
+    pub(super) fn rejected(&self, server: &Server) {
+        let narrow_ms = server.narrow_ms.load(Ordering::Relaxed);
+        if narrow_ms > 0 {
+            self.narrow_until_ms.store(server.clock.now_ms() + narrow_ms, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Takes connections until the fake is stopped.
+pub(super) async fn serve(server: Arc<Server>, wire: Arc<dyn Wire>, listener: TcpListener) {
+    loop {
+        let taken = tokio::select! {
+            () = server.stop.cancelled() => return,
+            taken = listener.accept() => taken,
+        };
+        let Ok((stream, _)) = taken else { continue };
+        if server.is_closed.load(Ordering::Relaxed) {
+            continue;
+        }
+        let _ = stream.set_nodelay(true);
+        let (server, wire) = (server.clone(), wire.clone());
+        tokio::spawn(async move {
+            let _open = Open::new(&server);
+            let stop = server.stop.clone();
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = converse(&server, wire, stream) => {}
+            }
+        });
+    }
+}
+
+async fn converse(server: &Arc<Server>, wire: Arc<dyn Wire>, stream: TcpStream) {
+    let is_http2 = begins_http2(&stream).await;
+    let link = Arc::new(Link::new());
+    let service = service_fn({
+        let server = server.clone();
+        move |request| answer(server.clone(), wire.clone(), link.clone(), request)
+    });
+    let io = TokioIo::new(stream);
+    if is_http2 {
+        let builder = {
+            let mut builder = http2::Builder::new(TokioExecutor::new());
+            builder.max_concurrent_streams(STREAMS).timer(TokioTimer::new());
+            builder
+        };
+        let mut connection = pin!(builder.serve_connection(io, service));
+        let mut goodbye = pin!(server.goodbye.notified());
+        goodbye.as_mut().enable();
+        tokio::select! {
+            _ = connection.as_mut() => return,
+            () = goodbye => {}
+        }
+        connection.as_mut().graceful_shutdown();
+        let _ = connection.await;
+    } else {
+        let _ = http1::Builder::new().timer(TokioTimer::new()).serve_connection(io, service).await;
+    }
+}
+
+/// Looks at the first bytes without taking them.
+async fn begins_http2(stream: &TcpStream) -> bool {
+    let mut first = [0; PREFACE.len()];
+    loop {
+        match stream.peek(&mut first).await {
+            Ok(0) | Err(_) => return false,
+            Ok(seen) if first[..seen] != PREFACE[..seen] => return false,
+            Ok(seen) if seen == PREFACE.len() => return true,
+            // The rest is on its way; a peek that sees the same bytes again would return at once.
+            Ok(_) => tokio::time::sleep(std::time::Duration::from_millis(1)).await,
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! The events of each provider as it posts and signs them.
+
+use serde_json::{Value, json};
+
+use super::crypt::{Keys, base64, hex, hmac_sha1, hmac_sha256};
+use super::events::Told;
+use super::wire::House;
+use super::{Fate, Speaks, sns};
+
+/// A request that tells of events.
+pub(super) struct Post {
+    pub url: String,
+    pub headers: Vec<(&'static str, String)>,
+    pub body: String,
+}
+
+/// How many events one request may tell of.
+pub(super) fn at_once(speaks: Speaks) -> usize {
+    if speaks == Speaks::Sendgrid { 1_000 } else { 1 }
+}
+
+/// The request for events that go to one address; `None` for providers that post none.
+pub(super) fn post(speaks: Speaks, told: &[Told], house: &House, keys: &Keys, secret: &str, now_ms: u64) -> Option<Post> {
+    let first = told.first()?;
+    let json = ("content-type", "application/json".to_owned());
+    let (headers, body) = match speaks {
+        Speaks::Twilio => {
+            let form = twilio(first);
+            let token = house.secrets.get(&first.account).map_or(secret, String::as_str);
+            let signed = form.iter().fold(first.callback.clone(), |text, (name, value)| text + name + value);
+            let body = url::form_urlencoded::Serializer::new(String::new()).extend_pairs(&form).finish();
+            let signature = base64(&hmac_sha1(token.as_bytes(), signed.as_bytes()));
+            let kind = ("content-type", "application/x-www-form-urlencoded".to_owned());
+            (vec![kind, ("x-twilio-signature", signature)], body)
+        }
+        Speaks::Sendgrid => {
+            let body = Value::Array(told.iter().map(sendgrid).collect()).to_string();
+            let at = (now_ms / 1_000).to_string();
+            let signature = base64(&keys.ecdsa([at.as_bytes(), body.as_bytes()].concat().as_slice()));
+            let signature = ("x-twilio-email-event-webhook-signature", signature);
+            (vec![json, signature, ("x-twilio-email-event-webhook-timestamp", at)], body)
+        }
+        Speaks::Ses => {
+            let topic = sns::topic(&first.account);
+            let message = ses(first).to_string();
+            let body = sns::notification(keys, &house.url, &topic, &first.event_id, &message, &stamp(now_ms));
+            (sns_headers("Notification"), body.to_string())
+        }
+        Speaks::Mailgun => {
+            let at = (now_ms / 1_000).to_string();
+            let token = hex(&hmac_sha256(b"token", format!("{}{now_ms}", first.event_id).as_bytes()))[..50].to_owned();
+            let signature = hex(&hmac_sha256(secret.as_bytes(), format!("{at}{token}").as_bytes()));
+            let signature = json!({ "timestamp": at, "token": token, "signature": signature });
+            (vec![json], json!({ "signature": signature, "event-data": mailgun(first) }).to_string())
+        }
+        Speaks::Telegram | Speaks::Slack | Speaks::Webhook | Speaks::Fcm | Speaks::Apns | Speaks::Smtp => return None,
+    };
+    Some(Post { url: first.callback.clone(), headers, body })
+}
+
+/// The headers of what SNS posts.
+pub(super) fn sns_headers(kind: &'static str) -> Vec<(&'static str, String)> {
+    vec![("content-type", "text/plain; charset=UTF-8".to_owned()), ("x-amz-sns-message-type", kind.to_owned())]
+}
+
+/// A time as SES and SNS write it.
+pub(super) fn stamp(at_ms: u64) -> String {
+    let at = i64::try_from(at_ms).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok()).unwrap_or_default();
+    at.strftime("%Y-%m-%dT%H:%M:%S.%3fZ").to_string()
+}
+
+/// By name, as they are signed.
+fn twilio(told: &Told) -> Vec<(&'static str, String)> {
+    let (status, code) = match told.fate {
+        Fate::Delivered => ("delivered", None),
+        Fate::Bounced => ("undelivered", Some("30005")),
+        Fate::Failed => ("undelivered", Some("30003")),
+        Fate::Complained => ("undelivered", Some("30007")),
+        Fate::Unsubscribed => ("failed", Some("21610")),
+    };
+    let mut form = vec![("AccountSid", told.account.clone()), ("ApiVersion", "2010-04-01".to_owned())];
+    form.extend(code.map(|code| ("ErrorCode", code.to_owned())));
+    form.extend([("MessageSid", told.id.clone()), ("MessageStatus", status.to_owned())]);
+    form.extend([("SmsSid", told.id.clone()), ("SmsStatus", status.to_owned()), ("To", told.to.clone())]);
+    form
+}
+
+fn sendgrid(told: &Told) -> Value {
+    let mut event = json!({
+        "email": told.to, "timestamp": told.at_ms / 1_000, "sg_event_id": told.event_id,
+        "sg_message_id": format!("{}.recvd-fake-1.0", told.id), "smtp-id": format!("<{}@fake.invalid>", told.id),
+    });
+    let more = match told.fate {
+        Fate::Delivered => json!({ "event": "delivered", "response": "250 OK" }),
+        Fate::Bounced => json!({ "event": "bounce", "type": "bounce", "status": "5.1.1", "reason": "550 5.1.1 unknown user" }),
+        Fate::Failed => json!({ "event": "dropped", "reason": "Bounced Address" }),
+        Fate::Complained => json!({ "event": "spamreport" }),
+        Fate::Unsubscribed => json!({ "event": "unsubscribe" }),
+    };
+    if let (Some(event), Value::Object(more)) = (event.as_object_mut(), more) {
+        event.extend(more);
+    }
+    event
+}
+
+fn ses(told: &Told) -> Value {
+    let at = stamp(told.at_ms);
+    let mail = json!({ "timestamp": at, "messageId": told.id, "source": "fake@example.com", "destination": [told.to] });
+    let bounce = |kind: &str, sub: &str, status: &str| {
+        let recipients = json!([{ "emailAddress": told.to, "action": "failed", "status": status, "diagnosticCode": "smtp; no" }]);
+        json!({
+            "eventType": "Bounce", "mail": mail,
+            "bounce": {
+                "bounceType": kind, "bounceSubType": sub, "bouncedRecipients": recipients, "timestamp": at, "feedbackId": told.event_id,
+            },
+        })
+    };
+    match told.fate {
+        Fate::Delivered => json!({
+            "eventType": "Delivery", "mail": mail,
+            "delivery": { "timestamp": at, "recipients": [told.to], "processingTimeMillis": 500, "smtpResponse": "250 ok" },
+        }),
+        Fate::Bounced => bounce("Permanent", "General", "5.1.1"),
+        Fate::Failed => bounce("Transient", "MailboxFull", "4.2.2"),
+        Fate::Complained => json!({
+            "eventType": "Complaint", "mail": mail,
+            "complaint": {
+                "complainedRecipients": [{ "emailAddress": told.to }], "timestamp": at, "feedbackId": told.event_id,
+                "complaintFeedbackType": "abuse",
+            },
+        }),
+        Fate::Unsubscribed => json!({
+            "eventType": "Subscription", "mail": mail,
+            "subscription": {
+                "contactList": "all", "timestamp": at, "source": "UnsubscribeHeader",
+                "newTopicPreferences": { "unsubscribeAll": true }, "oldTopicPreferences": { "unsubscribeAll": false },
+            },
+        }),
+    }
+}
+
+fn mailgun(told: &Told) -> Value {
+    let (event, severity) = match told.fate {
+        Fate::Delivered => ("delivered", None),
+        Fate::Bounced => ("failed", Some("permanent")),
+        Fate::Failed => ("failed", Some("temporary")),
+        Fate::Complained => ("complained", None),
+        Fate::Unsubscribed => ("unsubscribed", None),
+    };
+    let mut data = json!({
+        "id": told.event_id, "timestamp": told.at_ms as f64 / 1_000.0, "event": event, "recipient": told.to,
+        "message": { "headers": { "message-id": told.id.trim_matches(['<', '>']), "to": told.to } },
+    });
+    if let Some(severity) = severity {
+        data["severity"] = json!(severity);
+        data["reason"] = json!("bounce");
+        data["delivery-status"] = json!({ "code": if severity == "permanent" { 550 } else { 452 }, "message": "no" });
+    }
+    data
+}

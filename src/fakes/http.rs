@@ -1,0 +1,110 @@
+//! Serves the formats over HTTP.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use tokio::time::sleep;
+
+use super::Fault;
+use super::connection::Link;
+use super::ledger::Verdict;
+use super::server::Server;
+use super::wire::{Asked, Came, Read, Reply, Wire};
+
+/// There is no answer: the connection is closed, or the stream reset.
+#[derive(Debug, thiserror::Error)]
+#[error("no answer is given")]
+pub(super) struct Silent;
+
+/// Answers one request.
+pub(super) async fn answer(
+    server: Arc<Server>,
+    wire: Arc<dyn Wire>,
+    link: Arc<Link>,
+    request: Request<Incoming>,
+) -> Result<Response<Full<Bytes>>, Silent> {
+    let (parts, body) = request.into_parts();
+    let body = body.collect().await.map_err(|_| Silent)?.to_bytes();
+    let now_ms = server.clock.now_ms();
+    let came = Came { method: parts.method, uri: parts.uri, headers: parts.headers, body, now_ms };
+    let _alone = link.turn(&server).await;
+    let reply = match wire.read(&came, &server.house) {
+        Read::Message(asked) => message(&server, &*wire, &asked, &came).await?,
+        Read::Quota(account) => {
+            let standing = server.ledger().standing(&account);
+            wire.quota(standing)
+        }
+        Read::Other(reply) => reply,
+        Read::Refused(account, reply) => {
+            server.ledger().refused(&account);
+            server.work().await;
+            reply
+        }
+    };
+    if reply.status >= 400 {
+        link.rejected(&server);
+    }
+    Ok(response(reply))
+}
+
+/// What is answered to a message, after the time that it takes.
+async fn message(server: &Server, wire: &dyn Wire, asked: &Asked, came: &Came) -> Result<Reply, Silent> {
+    let (verdict, now_ms) = server.judge(asked, &[came.uri.path().as_bytes(), &came.body]);
+    match verdict {
+        Verdict::Accepted { number, standing, fault } => {
+            let (id, reply) = wire.accepted(asked, number, now_ms);
+            server.remember(asked, &id, number, now_ms);
+            match fault {
+                Some(Fault::ResetAfterWrite) => return Err(Silent),
+                Some(Fault::Slow(time)) => sleep(time).await,
+                _ => server.work().await,
+            }
+            Ok(if server.tells_quota { wire.with_quota(reply, standing, now_ms) } else { reply })
+        }
+        Verdict::Over(whom, wait) => {
+            server.work().await;
+            Ok(wire.throttled(asked, whom, server.tells_delay.then_some(wait), now_ms))
+        }
+        Verdict::Faulty(Fault::Hang) => {
+            server.stop.cancelled().await;
+            Err(Silent)
+        }
+        Verdict::Faulty(fault) => {
+            let reply = wire.faulty(asked, &fault, now_ms).ok_or(Silent)?;
+            server.work().await;
+            Ok(reply)
+        }
+    }
+}
+
+fn response(reply: Reply) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(reply.body)));
+    *response.status_mut() = http::StatusCode::from_u16(reply.status).unwrap_or(http::StatusCode::INTERNAL_SERVER_ERROR);
+    for (name, value) in reply.headers {
+        if let Ok(value) = http::HeaderValue::from_str(&value) {
+            response.headers_mut().insert(http::HeaderName::from_static(name), value);
+        }
+    }
+    response
+}
+
+/// Counts a connection while it is open.
+pub(super) struct Open<'a>(pub &'a Server);
+
+impl<'a> Open<'a> {
+    pub(super) fn new(server: &'a Server) -> Self {
+        server.opened.fetch_add(1, Ordering::Relaxed);
+        server.open.fetch_add(1, Ordering::Relaxed);
+        Self(server)
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}

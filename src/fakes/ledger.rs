@@ -1,0 +1,277 @@
+//! What a fake has received and what it made of it.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use super::quota::{Counter, Taken};
+use super::wire::{Asked, Standing};
+use super::{Fault, Quota, Whom, plan::Plan};
+
+/// Most accepted messages that are remembered one by one; counts go on.
+const KEPT: usize = 200_000;
+
+/// Most limits of recipients and senders that are remembered.
+const NARROW: usize = 100_000;
+
+/// An accepted message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// Unix milliseconds.
+    pub at_ms: u64,
+    /// The id that was given to it.
+    pub id: String,
+    /// Whom it is for.
+    pub to: String,
+}
+
+/// What one second brought.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Second {
+    /// Which, in unix seconds.
+    pub at_s: u64,
+    /// Let through.
+    pub accepted: u32,
+    /// Past a quota or a limit.
+    pub refused: u32,
+}
+
+/// What an account has brought in all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Everything that came, however it was answered.
+    pub requests: u64,
+    /// Let through, be it answered or not.
+    pub accepted: u64,
+    /// Past a quota or a limit.
+    pub refused: u64,
+    /// Answered otherwise, or not at all.
+    pub failed: u64,
+    /// Accepted though the same text was accepted before for the same recipient.
+    pub duplicates: u64,
+}
+
+#[derive(Default)]
+struct Book {
+    quota: Option<Quota>,
+    counter: Counter,
+    is_suspended: bool,
+    fault: Option<Fault>,
+    totals: Totals,
+    seconds: Vec<Second>,
+    received: Vec<Received>,
+    seen: HashSet<u64>,
+}
+
+impl Book {
+    fn second(&mut self, now_ms: u64) -> &mut Second {
+        let at_s = now_ms / 1_000;
+        if self.seconds.last().is_none_or(|last| last.at_s < at_s) {
+            self.seconds.push(Second { at_s, ..Second::default() });
+        }
+        let last = self.seconds.len() - 1;
+        &mut self.seconds[last]
+    }
+}
+
+/// What becomes of a request.
+pub(super) enum Verdict {
+    /// It is accepted as the message of this number. It may be answered late, or not at all.
+    Accepted { number: u64, standing: Standing, fault: Option<Fault> },
+    /// It goes wrong.
+    Faulty(Fault),
+    /// It is past a quota.
+    Over(Whom, Duration),
+}
+
+/// The ledger of a fake. Times are unix milliseconds that never go back.
+pub(super) struct Ledger {
+    plan: Plan,
+    per_recipient: Option<Quota>,
+    per_sender: Option<Quota>,
+    numbers: u64,
+    books: HashMap<String, Book>,
+    narrow: HashMap<(Whom, String, String), Counter>,
+    gone: HashSet<String>,
+}
+
+impl Ledger {
+    pub(super) fn new(plan: Plan, per_recipient: Option<Quota>, per_sender: Option<Quota>) -> Self {
+        let numbers = super::plan::scrambled(plan.seed) % 1_000_000;
+        let (books, narrow, gone) = (HashMap::new(), HashMap::new(), HashSet::new());
+        Self { plan, per_recipient, per_sender, numbers, books, narrow, gone }
+    }
+
+    fn book(&mut self, account: &str) -> &mut Book {
+        if !self.books.contains_key(account) {
+            self.books.insert(account.to_owned(), Book::default());
+        }
+        self.books.entry(account.to_owned()).or_default()
+    }
+
+    /// Counts a request whose content has this mark, and says what becomes of it.
+    pub(super) fn judge(&mut self, asked: &Asked, mark: u64, now_ms: u64) -> Verdict {
+        let book = self.book(&asked.account);
+        book.totals.requests += 1;
+        let (nth, suspended, own) = (book.totals.requests, book.is_suspended, book.fault.clone());
+        let fault = suspended.then_some(Fault::Suspend).or(own).or_else(|| self.plan.fault(&asked.account, nth).cloned());
+        let fault = fault.or_else(|| self.gone.contains(&asked.to).then_some(Fault::PermanentRecipient));
+        match fault {
+            None | Some(Fault::Slow(_) | Fault::ResetAfterWrite) => {}
+            Some(fault) => {
+                let book = self.book(&asked.account);
+                book.totals.failed += 1;
+                return Verdict::Faulty(fault);
+            }
+        }
+        let narrow = self.take_narrow(asked, now_ms);
+        let book = self.book(&asked.account);
+        let taken = match narrow {
+            Some(over) => Err(over),
+            None => match book.quota {
+                None => Ok(0),
+                Some(quota) => match book.counter.take(&quota, now_ms) {
+                    Taken::Passes { left } => Ok(left),
+                    Taken::Over { wait } => Err((Whom::Account, wait)),
+                },
+            },
+        };
+        match taken {
+            Err((whom, wait)) => {
+                book.totals.refused += 1;
+                book.second(now_ms).refused += 1;
+                Verdict::Over(whom, wait)
+            }
+            Ok(left) => {
+                book.totals.accepted += 1;
+                book.second(now_ms).accepted += 1;
+                book.totals.duplicates += u64::from(!book.seen.insert(mark));
+                let (limit, accepted) = (book.quota.map(|quota| quota.limit), book.totals.accepted);
+                self.numbers += 1;
+                Verdict::Accepted { number: self.numbers, standing: Standing { limit, left, accepted }, fault }
+            }
+        }
+    }
+
+    /// The limit of a sender or a recipient that this request passes.
+    fn take_narrow(&mut self, asked: &Asked, now_ms: u64) -> Option<(Whom, Duration)> {
+        if self.narrow.len() > NARROW {
+            self.narrow.clear();
+        }
+        let limits = [(Whom::Sender, self.per_sender, &asked.sender), (Whom::Recipient, self.per_recipient, &asked.to)];
+        limits.into_iter().find_map(|(whom, quota, whose)| {
+            let quota = quota.filter(|_| !whose.is_empty())?;
+            let counter = self.narrow.entry((whom, asked.account.clone(), whose.clone()));
+            match counter.or_default().take(&quota, now_ms) {
+                Taken::Passes { .. } => None,
+                Taken::Over { wait } => Some((whom, wait)),
+            }
+        })
+    }
+
+    /// A request that was refused before it was a message.
+    pub(super) fn refused(&mut self, account: &str) {
+        let totals = &mut self.book(account).totals;
+        totals.requests += 1;
+        totals.failed += 1;
+    }
+
+    /// Remembers an accepted message under its id.
+    pub(super) fn remember(&mut self, asked: &Asked, id: &str, now_ms: u64) {
+        let received = &mut self.book(&asked.account).received;
+        if received.len() < KEPT {
+            received.push(Received { at_ms: now_ms, id: id.to_owned(), to: asked.to.clone() });
+        }
+    }
+
+    pub(super) fn set_quota(&mut self, account: &str, quota: Option<Quota>) {
+        self.book(account).quota = quota;
+    }
+
+    pub(super) fn suspend(&mut self, account: &str, is_suspended: bool) {
+        self.book(account).is_suspended = is_suspended;
+    }
+
+    pub(super) fn set_fault(&mut self, account: &str, fault: Option<Fault>) {
+        self.book(account).fault = fault;
+    }
+
+    /// What all requests of an account meet, be they messages or not.
+    pub(super) fn account_fault(&self, account: &str) -> Option<Fault> {
+        let book = self.books.get(account)?;
+        book.is_suspended.then_some(Fault::Suspend).or_else(|| book.fault.clone())
+    }
+
+    pub(super) fn set_plan(&mut self, plan: Plan) {
+        self.plan = plan;
+    }
+
+    pub(super) fn bury(&mut self, to: &str) {
+        self.gone.insert(to.to_owned());
+    }
+
+    pub(super) fn standing(&mut self, account: &str) -> Standing {
+        let book = self.book(account);
+        Standing { limit: book.quota.map(|quota| quota.limit), left: 0, accepted: book.totals.accepted }
+    }
+
+    pub(super) fn received(&self, account: &str) -> Vec<Received> {
+        self.books.get(account).map(|book| book.received.clone()).unwrap_or_default()
+    }
+
+    pub(super) fn seconds(&self, account: &str) -> Vec<Second> {
+        self.books.get(account).map(|book| book.seconds.clone()).unwrap_or_default()
+    }
+
+    pub(super) fn totals(&self, account: &str) -> Totals {
+        self.books.get(account).map(|book| book.totals).unwrap_or_default()
+    }
+
+    pub(super) fn accounts(&self) -> Vec<String> {
+        let mut names: Vec<String> = self.books.keys().cloned().collect();
+        names.sort();
+        names
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(account: &str, to: &str) -> Asked {
+        Asked { account: account.to_owned(), to: to.to_owned(), ..Asked::default() }
+    }
+
+    #[test]
+    fn each_account_has_its_own_quota_and_each_second_its_own_counts() {
+        let mut ledger = Ledger::new(Plan::default(), None, None);
+        ledger.set_quota("a", Some(Quota::per_second(3.0)));
+        for (mark, now_ms) in (0..20).map(|n| (n, 1_000 + 100 * n)) {
+            ledger.judge(&asked("a", "x"), mark, now_ms);
+            ledger.judge(&asked("b", "x"), mark / 2, now_ms);
+        }
+        let second = |at_s| Second { at_s, accepted: 3, refused: 7 };
+        assert_eq!(ledger.seconds("a"), [second(1), second(2)]);
+        assert_eq!(ledger.totals("a"), Totals { requests: 20, accepted: 6, refused: 14, failed: 0, duplicates: 0 });
+        assert_eq!(ledger.totals("b"), Totals { requests: 20, accepted: 20, refused: 0, failed: 0, duplicates: 10 });
+    }
+
+    #[test]
+    fn a_recipients_limit_is_not_the_accounts() {
+        let mut ledger = Ledger::new(Plan::default(), Some(Quota::per_second(1.0)), None);
+        assert!(matches!(ledger.judge(&asked("a", "x"), 1, 0), Verdict::Accepted { .. }));
+        assert!(matches!(ledger.judge(&asked("a", "x"), 2, 0), Verdict::Over(Whom::Recipient, _)));
+        assert!(matches!(ledger.judge(&asked("a", "y"), 3, 0), Verdict::Accepted { .. }));
+    }
+
+    #[test]
+    fn a_suspended_account_and_a_buried_recipient_are_refused_until_they_are_not() {
+        let mut ledger = Ledger::new(Plan::default(), None, None);
+        ledger.suspend("a", true);
+        ledger.bury("z");
+        assert!(matches!(ledger.judge(&asked("a", "x"), 1, 0), Verdict::Faulty(Fault::Suspend)));
+        ledger.suspend("a", false);
+        assert!(matches!(ledger.judge(&asked("a", "x"), 1, 0), Verdict::Accepted { .. }));
+        assert!(matches!(ledger.judge(&asked("a", "z"), 1, 0), Verdict::Faulty(Fault::PermanentRecipient)));
+        assert_eq!(ledger.totals("a"), Totals { requests: 3, accepted: 1, refused: 0, failed: 2, duplicates: 0 });
+    }
+}

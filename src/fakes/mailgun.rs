@@ -1,0 +1,70 @@
+//! Mailgun messages as Mailgun speaks it.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::Whom;
+use super::crypt::basic;
+use super::wire::{Asked, Came, House, Read, Reply, Wire};
+
+/// The format.
+pub struct Mailgun;
+
+fn message(status: u16, text: &str) -> Reply {
+    Reply::json(status, &json!({ "message": text }))
+}
+
+impl Wire for Mailgun {
+    fn read(&self, came: &Came, house: &House) -> Read {
+        let ["v3", domain, "messages"] = came.path()[..] else { return Read::Other(message(404, "Not Found")) };
+        let refused = |reply| Read::Refused(domain.to_owned(), reply);
+        if came.method != "POST" {
+            return refused(message(405, "The method is not allowed for the requested URL."));
+        }
+        let is_in = |(user, key): (String, String)| user == "api" && house.lets_in(domain, &key);
+        if !basic(came.header("authorization")).is_some_and(is_in) {
+            return refused(Reply::text(401, "Forbidden"));
+        }
+        let form = came.form();
+        let field = |name: &str| form.get(name).cloned().unwrap_or_default();
+        for name in ["from", "to"] {
+            if field(name).is_empty() {
+                return refused(message(400, &format!("{name} parameter is missing")));
+            }
+            if !field(name).contains('@') {
+                return refused(message(400, &format!("{name} parameter is not a valid address. please check documentation")));
+            }
+        }
+        if ["text", "html", "template"].iter().all(|name| field(name).is_empty()) {
+            return refused(message(400, "Need at least one of 'text' or 'html' parameters specified"));
+        }
+        Read::Message(Asked { account: domain.to_owned(), to: field("to"), sender: field("from"), ..Asked::default() })
+    }
+
+    fn accepted(&self, asked: &Asked, number: u64, _: u64) -> (String, Reply) {
+        let id = format!("<20260101000000.{number:016x}@{}>", asked.account);
+        let reply = Reply::json(200, &json!({ "id": id, "message": "Queued. Thank you." }));
+        (id, reply)
+    }
+
+    fn throttled(&self, _: &Asked, _: Whom, delay: Option<Duration>, _: u64) -> Reply {
+        message(429, "Too Many Requests").after(delay)
+    }
+
+    fn failed(&self, _: &Asked, status: u16, code: Option<&str>) -> Reply {
+        message(status, code.unwrap_or("Internal Server Error"))
+    }
+
+    fn suspended(&self, asked: &Asked) -> Reply {
+        message(403, &format!("Domain {} is not allowed to send: The domain is disabled", asked.account))
+    }
+
+    fn unauthorized(&self, _: &Asked) -> Reply {
+        Reply::text(401, "Forbidden")
+    }
+
+    fn gone(&self, _: &Asked, _: u64) -> Reply {
+        message(400, "to parameter is not a valid address. please check documentation")
+    }
+}

@@ -1,0 +1,144 @@
+//! What goes wrong, and when: rules under a seed, so that the same plan goes wrong in the same way each time.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::time::Duration;
+
+/// Whom a throttle of the plan concerns. Where a provider has no form for it, its account's form is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Whom {
+    /// The account.
+    Account,
+    /// The connection.
+    Connection,
+    /// The sender's number or address.
+    Sender,
+    /// The recipient: a chat, a channel, a device, a mailbox.
+    Recipient,
+}
+
+/// What goes wrong with one request.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Fault {
+    /// The provider's own "slow down".
+    Throttle {
+        /// Whom it concerns.
+        whom: Whom,
+        /// What it says how long, in the provider's own place; `None` for not a word.
+        delay: Option<Duration>,
+    },
+    /// The provider's own form of an error with this status. For SMTP it is the reply's code.
+    Status(u16),
+    /// The provider's own form of an error with this status and this code of the provider's.
+    Code(u16, String),
+    /// The request is read and never answered.
+    Hang,
+    /// The request is read and counts as accepted; then the connection is closed, or the stream reset, without an answer.
+    ResetAfterWrite,
+    /// The connection is closed without an answer, and the request does not count as accepted.
+    CloseBeforeRead,
+    /// Everything is well, after this time.
+    Slow(Duration),
+    /// A page of HTML with status 502, as from a broken proxy.
+    Garbage,
+    /// Status 200 and a body that is no answer.
+    Nonsense,
+    /// The account is suspended.
+    Suspend,
+    /// The credentials are not valid.
+    BadCredentials,
+    /// The recipient is gone or wants nothing.
+    PermanentRecipient,
+}
+
+/// Which requests of an account a rule is for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum When {
+    /// All.
+    Always,
+    /// From this one to that one, both included; an account's first request is number 1.
+    Nth(u64, u64),
+    /// This share of them, from 0 to 1, chosen by the seed.
+    Share(f64),
+}
+
+/// One rule: the first that fits a request decides.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rule {
+    /// Which account; `None` for all.
+    pub account: Option<String>,
+    /// Which of its requests.
+    pub when: When,
+    /// What goes wrong.
+    pub fault: Fault,
+}
+
+/// All rules, and the seed.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plan {
+    /// Decides what is decided by chance.
+    pub seed: u64,
+    /// In the order in which they are asked.
+    pub rules: Vec<Rule>,
+}
+
+impl Plan {
+    /// What goes wrong with an account's request of this number.
+    pub fn fault(&self, account: &str, nth: u64) -> Option<&Fault> {
+        let fits = |(index, rule): &(usize, &Rule)| {
+            rule.account.as_ref().is_none_or(|named| named == account)
+                && match rule.when {
+                    When::Always => true,
+                    When::Nth(from, until) => (from..=until).contains(&nth),
+                    When::Share(share) => dice(self.seed, &(account, nth, index)) < share,
+                }
+        };
+        self.rules.iter().enumerate().find(fits).map(|(_, rule)| &rule.fault)
+    }
+}
+
+/// A number from 0 up to 1, the same for the same seed and the same thing.
+pub(super) fn dice(seed: u64, thing: &impl Hash) -> f64 {
+    let mut hasher = DefaultHasher::new();
+    (seed, thing).hash(&mut hasher);
+    (scrambled(hasher.finish()) >> 11) as f64 / (1u64 << 53) as f64
+}
+
+/// The step of splitmix64: neighbours become strangers.
+pub(super) fn scrambled(number: u64) -> u64 {
+    let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(account: Option<&str>, when: When, fault: Fault) -> Rule {
+        Rule { account: account.map(str::to_owned), when, fault }
+    }
+
+    #[test]
+    fn the_first_rule_that_fits_decides() {
+        let rules = vec![
+            rule(Some("a"), When::Nth(2, 3), Fault::Hang),
+            rule(None, When::Nth(3, 4), Fault::Garbage),
+            rule(Some("b"), When::Always, Fault::Suspend),
+        ];
+        let plan = Plan { seed: 1, rules };
+        let of = |account: &str| (1..=5).map(|nth| plan.fault(account, nth).cloned()).collect::<Vec<_>>();
+        assert_eq!(of("a"), [None, Some(Fault::Hang), Some(Fault::Hang), Some(Fault::Garbage), None]);
+        assert_eq!(of("b")[..3], [Some(Fault::Suspend), Some(Fault::Suspend), Some(Fault::Garbage)]);
+        assert_eq!(of("c")[3], Some(Fault::Garbage));
+    }
+
+    #[test]
+    fn a_share_is_kept_and_the_same_seed_chooses_the_same() {
+        let plan = |seed| Plan { seed, rules: vec![rule(None, When::Share(0.1), Fault::Hang)] };
+        let chosen = |seed| (0..10_000).filter(|nth| plan(seed).fault("a", *nth).is_some()).collect::<Vec<u64>>();
+        assert!((900..=1_100).contains(&chosen(7).len()), "{}", chosen(7).len());
+        assert_eq!(chosen(7), chosen(7));
+        assert_ne!(chosen(7), chosen(8));
+    }
+}

@@ -1,0 +1,115 @@
+//! Posts events when their time has come.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use super::Speaks;
+use super::clock::Clock;
+use super::crypt::Keys;
+use super::event_forms::{Post, at_once, post};
+use super::events::Told;
+use super::wire::House;
+
+/// Most requests that are under way at once.
+const AT_ONCE: usize = 16;
+
+/// How often an event is posted at most until it is taken.
+const TRIES: u32 = 5;
+
+/// What of the events is known.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    pub posted: AtomicU64,
+    pub refused: AtomicU64,
+}
+
+/// What posts.
+pub(super) struct Poster {
+    pub speaks: Speaks,
+    pub house: Arc<House>,
+    pub keys: Arc<Keys>,
+    pub secret: String,
+    pub clock: Clock,
+    pub client: reqwest::Client,
+    pub counts: Arc<Counts>,
+    pub stop: CancellationToken,
+}
+
+/// Events wait here by the time they are due; the number tells apart what is due at once.
+type Queue = BinaryHeap<Reverse<(Instant, u64)>>;
+
+impl Poster {
+    /// Posts what comes until it is stopped.
+    pub(super) async fn run(self, mut coming: mpsc::UnboundedReceiver<(Duration, Told)>) {
+        let me = Arc::new(self);
+        let permits = Arc::new(Semaphore::new(AT_ONCE));
+        let (mut queue, mut waiting, mut number) = (Queue::new(), BTreeMap::new(), 0u64);
+        loop {
+            let next = queue.peek().map_or_else(|| Instant::now() + Duration::from_secs(3_600), |Reverse((due, _))| *due);
+            tokio::select! {
+                () = me.stop.cancelled() => return,
+                came = coming.recv() => {
+                    let Some((delay, told)) = came else { return };
+                    number += 1;
+                    queue.push(Reverse((Instant::now() + delay, number)));
+                    waiting.insert(number, told);
+                }
+                () = sleep_until(next) => {
+                    let mut due: BTreeMap<String, Vec<Told>> = BTreeMap::new();
+                    while let Some(Reverse((at, number))) = queue.peek().copied().filter(|Reverse((at, _))| *at <= Instant::now()) {
+                        let _ = at;
+                        queue.pop();
+                        if let Some(told) = waiting.remove(&number) {
+                            due.entry(told.callback.clone()).or_default().push(told);
+                        }
+                    }
+                    for told in due.into_values().flat_map(|told| told.chunks(at_once(me.speaks)).map(<[_]>::to_vec).collect::<Vec<_>>()) {
+                        let Ok(permit) = permits.clone().acquire_owned().await else { return };
+                        let me = me.clone();
+                        tokio::spawn(async move {
+                            let stop = me.stop.clone();
+                            tokio::select! {
+                                () = stop.cancelled() => {}
+                                () = me.tell(&told) => {}
+                            }
+                            drop(permit);
+                        });
+                    }
+                }
+            }
+        }
+    }
+
+    async fn tell(&self, told: &[Told]) {
+        for nth in 1..=TRIES {
+            let now_ms = self.clock.now_ms();
+            let Some(post) = post(self.speaks, told, &self.house, &self.keys, &self.secret, now_ms) else { return };
+            match send(&self.client, post).await {
+                Some(200..=299) => {
+                    self.counts.posted.fetch_add(told.len() as u64, Ordering::Relaxed);
+                    return;
+                }
+                _ => {
+                    self.counts.refused.fetch_add(told.len() as u64, Ordering::Relaxed);
+                    tokio::time::sleep(Duration::from_millis(200) * 2u32.pow(nth)).await;
+                }
+            }
+        }
+    }
+}
+
+/// The status of the answer; `None` where there is none.
+pub(super) async fn send(client: &reqwest::Client, post: Post) -> Option<u16> {
+    let mut request = client.post(&post.url).timeout(Duration::from_secs(10)).body(post.body);
+    for (name, value) in post.headers {
+        request = request.header(name, value);
+    }
+    request.send().await.ok().map(|answer| answer.status().as_u16())
+}

@@ -1,0 +1,99 @@
+//! Slack as Slack speaks it: incoming webhooks, whose errors are text, and the Web API, whose errors come with status 200.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::Whom;
+use super::wire::{Asked, Came, House, Read, Reply, Wire};
+
+/// The format.
+pub struct Slack;
+
+/// What [`Asked::door`] says of requests to the Web API.
+const WEB: &str = "web";
+
+fn not_ok(word: &str) -> Reply {
+    Reply::json(200, &json!({ "ok": false, "error": word }))
+}
+
+fn is_web(asked: &Asked) -> bool {
+    asked.door == WEB
+}
+
+impl Wire for Slack {
+    fn read(&self, came: &Came, house: &House) -> Read {
+        let path = came.path();
+        let body = came.json();
+        let has_text = ["text", "blocks", "attachments"].iter().any(|name| !body[*name].is_null());
+        match path[..] {
+            ["services", _, _, _] => {
+                let account = came.uri.path().to_owned();
+                if !house.knows(&account) {
+                    return Read::Refused(account, Reply::text(403, "invalid_token"));
+                }
+                if !body.is_object() {
+                    return Read::Refused(account, Reply::text(400, "invalid_payload"));
+                }
+                if !has_text {
+                    return Read::Refused(account, Reply::text(400, "no_text"));
+                }
+                Read::Message(Asked { to: account.clone(), account, ..Asked::default() })
+            }
+            ["api", "chat.postMessage"] => {
+                let token = came.header("authorization").strip_prefix("Bearer ").unwrap_or_default().to_owned();
+                if token.is_empty() {
+                    return Read::Refused(token, not_ok("not_authed"));
+                }
+                if !house.knows(&token) {
+                    return Read::Refused(token, not_ok("invalid_auth"));
+                }
+                let channel = body["channel"].as_str().unwrap_or_default().to_owned();
+                if channel.is_empty() {
+                    return Read::Refused(token, not_ok("channel_not_found"));
+                }
+                if !has_text {
+                    return Read::Refused(token, not_ok("no_text"));
+                }
+                Read::Message(Asked { account: token, to: channel, door: WEB.to_owned(), ..Asked::default() })
+            }
+            _ => Read::Other(Reply::text(404, "no_service")),
+        }
+    }
+
+    fn accepted(&self, asked: &Asked, number: u64, now_ms: u64) -> (String, Reply) {
+        let ts = format!("{}.{:06}", now_ms / 1_000, number % 1_000_000);
+        let reply = if is_web(asked) {
+            Reply::json(200, &json!({ "ok": true, "channel": asked.to, "ts": ts, "message": { "type": "message", "ts": ts } }))
+        } else {
+            Reply::text(200, "ok")
+        };
+        (ts, reply)
+    }
+
+    fn throttled(&self, asked: &Asked, _: Whom, delay: Option<Duration>, _: u64) -> Reply {
+        let body = json!({ "ok": false, "error": "ratelimited" });
+        let reply = if is_web(asked) { Reply::json(429, &body) } else { Reply::text(429, "rate_limited") };
+        reply.after(delay)
+    }
+
+    fn failed(&self, asked: &Asked, status: u16, code: Option<&str>) -> Reply {
+        match (is_web(asked), code) {
+            (true, Some(code)) => not_ok(code),
+            (true, None) => Reply::json(status, &json!({ "ok": false, "error": "internal_error" })),
+            (false, code) => Reply::text(status, code.unwrap_or("rollup_error")),
+        }
+    }
+
+    fn suspended(&self, asked: &Asked) -> Reply {
+        if is_web(asked) { not_ok("account_inactive") } else { Reply::text(403, "action_prohibited") }
+    }
+
+    fn unauthorized(&self, asked: &Asked) -> Reply {
+        if is_web(asked) { not_ok("invalid_auth") } else { Reply::text(403, "invalid_token") }
+    }
+
+    fn gone(&self, asked: &Asked, _: u64) -> Reply {
+        if is_web(asked) { not_ok("channel_not_found") } else { Reply::text(410, "channel_is_archived") }
+    }
+}

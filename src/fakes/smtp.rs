@@ -1,0 +1,288 @@
+//! An SMTP server as they are: greeting, AUTH, MAIL, RCPT, DATA, enhanced codes.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::sleep;
+
+use super::crypt::unbase64;
+use super::http::Open;
+use super::ledger::Verdict;
+use super::server::Server;
+use super::wire::{Asked, whole_seconds};
+use super::{Fault, Whom};
+
+/// Most bytes of a message.
+const SIZE: usize = 1024 * 1024;
+
+/// Takes connections until the fake is stopped.
+pub(super) async fn serve(server: Arc<Server>, listener: TcpListener) {
+    loop {
+        let taken = tokio::select! {
+            () = server.stop.cancelled() => return,
+            taken = listener.accept() => taken,
+        };
+        let Ok((stream, _)) = taken else { continue };
+        if server.is_closed.load(Ordering::Relaxed) {
+            continue;
+        }
+        let _ = stream.set_nodelay(true);
+        let server = server.clone();
+        tokio::spawn(async move {
+            let _open = Open::new(&server);
+            let stop = server.stop.clone();
+            tokio::select! {
+                () = stop.cancelled() => {}
+                _ = Session::new(&server, stream).run() => {}
+            }
+        });
+    }
+}
+
+/// One connection.
+struct Session<'a> {
+    server: &'a Server,
+    stream: BufReader<TcpStream>,
+    account: String,
+    from: String,
+    to: Vec<String>,
+}
+
+/// What comes after a line was answered.
+enum Next {
+    Line,
+    Close,
+}
+
+impl<'a> Session<'a> {
+    fn new(server: &'a Server, stream: TcpStream) -> Self {
+        Self { server, stream: BufReader::new(stream), account: String::new(), from: String::new(), to: Vec::new() }
+    }
+
+    async fn say(&mut self, text: &str) -> std::io::Result<Next> {
+        self.stream.get_mut().write_all(format!("{text}\r\n").as_bytes()).await?;
+        Ok(if text.starts_with("421") { Next::Close } else { Next::Line })
+    }
+
+    async fn line(&mut self) -> std::io::Result<String> {
+        let mut line = Vec::new();
+        let read = self.stream.read_until(b'\n', &mut line).await?;
+        if read == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(String::from_utf8_lossy(&line).trim_end().to_owned())
+    }
+
+    async fn run(mut self) -> std::io::Result<()> {
+        self.say("220 fake.invalid ESMTP").await?;
+        loop {
+            let line = self.line().await?;
+            let (verb, rest) = line.split_once(' ').unwrap_or((&line, ""));
+            let next = match verb.to_ascii_uppercase().as_str() {
+                "EHLO" => {
+                    self.say("250-fake.invalid\r\n250-AUTH PLAIN LOGIN\r\n250-8BITMIME\r\n250-SMTPUTF8\r\n250-ENHANCEDSTATUSCODES\r\n250 SIZE 1048576").await
+                }
+                "HELO" => self.say("250 fake.invalid").await,
+                "AUTH" => self.auth(rest).await,
+                "MAIL" => self.mail(rest).await,
+                "RCPT" => self.rcpt(rest).await,
+                "DATA" => self.data().await,
+                "RSET" => {
+                    self.reset();
+                    self.say("250 2.0.0 OK").await
+                }
+                "NOOP" => self.say("250 2.0.0 OK").await,
+                "QUIT" => {
+                    self.say("221 2.0.0 Bye").await?;
+                    return Ok(());
+                }
+                _ => self.say("502 5.5.1 Command not implemented").await,
+            }?;
+            if matches!(next, Next::Close) {
+                return Ok(());
+            }
+        }
+    }
+
+    fn reset(&mut self) {
+        self.from.clear();
+        self.to.clear();
+    }
+
+    async fn auth(&mut self, rest: &str) -> std::io::Result<Next> {
+        let (mechanism, first) = rest.split_once(' ').unwrap_or((rest, ""));
+        let decoded = |text: &str| unbase64(text).and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default();
+        let (user, password) = match mechanism.to_ascii_uppercase().as_str() {
+            "PLAIN" => {
+                let mut answer = first.to_owned();
+                if answer.is_empty() {
+                    self.say("334 ").await?;
+                    answer = self.line().await?;
+                }
+                let text = decoded(&answer);
+                let mut parts = text.split('\0').skip(1);
+                (parts.next().unwrap_or_default().to_owned(), parts.next().unwrap_or_default().to_owned())
+            }
+            "LOGIN" => {
+                let mut user = first.to_owned();
+                if user.is_empty() {
+                    self.say("334 VXNlcm5hbWU6").await?;
+                    user = self.line().await?;
+                }
+                self.say("334 UGFzc3dvcmQ6").await?;
+                let password = self.line().await?;
+                (decoded(&user), decoded(&password))
+            }
+            _ => return self.say("504 5.5.4 Unrecognized authentication type").await,
+        };
+        let fault = self.server.ledger().account_fault(&user);
+        if user.is_empty() || !self.server.house.lets_in(&user, &password) || fault == Some(Fault::BadCredentials) {
+            self.server.ledger().refused(&user);
+            return self.say("535 5.7.8 Authentication credentials invalid").await;
+        }
+        if fault == Some(Fault::Suspend) {
+            self.server.ledger().refused(&user);
+            return self.say("535 5.7.13 User account disabled").await;
+        }
+        self.account = user;
+        self.say("235 2.7.0 Authentication successful").await
+    }
+
+    async fn mail(&mut self, rest: &str) -> std::io::Result<Next> {
+        if self.account.is_empty() && !self.server.house.secrets.is_empty() {
+            return self.say("530 5.7.0 Authentication required").await;
+        }
+        self.reset();
+        self.from = address(rest);
+        self.say("250 2.1.0 OK").await
+    }
+
+    async fn rcpt(&mut self, rest: &str) -> std::io::Result<Next> {
+        let to = address(rest);
+        if self.from.is_empty() {
+            return self.say("503 5.5.1 MAIL first").await;
+        }
+        if !to.contains('@') {
+            return self.say("501 5.1.3 Bad recipient address syntax").await;
+        }
+        self.to.push(to);
+        self.say("250 2.1.5 OK").await
+    }
+
+    /// The whole message is read; what becomes of it is said after the dot, and for a recipient that is gone as well.
+    async fn data(&mut self) -> std::io::Result<Next> {
+        let Some(to) = self.to.first().cloned() else { return self.say("503 5.5.1 RCPT first").await };
+        self.say("354 End data with <CR><LF>.<CR><LF>").await?;
+        let mut body = Vec::new();
+        loop {
+            let begin = body.len();
+            if self.stream.read_until(b'\n', &mut body).await? == 0 {
+                return Err(std::io::ErrorKind::UnexpectedEof.into());
+            }
+            if body[begin..] == *b".\r\n" {
+                body.truncate(begin);
+                break;
+            }
+            if body.len() > SIZE {
+                self.say("552 5.3.4 Message size exceeds fixed limit").await?;
+                return Ok(Next::Close);
+            }
+        }
+        let (account, sender) = (self.account.clone(), std::mem::take(&mut self.from));
+        self.to.clear();
+        let asked = Asked { account, to, sender, ..Asked::default() };
+        let text = [asked.to.as_bytes(), text_of(&body)];
+        let (verdict, now_ms) = self.server.judge(&asked, &text);
+        self.end(verdict, &asked, now_ms).await
+    }
+
+    async fn end(&mut self, verdict: Verdict, asked: &Asked, now_ms: u64) -> std::io::Result<Next> {
+        match verdict {
+            Verdict::Accepted { number, fault, .. } => {
+                let id = format!("FAKE{number:012X}");
+                self.server.remember(asked, &id, number, now_ms);
+                match fault {
+                    Some(Fault::ResetAfterWrite) => return Ok(Next::Close),
+                    Some(Fault::Slow(time)) => sleep(time).await,
+                    _ => self.server.work().await,
+                }
+                self.say(&format!("250 2.0.0 OK queued as {id}")).await
+            }
+            Verdict::Over(whom, wait) => {
+                self.server.work().await;
+                self.say(&throttled(whom, self.server.tells_delay.then(|| whole_seconds(wait)))).await
+            }
+            Verdict::Faulty(Fault::Hang) => {
+                self.server.stop.cancelled().await;
+                Ok(Next::Close)
+            }
+            Verdict::Faulty(Fault::CloseBeforeRead | Fault::ResetAfterWrite | Fault::Slow(_)) => Ok(Next::Close),
+            Verdict::Faulty(fault) => {
+                self.server.work().await;
+                self.say(&failed(&fault)).await
+            }
+        }
+    }
+}
+
+/// What stands between the angle brackets.
+fn address(text: &str) -> String {
+    let inner = text.split_once('<').and_then(|(_, rest)| rest.split_once('>')).map(|(inner, _)| inner);
+    inner.unwrap_or_default().to_owned()
+}
+
+/// The message without its headers, which differ from one try to the next.
+fn text_of(body: &[u8]) -> &[u8] {
+    let end = body.windows(4).position(|window| window == b"\r\n\r\n");
+    end.map_or(body, |at| &body[at + 4..])
+}
+
+fn throttled(whom: Whom, seconds: Option<u64>) -> String {
+    let (code, about) = match whom {
+        Whom::Account => ("451 4.7.0", "Throttling failure: Maximum sending rate exceeded"),
+        Whom::Connection => ("421 4.7.0", "Too many messages on this connection, closing"),
+        Whom::Sender => ("450 4.7.1", "The sender is sending too quickly"),
+        Whom::Recipient => ("450 4.2.1", "The recipient is receiving mail too quickly"),
+    };
+    match seconds {
+        Some(seconds) => format!("{code} {about}. Try again in {seconds} seconds"),
+        None => format!("{code} {about}"),
+    }
+}
+
+/// The reply to a fault; a [`Fault::Code`] is a reply's code and its enhanced code.
+fn failed(fault: &Fault) -> String {
+    match fault {
+        Fault::Throttle { whom, delay } => throttled(*whom, delay.map(whole_seconds)),
+        Fault::Status(421) => "421 4.3.2 Service not available, closing transmission channel".to_owned(),
+        Fault::Status(status @ 400..=499) => format!("{status} 4.3.0 Temporary failure"),
+        Fault::Status(status @ 550..=599) => format!("{status} 5.0.0 Failed"),
+        Fault::Status(_) => "451 4.3.0 Temporary local problem".to_owned(),
+        Fault::Code(status, code) => format!("{status} {code}"),
+        Fault::Suspend => "535 5.7.13 User account disabled".to_owned(),
+        Fault::BadCredentials => "535 5.7.8 Authentication credentials invalid".to_owned(),
+        Fault::PermanentRecipient => "550 5.1.1 The account that you tried to reach does not exist".to_owned(),
+        Fault::Garbage => "HTTP/1.1 502 Bad Gateway".to_owned(),
+        _ => "nonsense".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_stands_between_its_brackets() {
+        assert_eq!(address("FROM:<a@example.com> SIZE=10"), "a@example.com");
+        assert_eq!(address("TO:<>"), "");
+        assert_eq!(address("TO"), "");
+    }
+
+    #[test]
+    fn a_limit_says_in_its_code_whom_it_concerns() {
+        assert!(throttled(Whom::Recipient, None).starts_with("450 4.2.1 "));
+        assert!(throttled(Whom::Account, Some(92)).ends_with("Try again in 92 seconds"));
+    }
+}
