@@ -44,6 +44,7 @@ mod runner;
 mod services;
 mod signals;
 mod simulate;
+mod slots;
 mod sources;
 mod throttle;
 mod throttle_cluster;

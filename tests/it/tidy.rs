@@ -136,6 +136,7 @@ const NOUNS: &[&str] = &[
     "cron/expression.rs",
     "cron/occurrence.rs",
     "cron/schedule.rs",
+    "governor/actuator.rs",
     "governor/plan.rs",
     "governor/policy.rs",
     "governor/watchdogs/deaf.rs",
