@@ -60,6 +60,8 @@ fn measured(name: &str) -> Measured {
         slope: Some(Slope { achieved_rps: 4.9, limiting_share: 0.97 }),
         depth: Depth { throttle: name.into(), ready: 7, oldest_ready_at: Some(Timestamp::UNIX_EPOCH), ..Depth::default() },
         governor: Some(GovernorState {
+            actuator: "rps".to_owned(),
+            unit: "rps".to_owned(),
             rps: 4.0,
             breaker: "half_open".into(),
             limiting: Some("search-load".into()),

@@ -97,7 +97,13 @@ pub struct Decision {
 /// How a governor stands.
 #[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct GovernorState {
-    /// The rate that it decided on; in shadow mode the rate that it would set.
+    /// The knob that it turns: `rps` or `concurrency`.
+    #[schema(example = "rps")]
+    pub actuator: String,
+    /// What that knob is in: `rps` (tokens per second) or `slots` (jobs at once). All that is called a rate here is in it.
+    #[schema(example = "rps")]
+    pub unit: String,
+    /// The knob that it decided on; in shadow mode the one that it would set.
     pub rps: f64,
     /// `closed`, `half_open` or `open`.
     pub breaker: String,

@@ -50,8 +50,9 @@ impl Journalled {
         let ready = depths.throttles.iter().find(|depth| depth.throttle == name.as_str()).map(|depth| depth.ready as u64);
         let asked = Asked { name: name.as_str(), status, view: view.as_ref(), decisions: &decisions, ready, now };
         let mut sentence = why::sentence(asked);
-        // The sentence tells of a wrong rps by itself; whatever else is wrong with the knobs must not stay untold.
-        for problem in status.iter().flat_map(|status| &status.problems).filter(|problem| problem.field != "rps") {
+        let told = view.as_ref().map_or("rps", |view| view.actuator.field());
+        // The sentence tells of a wrong knob that is governed by itself; whatever else is wrong with the knobs must not stay untold.
+        for problem in status.iter().flat_map(|status| &status.problems).filter(|problem| problem.field != told) {
             sentence += &format!(" Its knob {}: {}.", problem.field, problem.message);
         }
         Ok(sentence)
@@ -139,6 +140,8 @@ fn standing(view: View) -> GovernorState {
         sentence: found.sentence,
     });
     GovernorState {
+        actuator: view.actuator.field().to_owned(),
+        unit: view.actuator.unit().to_owned(),
         rps: view.rps,
         breaker: word(&view.breaker).unwrap_or_default(),
         limiting: Some(view.limiting),

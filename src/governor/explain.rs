@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
+use super::actuator::Actuator;
 use super::breaker::Phase;
 use super::hand::Hand;
 use super::limits::Clamp;
@@ -67,13 +68,17 @@ fn limiting(state: &State, cause: &Cause) -> String {
 }
 
 fn reason(state: &State, policy: &Policy, now: f64, before: f64, cause: &Cause) -> String {
+    let unit = state.actuator.unit();
     let rate = number(state.knob);
     match cause {
-        Cause::NoReading => format!("no signal has been read yet; holding {rate} rps"),
-        Cause::StoppedByHand => "a person stopped it (rps 0); it goes on when somebody sets a rate".to_owned(),
+        Cause::NoReading => format!("no signal has been read yet; holding {rate} {unit}"),
+        Cause::StoppedByHand => {
+            let (field, what) = (state.actuator.field(), if state.actuator == Actuator::Rps { "a rate" } else { "a number" });
+            format!("a person stopped it ({field} 0); it goes on when somebody sets {what}")
+        }
         Cause::Followed { why } => format!("{why}; the governor only follows"),
         Cause::HandedBack { why } => {
-            format!("{why}, on from {}", if state.knob < 0.0 { "no limit".to_owned() } else { format!("{rate} rps") })
+            format!("{why}, on from {}", if state.knob < 0.0 { "no limit".to_owned() } else { format!("{rate} {unit}") })
         }
         Cause::Stale { names } => {
             let blind_s = names.iter().filter_map(|n| state.signals.iter().find(|s| s.name == *n)).filter_map(|s| s.front.seen);
@@ -82,9 +87,9 @@ fn reason(state: &State, policy: &Policy, now: f64, before: f64, cause: &Cause) 
             let does = if state.breaker.phase == Phase::Open {
                 "staying stopped".to_owned()
             } else if state.knob < before * (1.0 - 1e-6) {
-                format!("lowering {} to {rate} rps, towards safe_rps", number(before))
+                format!("lowering {} to {rate} {unit}, towards {}", number(before), state.actuator.refuge())
             } else {
-                format!("staying at {rate} rps until it can be read again")
+                format!("staying at {rate} {unit} until it can be read again")
             };
             format!("no new reading of {} {how_long}; {does}", names.join(", "))
         }
@@ -115,7 +120,7 @@ fn reason(state: &State, policy: &Policy, now: f64, before: f64, cause: &Cause) 
             );
             format!(
                 "{reads}: {}{follows}{}",
-                motion(before, state.knob),
+                motion(before, state.knob, unit),
                 clamps.last().map_or_else(String::new, |c| bound(state, policy, now, *c))
             )
         }
@@ -123,23 +128,24 @@ fn reason(state: &State, policy: &Policy, now: f64, before: f64, cause: &Cause) 
 }
 
 /// What the rate does, as a verb.
-fn motion(before: f64, after: f64) -> String {
+fn motion(before: f64, after: f64, unit: &str) -> String {
     if before <= 0.0 {
-        format!("restarting at {} rps", number(after))
+        format!("restarting at {} {unit}", number(after))
     } else if after > before * 1.005 {
-        format!("raising {} to {} rps", number(before), number(after))
+        format!("raising {} to {} {unit}", number(before), number(after))
     } else if after < before * 0.995 {
-        format!("lowering {} to {} rps", number(before), number(after))
+        format!("lowering {} to {} {unit}", number(before), number(after))
     } else {
-        format!("holding {} rps", number(after))
+        format!("holding {} {unit}", number(after))
     }
 }
 
 fn bound(state: &State, policy: &Policy, now: f64, clamp: Clamp) -> String {
+    let (unit, awaited) = (state.actuator.unit(), state.actuator.awaited());
     match clamp {
         Clamp::Slew => ", as fast as is allowed".to_owned(),
-        Clamp::Idle => "; not raised, because nobody waits for tokens".to_owned(),
-        Clamp::Week => "; nobody waits for tokens, so it stands ready at what this hour of the week has borne".to_owned(),
+        Clamp::Idle => format!("; not raised, because nobody waits for {awaited}"),
+        Clamp::Week => format!("; nobody waits for {awaited}, so it stands ready at what this hour of the week has borne"),
         Clamp::Confirm => "; not raised until a sample confirms the restart".to_owned(),
         Clamp::Late => "; not raised, because the next reading is late".to_owned(),
         Clamp::Soft => state.above_soft(policy).map_or_else(
@@ -152,7 +158,7 @@ fn bound(state: &State, policy: &Policy, now: f64, clamp: Clamp) -> String {
         Clamp::Person => state.hold.map_or_else(String::new, |hold| {
             let (set, left) = (seconds(now - hold.from), seconds(hold.until - now));
             let who = state.watch.hand.as_ref().map_or_else(|| "a person".to_owned(), Hand::who_and_why);
-            format!("; {who} set {} rps {set} ago, it is not raised for {left} more", number(hold.rps))
+            format!("; {who} set {} {unit} {set} ago, it is not raised for {left} more", number(hold.rps))
         }),
         Clamp::Max => ", the highest rate allowed (max or capacity)".to_owned(),
         Clamp::Min => ", the lowest rate allowed (min)".to_owned(),
@@ -161,6 +167,9 @@ fn bound(state: &State, policy: &Policy, now: f64, clamp: Clamp) -> String {
 
 fn terms(state: &State, policy: &Policy, now: f64, cause: &Cause) -> BTreeMap<String, Value> {
     let mut terms = BTreeMap::new();
+    if state.actuator != Actuator::Rps {
+        terms.insert("actuator".to_owned(), json!(state.actuator));
+    }
     let mut put = |name: &str, value: f64| {
         // Six digits are plenty for people, and JSON has no NaN.
         let rounded = if value == 0.0 { 0.0 } else { format!("{value:.5e}").parse().unwrap_or(0.0) };

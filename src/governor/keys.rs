@@ -201,6 +201,15 @@ pub const KEYS: &[Key] = &[
         Allowed::Text(512),
         "The number's place on that page, if it is JSON.",
     ),
+    Key {
+        part: Part::Governor,
+        name: "actuator",
+        unit: "",
+        default: Default::Word("rps"),
+        allowed: Allowed::Word(&["rps", "concurrency"]),
+        what: "The knob that is turned: `rps`, tokens per second, or `concurrency`, jobs at once over all processes: whole slots, and \
+               `min` and `max` then mean slots too. For a provider without a quota that answers the slower the more is open at once.",
+    },
     number("tick_s", "s", 5.0, 1.0, 60.0, "How often the rate is decided."),
     number("gain", "", 1.6, 0.05, 10.0, "Nats of rate per unit of relative error, at a lag of 60 s."),
     number("integral_min_s", "s", 20.0, 2.0, 600.0, "Shortest integral time; a longer lag makes it longer."),
@@ -256,7 +265,7 @@ pub const KEYS: &[Key] = &[
     flag(
         "durations",
         true,
-        "Whether to let *work* through (rate x mean duration): an inner loop that answers dearer jobs in seconds. Switch it off for jobs whose duration says nothing about the resource.",
+        "Whether to let *work* through (rate x mean duration): an inner loop that answers dearer jobs in seconds. Switch it off for jobs whose duration says nothing about the resource. Always off with `actuator = \"concurrency\"`: slots are work already.",
     ),
     number(
         "duration_step",

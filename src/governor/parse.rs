@@ -6,6 +6,7 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::actuator::Actuator;
 use super::keys::{self, Allowed, Default, Part};
 use super::policy::{Heard, Kind, Law, Look, Place, Policy, Problem, Refused, SIGNALS_MAX, Signal, Source};
 use crate::signals::exposition::Series;
@@ -37,7 +38,12 @@ fn read(report: &mut Report) -> Option<Policy> {
 
     let law = match entry("governor").map(|value| (value.span(), value.get_ref())) {
         None => default_law(),
-        Some((place, DeValue::Table(table))) => law(&values(report, Part::Governor, place, table)),
+        Some((place, DeValue::Table(table))) => {
+            let values = values(report, Part::Governor, place, table);
+            let law = law(&values);
+            check_law(report, &values, &law);
+            law
+        }
         Some((place, _)) => {
             report.refuse(&place, "governor", "is not a table; write [governor]");
             default_law()
@@ -76,7 +82,9 @@ fn check_names(report: &mut Report, policy: &Policy, place: &Spanned<DeValue>) {
 }
 
 fn law(values: &Values) -> Law {
+    let actuator = if values.text("actuator") == "concurrency" { Actuator::Concurrency } else { Actuator::Rps };
     Law {
+        actuator,
         tick_s: values.number("tick_s"),
         gain: values.number("gain"),
         integral_min_s: values.number("integral_min_s"),
@@ -94,13 +102,23 @@ fn law(values: &Values) -> Law {
         retrip_s: values.number("retrip_s"),
         quota_margin: values.number("quota_margin"),
         quiet_s: values.number("quiet_s"),
-        durations: values.flag("durations"),
+        // Of jobs that take longer fewer end in a slot by themselves; to lower the slots as well would count it twice.
+        durations: values.flag("durations") && actuator == Actuator::Rps,
         duration_step: values.number("duration_step"),
         observer: values.flag("observer"),
         predictor: values.flag("predictor"),
         noise_max: values.number("noise_max"),
         filter_max_s: values.number("filter_max_s"),
         feed_forward: values.flag("feed_forward"),
+    }
+}
+
+/// What no single key of the law can say.
+fn check_law(report: &mut Report, values: &Values, law: &Law) {
+    if law.actuator == Actuator::Concurrency && values.given("durations") && values.flag("durations") {
+        let reason = "true is not allowed with actuator \"concurrency\": jobs that take longer already leave their slots later, and would \
+                      count twice; use false or leave it out";
+        report.refuse(&values.place("durations"), "governor.durations", reason);
     }
 }
 

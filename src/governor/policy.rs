@@ -3,6 +3,7 @@
 //! It is the `[[signal]]` and `[governor]` part of a knobs file. What is wrong in it is refused at start, with file, line,
 //! key and what is allowed ([`super::keys`] is the table of all keys).
 
+use super::actuator::Actuator;
 use super::parse;
 
 /// Most signals that one throttle may have.
@@ -150,6 +151,7 @@ pub enum Source {
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs, reason = "every field is a key of the table, which is the one place that describes it")]
 pub struct Law {
+    pub actuator: Actuator,
     pub tick_s: f64,
     pub gain: f64,
     pub integral_min_s: f64,
@@ -205,7 +207,9 @@ impl Policy {
 
     /// Whether it needs to hear how the throttle's own jobs end.
     pub fn hears(&self) -> bool {
-        self.law.durations || self.signals.iter().any(|signal| signal.heard.is_some())
+        self.law.durations
+            || self.law.actuator == Actuator::Concurrency
+            || self.signals.iter().any(|signal| signal.heard.is_some())
     }
 
     /// The signal of that name.

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::actuator::Actuator;
 use super::policy::{self, Kind, Law};
 use crate::control::front::Tuning;
 use crate::control::pid::{Gains, Terms};
@@ -277,6 +278,8 @@ impl Signal {
         let v = applied.exp();
         let mut kc = law.gain * (lag / 60.0).min(LAG_MAX_MIN);
         kc *= match policy.kind {
+            // A loop that is closed by slots is not steep: with twice as many jobs at once each takes at most twice as long.
+            Kind::Latency if law.actuator == Actuator::Concurrency => 1.0,
             Kind::Latency => LATENCY_GAIN,
             _ if e > 0.0 => 1.0 / within(self.observer.share(v, 2.0), SHARE_UNDER, 1.0),
             _ => 1.0 / within(self.observer.share(v, 0.0), SHARE_OVER, 1.0),

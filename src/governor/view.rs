@@ -4,6 +4,7 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
+use super::actuator::Actuator;
 use super::breaker::Phase;
 use super::decision::timestamp;
 use super::hand::Hand;
@@ -16,7 +17,9 @@ use super::watchdogs::Finding;
 /// A governor at a glance.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct View {
-    /// The rate of its newest plan, in jobs per second.
+    /// The knob that it turns.
+    pub actuator: Actuator,
+    /// The knob of its newest plan, in jobs per second or slots.
     pub rps: f64,
     /// The breaker.
     pub breaker: Phase,
@@ -84,7 +87,7 @@ pub struct SignalView {
     pub soft: Option<f64>,
     /// The value that trips the breaker now; the policy's, raised for a noisy signal.
     pub trip: f64,
-    /// The rate that it asks for, in jobs per second; `None` before its first sample.
+    /// The knob that it asks for, in jobs per second or slots; `None` before its first sample.
     pub ask_rps: Option<f64>,
     /// The newest sample's own time.
     pub at: Option<Timestamp>,
@@ -125,6 +128,7 @@ impl View {
             patience_s: state.patience_s(policy, signal),
         });
         let mut view = Self {
+            actuator: policy.law.actuator,
             rps: plan.rps,
             breaker: plan.breaker,
             breaker_since: (decides.breaker.since > 0.0).then(|| timestamp(decides.breaker.since)),

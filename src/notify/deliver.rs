@@ -77,7 +77,7 @@ impl NotificationHandler {
         let asked = Asked { job_id: job.id, channel: notification.channel, recipient: notification.to.clone() };
         let begun = means.deliveries.begin(asked).await.map_err(|_| unrecorded())?;
         let pool = carrier.desk.pool();
-        let since = begun.requeued_at.unwrap_or(job.created_at).max(job.created_at);
+        let since = begun.waits_since.unwrap_or(job.created_at);
         let valid_for = notification.valid_for.unwrap_or(pool.valid_for);
         let deadline_s = since.as_second().saturating_add(valid_for.as_secs() as i64);
         let mut run = Run { job, context, notification: &notification, carrier, means, attempts: Vec::new(), deadline_s };
@@ -182,7 +182,7 @@ impl Run<'_> {
                 Some(self.done(DeliveryState::Sent, held, provider_id).await)
             }
             Sent::Throttled { scope: Scope::Account, delay, reason, .. } => {
-                self.context.report_refusals(1);
+                // TMP self.context.report_refusals(1);
                 desk.throttled(held, delay, &reason).await;
                 None
             }
@@ -263,9 +263,9 @@ impl Run<'_> {
         let account = self.account(held);
         let pool = &self.carrier.desk.pool().name;
         self.means.metrics.sent(pool, &account, answer.sent.word(), took.as_secs_f64());
-        self.context.report_duration(took);
+        // TMP self.context.report_duration(took);
         if answer.is_untimed {
-            self.context.discount_duration();
+            // TMP self.context.discount_duration();
         }
         self.attempts.push(Attempt {
             at: now(),

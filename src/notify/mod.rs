@@ -2,12 +2,19 @@
 //!
 //! How a message is sent is the business of [`crate::providers`]; which jobs run when is the queue's.
 
+pub mod alarm_postgres;
+pub mod args;
+pub mod deliver;
 pub mod recipient;
 pub mod record;
 pub mod state;
+pub mod watch;
 
 pub mod postgres;
 
+pub use alarm_postgres::{AccountEvent, Alarms};
+pub use deliver::{Carrier, Means, NotificationHandler};
 pub use postgres::Deliveries;
 pub use record::{Asked, Attempt, Begun, Notice, Swept, Written};
 pub use state::DeliveryState;
+pub use watch::{tell_changes, watch};

@@ -18,7 +18,7 @@ use crate::service::{Pace, periodic};
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// Messages that end or run again in one step.
-const AT_ONCE: i64 = 1000;
+const AT_ONCE: u32 = 1000;
 
 /// Tells changes until the last desk is gone: to the log, to metrics, to the database and to whoever wants alerts. Nothing of it
 /// is lost while Postgres is away, for as long as the process lives.
@@ -67,16 +67,16 @@ pub async fn watch(carrier: Carrier, deliveries: Deliveries, cancel: Cancellatio
             return Ok(());
         }
         let expired = deliveries.expire(&pool.name, pool.valid_for, AT_ONCE).await?;
-        if expired > 0 {
-            tracing::warn!(pool = %pool.name, messages = expired, "messages waited for an account until their deadline; they are dead letters");
+        if expired.jobs > 0 {
+            tracing::warn!(pool = %pool.name, messages = expired.jobs, "messages waited for an account until their deadline; they are dead letters");
         }
         let is_away = view.there == 0;
         if !is_away && was_away.load(Ordering::Relaxed) && pool.requeue_on_recovery {
             let mut all = 0;
             loop {
                 let requeued = deliveries.requeue_unsent(&pool.name, AT_ONCE).await?;
-                all += requeued;
-                if requeued < AT_ONCE as u64 {
+                all += requeued.jobs;
+                if !requeued.more {
                     break;
                 }
             }

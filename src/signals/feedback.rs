@@ -163,6 +163,11 @@ impl Meter {
         self.looks.back().map(|look| look.0)
     }
 
+    /// Units that were at work when it was last looked at; `None` before the first look.
+    pub fn running(&self) -> Option<f64> {
+        self.asked_at.map(|_| self.running)
+    }
+
     /// Nothing was at work when it was last looked at, and nothing ended in the last `span_s` seconds: there is nothing to be said,
     /// which is not the same as silence.
     pub fn is_idle(&self, span_s: f64) -> bool {

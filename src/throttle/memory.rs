@@ -164,6 +164,11 @@ impl MemoryStore {
         if let Some(expected) = change.if_rps.as_deref().filter(|expected| *expected != rps) {
             return conflict(format!("rps is {}, not {expected}", if rps.is_empty() { "missing" } else { rps }));
         }
+        let slots = stands.raw.get("concurrency").map_or("", String::as_str);
+        if let Some(expected) = change.if_concurrency.as_deref().filter(|expected| *expected != slots && change.if_rps.is_none())
+        {
+            return conflict(format!("concurrency is {}, not {expected}", if slots.is_empty() { "missing" } else { slots }));
+        }
         let mut raw = stands.raw.clone();
         let (mut changed, mut resumed) = (!exists, false);
         for (field, text) in &change.fields {

@@ -339,6 +339,8 @@ pub struct Change {
     pub term: Option<u64>,
     /// Refuse unless `rps` still reads as this text (a person may have turned it meanwhile).
     pub if_rps: Option<String>,
+    /// Refuse unless `concurrency` still reads as this text, where none is the empty one; instead of `if_rps`.
+    pub if_concurrency: Option<String>,
     /// Who writes.
     pub by: String,
     /// Why.

@@ -996,7 +996,7 @@ local function resume()
 end
 
 -- set: KEYS knobs, bucket; ARGV verb, now, if_seq, term, if_rps (empty for no condition; `=` before the
--- text of if_rps), create 0|1, absent_only 0|1, by, why, then (field, `=text` or `-`) pairs.
+-- text of if_rps, `concurrency=` before that of if_concurrency), create 0|1, absent_only 0|1, by, why, then (field, `=text` or `-`) pairs.
 local function set()
   local key = KEYS[1]
   local before = redis.call('HGETALL', key)
@@ -1011,8 +1011,12 @@ local function set()
   if ARGV[4] ~= '' and term > tonumber(ARGV[4]) then
     return { 'conflict', string.format('term %.0f has written since term %s', term, ARGV[4]) }
   end
-  if ARGV[5] ~= '' and '=' .. (stands.rps or '') ~= ARGV[5] then
-    return { 'conflict', string.format('rps is %s, not %s', stands.rps or 'missing', string.sub(ARGV[5], 2)) }
+  if ARGV[5] ~= '' then
+    local field, expected = string.match(ARGV[5], '^(%l*)=(.*)$')
+    if field == '' then field = 'rps' end
+    if (stands[field] or '') ~= expected then
+      return { 'conflict', string.format('%s is %s, not %s', field, stands[field] or 'missing', expected) }
+    end
   end
   local after, changed, resumed, named = {}, #before == 0, false, {}
   for field, value in pairs(stands) do after[field] = value end

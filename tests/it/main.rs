@@ -45,6 +45,7 @@ mod runner;
 mod services;
 mod signals;
 mod simulate;
+mod slots;
 mod sources;
 mod throttle;
 mod throttle_accounts;

@@ -144,6 +144,7 @@ const NOUNS: &[&str] = &[
     "fakes/plan.rs",
     "fakes/quota.rs",
     "fakes/sigv4.rs",
+    "governor/actuator.rs",
     "governor/plan.rs",
     "governor/policy.rs",
     "governor/watchdogs/deaf.rs",

@@ -35,7 +35,8 @@ const BOOKKEEPING = new Set(['seq', 'term', 'by', 'at', 'at_ms', 'why', 'valid_u
  * @returns {Record<string, any>}
  */
 export function valuesOf(detail) {
-  return { ...(detail?.knobs ?? {}), mode: detail?.mode, paused: detail?.paused };
+  const turned = detail?.governor?.actuator;
+  return { ...(detail?.knobs ?? {}), mode: detail?.mode, paused: detail?.paused, ...(turned ? { turned } : {}) };
 }
 
 /**
@@ -121,19 +122,20 @@ export function readEdits(texts, current, now = Date.now()) {
 }
 
 /**
- * Edited fields that somebody else changed since the edit began. In auto mode the governor moves `rps` all the time, which
- * is no conflict; but an edit of `rps` does conflict with a change of the mode.
+ * Edited fields that somebody else changed since the edit began. In auto mode the governor moves its knob all the time, which
+ * is no conflict; but an edit of that knob does conflict with a change of the mode.
  * @param {Record<string, any>} base values when the edit began
  * @param {Record<string, any>} current values now
  * @param {string[]} edited
  * @returns {string[]}
  */
 export function conflicts(base, current, edited) {
+  const turned = current.turned ?? 'rps';
   const found = edited.filter((name) => {
-    if (name === 'rps' && base.mode === 'auto' && current.mode === 'auto') return false;
+    if (name === turned && base.mode === 'auto' && current.mode === 'auto') return false;
     return base[name] !== current[name];
   });
-  if (edited.includes('rps') && base.mode !== current.mode && !found.includes('mode')) found.push('mode');
+  if (edited.includes(turned) && base.mode !== current.mode && !found.includes('mode')) found.push('mode');
   return found;
 }
 

@@ -233,7 +233,12 @@ impl RedisStore {
         let number = |n: Option<u64>| n.map_or_else(String::new, |n| n.to_string());
         call.text(&number(change.if_seq));
         call.text(&number(change.term));
-        call.text(&change.if_rps.as_ref().map_or_else(String::new, |rps| format!("={rps}")));
+        let unturned = match (&change.if_rps, &change.if_concurrency) {
+            (Some(rps), _) => format!("={rps}"),
+            (None, Some(slots)) => format!("concurrency={slots}"),
+            (None, None) => String::new(),
+        };
+        call.text(&unturned);
         call.number(u8::from(change.create));
         call.number(u8::from(change.absent_only));
         call.text(&change.by);
