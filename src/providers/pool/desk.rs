@@ -12,13 +12,16 @@ use super::breaker::{Change, Law, State};
 use super::{Breakers, Choice, PoolView, Ring};
 use crate::jobs::Quota;
 use crate::providers::Pool;
-use crate::throttle::{Ask, Ended, Error, Grant, LaneAsk, Limit, MAX_LANES_PER_ASK, Name, Notes, Refund, Refused, Scope, Store};
+use crate::throttle::{Ask, Ended, Error, Grant, Holder, LaneAsk, Limit, MAX_LANES_PER_ASK, Name, Notes, Refund, Refused, Scope, Store};
 
 /// Messages that are served by one call at most.
 const AT_ONCE: usize = 256;
 
 /// How long nobody asks for an account whose turn cannot be foreseen: it is being probed, or the store is lost.
 const UNKNOWN_WAIT: Duration = Duration::from_millis(250);
+
+/// How long a process that asked for accounts is remembered.
+const HOLDER_TTL: Duration = Duration::from_secs(10);
 
 /// Ends that are told by one call at most.
 const ENDS_AT_ONCE: usize = 256;
@@ -75,6 +78,8 @@ pub struct Desk {
 
 pub(super) struct Shared {
     pub(super) pool: Pool,
+    /// Unique for this desk.
+    id: String,
     /// The throttle whose keys are the accounts.
     pub(super) accounts: Name,
     pub(super) store: Arc<dyn Store>,
@@ -122,6 +127,7 @@ impl Desk {
             why: Mutex::new(vec![String::new(); many]),
             begun: Instant::now(),
             moved: Arc::new(tokio::sync::Notify::new()),
+            id: format!("desk-{:016x}", rand::random::<u64>()),
             pool,
             accounts,
             store,
@@ -382,7 +388,9 @@ async fn round(shared: &Shared, waiting: &mut Vec<Wish>) -> Option<tokio::time::
         cost: shared.cost(*at),
         held: 0,
     });
-    let ask = Ask { throttle: shared.accounts.clone(), lanes: lanes.collect(), holder: None };
+    // As work that is about to begin, so that after a refusal one message goes first. What is under way is counted nowhere else.
+    let holder = Holder { id: shared.id.clone(), ttl: HOLDER_TTL, held: 0 };
+    let ask = Ask { throttle: shared.accounts.clone(), lanes: lanes.collect(), holder: Some(holder) };
     let answer = shared.store.acquire(&ask).await;
     let grants = answer.lanes.into_iter().chain(std::iter::repeat_with(Grant::default));
     for (((at, wishes), lane), grant) in turns.into_iter().zip(&ask.lanes).zip(grants) {
