@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use http::HeaderMap;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
@@ -17,7 +18,7 @@ use super::ledger::Ledger;
 use super::plan::Plan;
 use super::poster::{Counts, Poster, send};
 use super::server::{Pace, Server};
-use super::wire::{House, Wire};
+use super::wire::{Came, House, Wire};
 use super::{Fault, Latency, Options, Quota, Received, Rule, Second, Speaks, Totals, connection, sns};
 use super::{apns, fcm, mailgun, sendgrid, ses, slack, smtp, telegram, twilio, webhook};
 
@@ -88,6 +89,7 @@ impl Fake {
             opened: 0.into(),
             open: 0.into(),
             narrow_ms: 0.into(),
+            last: Mutex::new(None),
             events,
         });
         serving.push(match wire(speaks) {
@@ -202,6 +204,13 @@ impl Fake {
             failed: sum.failed + one.failed,
             duplicates: sum.duplicates + one.duplicates,
         })
+    }
+
+    /// The last request that came over HTTP: its path, its headers, its body.
+    pub fn last(&self) -> Option<(String, HeaderMap, String)> {
+        let last = self.server.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let text = |came: &Came| String::from_utf8_lossy(&came.body).into_owned();
+        last.as_ref().map(|came| (came.uri.to_string(), came.headers.clone(), text(came)))
     }
 
     /// Connections that are open, and that were ever opened.

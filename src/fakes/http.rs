@@ -1,7 +1,7 @@
 //! Serves the formats over HTTP.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -12,7 +12,7 @@ use tokio::time::sleep;
 use super::Fault;
 use super::connection::Link;
 use super::ledger::Verdict;
-use super::server::Server;
+use super::server::{Server, mark};
 use super::wire::{Asked, Came, Read, Reply, Wire};
 
 /// There is no answer: the connection is closed, or the stream reset.
@@ -32,8 +32,10 @@ pub(super) async fn answer(
     let now_ms = server.clock.now_ms();
     let came = Came { method: parts.method, uri: parts.uri, headers: parts.headers, body, now_ms };
     let _alone = link.turn(&server).await;
-    let reply = match wire.read(&came, &server.house) {
-        Read::Message(asked) => message(&server, &*wire, &asked, &came).await?,
+    let (read, mark) = (wire.read(&came, &server.house), mark(&[came.uri.path().as_bytes(), &came.body]));
+    *server.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(came);
+    let reply = match read {
+        Read::Message(asked) => message(&server, &*wire, &asked, mark).await?,
         Read::Quota(account) => {
             let standing = server.ledger().standing(&account);
             wire.quota(standing)
@@ -52,8 +54,8 @@ pub(super) async fn answer(
 }
 
 /// What is answered to a message, after the time that it takes.
-async fn message(server: &Server, wire: &dyn Wire, asked: &Asked, came: &Came) -> Result<Reply, Silent> {
-    let (verdict, now_ms) = server.judge(asked, &[came.uri.path().as_bytes(), &came.body]);
+async fn message(server: &Server, wire: &dyn Wire, asked: &Asked, mark: u64) -> Result<Reply, Silent> {
+    let (verdict, now_ms) = server.judge(asked, mark);
     match verdict {
         Verdict::Accepted { number, standing, fault } => {
             let (id, reply) = wire.accepted(asked, number, now_ms);

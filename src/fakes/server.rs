@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::clock::Clock;
 use super::events::Told;
 use super::ledger::{Ledger, Verdict};
-use super::wire::{Asked, House};
+use super::wire::{Asked, Came, House};
 use super::{Events, Latency, Speaks};
 
 /// How long answers take, and the room for those that are worked on.
@@ -25,6 +25,13 @@ impl Pace {
     pub(super) fn new(latency: Latency) -> Self {
         Self { latency, room: Semaphore::new(latency.at_once.max(1)) }
     }
+}
+
+/// The same number for the same content.
+pub(super) fn mark(content: &[&[u8]]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    content.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// What all connections of a fake share.
@@ -47,6 +54,8 @@ pub(super) struct Server {
     pub open: AtomicU64,
     /// For so long a connection serves one request at a time after a rejected one, in milliseconds; 0 for never.
     pub narrow_ms: AtomicU64,
+    /// The last request that came.
+    pub last: Mutex<Option<Came>>,
     pub events: Option<(Events, mpsc::UnboundedSender<(Duration, Told)>)>,
 }
 
@@ -57,10 +66,7 @@ impl Server {
     }
 
     /// Says what becomes of a message; the time is read under the lock, so that it never goes back in the ledger.
-    pub(super) fn judge(&self, asked: &Asked, content: &[&[u8]]) -> (Verdict, u64) {
-        let mut hasher = DefaultHasher::new();
-        (&asked.account, content).hash(&mut hasher);
-        let mark = hasher.finish();
+    pub(super) fn judge(&self, asked: &Asked, mark: u64) -> (Verdict, u64) {
         let mut ledger = self.ledger();
         let now_ms = self.clock.now_ms();
         (ledger.judge(asked, mark, now_ms), now_ms)

@@ -82,7 +82,7 @@ impl Wire for Ses {
     }
 
     fn gone(&self, _: &Asked, _: u64) -> Reply {
-        error(400, "BadRequestException", "Local address contains control or whitespace")
+        error(400, "MessageRejected", "Address blacklisted.")
     }
 
     fn quota(&self, standing: Standing) -> Reply {

@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use super::crypt::unbase64;
 use super::http::Open;
 use super::ledger::Verdict;
-use super::server::Server;
+use super::server::{Server, mark};
 use super::wire::{Asked, whole_seconds};
 use super::{Fault, Whom};
 
@@ -193,8 +193,7 @@ impl<'a> Session<'a> {
         let (account, sender) = (self.account.clone(), std::mem::take(&mut self.from));
         self.to.clear();
         let asked = Asked { account, to, sender, ..Asked::default() };
-        let text = [asked.to.as_bytes(), text_of(&body)];
-        let (verdict, now_ms) = self.server.judge(&asked, &text);
+        let (verdict, now_ms) = self.server.judge(&asked, mark(&[asked.to.as_bytes(), text_of(&body)]));
         self.end(verdict, &asked, now_ms).await
     }
 

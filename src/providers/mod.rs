@@ -9,17 +9,27 @@ pub mod clock;
 pub mod code;
 pub mod driver;
 pub mod event;
+pub mod events;
+#[cfg(test)]
+mod examples;
+pub mod exchange;
 pub mod http;
+pub mod mailgun;
 pub mod message;
 pub mod metrics;
 pub mod pool;
 mod outcome;
 pub mod provider;
+pub mod sendgrid;
 pub mod sent;
+pub mod ses;
 pub mod settings;
 pub mod slack;
+pub mod smtp;
 pub mod telegram;
+pub mod twilio;
 pub mod webhook;
+pub mod words;
 
 pub use account::{Account, Secret};
 pub use clock::now_s;

@@ -1,5 +1,6 @@
 //! What became of one message at one account: the one outcome type of all drivers.
 
+use std::fmt;
 use std::time::Duration;
 
 /// Whom a provider's "slow down" concerns. Only [`Scope::Account`] blocks the account.
@@ -18,7 +19,8 @@ pub enum Scope {
 /// What became of one attempt to send one message through one account.
 ///
 /// Reasons are the provider's own words or ours, cut to a line; they hold no secret, no address and no body.
-#[derive(Clone, Debug, PartialEq)]
+/// Its debug text does not show the key of a throttle, which may be an address.
+#[derive(Clone, PartialEq)]
 pub enum Sent {
     /// It is delivered; nothing more will be heard.
     Delivered {
@@ -101,5 +103,18 @@ impl Sent {
     /// The provider has it.
     pub fn is_success(&self) -> bool {
         matches!(self, Self::Delivered { .. } | Self::Accepted { .. })
+    }
+}
+
+impl fmt::Debug for Sent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = f.debug_struct(self.word());
+        match self {
+            Self::Delivered { provider_id } | Self::Accepted { provider_id } => return text.field("id", provider_id).finish(),
+            Self::Throttled { scope, delay, .. } => text.field("scope", scope).field("delay", delay),
+            Self::PermanentRecipient { suppress, .. } => text.field("suppress", suppress),
+            _ => &mut text,
+        };
+        text.field("reason", &self.reason()).finish_non_exhaustive()
     }
 }

@@ -1,0 +1,148 @@
+//! The driver of an SMTP server.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use futures_util::future::BoxFuture;
+use lettre::transport::smtp::authentication::Credentials;
+use lettre::transport::smtp::client::TlsParameters;
+use lettre::transport::smtp::extension::ClientId;
+use serde_json::json;
+use url::Url;
+
+use super::connections::{Connections, Server, Tls, Trouble};
+use super::mail::{self, Ready};
+use super::words;
+use crate::jobs::Issue;
+use crate::providers::outcome::{self, refused};
+use crate::providers::{Account, Answer, Driver, Field, Message, Provider, Refused, Sent, Told, Tools};
+
+/// Keys of the settings.
+#[rustfmt::skip]
+pub const FIELDS: &[Field] = &[
+    Field { name: "host", is_secret: false, is_required: true, about: "the server's name" },
+    Field { name: "port", is_secret: false, is_required: false, about: "587 for starttls, 465 for tls, 25 for none where it is absent" },
+    Field { name: "tls", is_secret: false, is_required: false, about: "starttls (where it is absent), tls, or none" },
+    Field { name: "username", is_secret: false, is_required: false, about: "with password" },
+    Field { name: "password", is_secret: true, is_required: false, about: "with username" },
+    Field { name: "from", is_secret: false, is_required: false, about: "the sender of messages that name none" },
+    Field { name: "hello", is_secret: false, is_required: false, about: "what we call ourselves; the domain of from where it is absent" },
+    Field { name: "throttle_phrases", is_secret: false, is_required: false, about: "words, with commas between, that make any refusal a throttle; the first number of seconds or minutes in the text is the delay" },
+];
+
+/// The driver of an account.
+pub fn build(account: &Account, _: &Tools) -> Result<Box<dyn Driver>, Refused> {
+    Ok(Box::new(Smtp::new(account)?))
+}
+
+pub(super) struct Smtp {
+    account: Account,
+    phrases: Vec<String>,
+    connections: Connections,
+}
+
+impl Smtp {
+    pub(super) fn new(account: &Account) -> Result<Self, Refused> {
+        let server = server(account)?;
+        let phrases = account.option("throttle_phrases").unwrap_or_default().split(',');
+        let phrases = phrases.map(|phrase| phrase.trim().to_lowercase()).filter(|phrase| !phrase.is_empty()).collect();
+        for (name, value) in &account.headers {
+            mail::header(name, &json!(value.reveal()))
+                .ok_or_else(|| refused("headers", format!("{name} cannot be set, or its value has more than one line")))?;
+        }
+        Ok(Self { account: account.clone(), phrases, connections: Connections::new(server) })
+    }
+
+    /// What became of a mail; `id` is its Message-ID.
+    fn judge(&self, done: Result<u16, Trouble>, is_written: bool, id: String, to: &str) -> Answer {
+        let reason = |text: &str| outcome::line(text, &[to]);
+        match done {
+            Ok(digits) => Answer::new(Sent::Accepted { provider_id: Some(id) }, digits.to_string()),
+            Err(Trouble::Said { stage, digits, text }) => words::judge(digits, &text, stage, &self.phrases, to),
+            Err(Trouble::Unable(text)) => Answer::new(Sent::AccountFailure { reason: reason(&text) }, ""),
+            Err(Trouble::Lost(text)) if is_written => Answer::new(Sent::Ambiguous { reason: reason(&text) }, ""),
+            Err(Trouble::Lost(text)) => Answer::new(Sent::Transient { reason: reason(&text) }, ""),
+        }
+    }
+}
+
+impl Driver for Smtp {
+    fn provider(&self) -> Provider {
+        Provider::Smtp
+    }
+
+    fn check(&self, message: &Message) -> Vec<Issue> {
+        mail::check(message, &self.account)
+    }
+
+    fn send<'a>(&'a self, message: &'a Message, told: &'a Told) -> BoxFuture<'a, Answer> {
+        Box::pin(async move {
+            let mail: Ready = match mail::ready(message, &self.account, told.now_s) {
+                Ok(mail) => mail,
+                Err(issues) => {
+                    let reason = issues.iter().map(|issue| format!("{} {}", issue.pointer, issue.message)).collect::<Vec<_>>();
+                    return Answer::new(Sent::PermanentRequest { reason: outcome::line(&reason.join("; "), &[&message.to]) }, "");
+                }
+            };
+            let is_written = AtomicBool::new(false);
+            let done = tokio::select! {
+                biased;
+                done = self.connections.say(&mail, &is_written) => done,
+                () = told.stop.cancelled() => Err(Trouble::Lost("it was stopped before an answer came".to_owned())),
+                () = tokio::time::sleep(told.timeout) => {
+                    Err(Trouble::Lost(format!("no answer within {} ms", told.timeout.as_millis())))
+                }
+            };
+            self.judge(done, is_written.load(Ordering::Relaxed), mail.id, &message.to)
+        })
+    }
+
+    fn set_concurrency(&self, most: usize) {
+        self.connections.keep(most);
+    }
+}
+
+fn server(account: &Account) -> Result<Server, Refused> {
+    let based = based(account)?;
+    let mut host = outcome::option(account, "host")?.to_owned();
+    let mut tls = account.option("tls").unwrap_or("starttls").to_owned();
+    let mut port = None;
+    if let Some(url) = based {
+        host = url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned();
+        port = url.port();
+        if url.scheme() == "smtps" {
+            tls = "tls".to_owned();
+        }
+    }
+    let parameters =
+        || TlsParameters::new(host.clone()).map_err(|error| refused("host", format!("cannot be used for TLS: {error}")));
+    let (tls, usual) = match tls.as_str() {
+        "starttls" => (Tls::StartTls(parameters()?), 587),
+        "tls" => (Tls::Whole(parameters()?), 465),
+        "none" => (Tls::None, 25),
+        _ => return Err(refused("tls", "must be starttls, tls or none")),
+    };
+    let given = outcome::number(account, "port", usual, 1..=65_535)?;
+    let port = port.unwrap_or_else(|| u16::try_from(given).unwrap_or(25));
+    let login = match (account.option("username"), account.secret("password")) {
+        (Some(name), Some(password)) => Some(Credentials::new(name.to_owned(), password.to_owned())),
+        (None, None) => None,
+        (Some(_), None) => return Err(refused("password", "is missing: give password_env or password_file beside username")),
+        (None, Some(_)) => return Err(refused("username", "is missing: it goes with password")),
+    };
+    let from = account.option("from").map(|from| {
+        mail::mailbox(from).ok_or_else(|| refused("from", "must be a mail address, such as Shop <shop@example.com>"))
+    });
+    let domain = from.transpose()?.map(|from| from.email.domain().to_owned());
+    let hello = account.option("hello").map(str::to_owned).or(domain);
+    if hello.as_deref().is_some_and(|hello| !hello.chars().all(|c| c.is_ascii_alphanumeric() || ".-[]:".contains(c))) {
+        return Err(refused("hello", "must be a host's name"));
+    }
+    Ok(Server { host, port, tls, hello: hello.map_or_else(ClientId::default, ClientId::Domain), login })
+}
+
+/// The account's `base_url`, which stands for host and port.
+fn based(account: &Account) -> Result<Option<Url>, Refused> {
+    let Some(given) = account.base_url.as_deref() else { return Ok(None) };
+    let url = Url::parse(given).ok().filter(|url| matches!(url.scheme(), "smtp" | "smtps") && url.has_host());
+    url.map(Some).ok_or_else(|| refused("base_url", "must be smtp://host:port, or smtps:// for TLS from the first byte"))
+}

@@ -1,0 +1,174 @@
+//! A message as a mail.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use lettre::Address;
+use lettre::message::header::{HeaderName, HeaderValue};
+use lettre::message::{Mailbox, Message as Mail, MultiPart, SinglePart};
+use serde_json::Value;
+
+use crate::jobs::Issue;
+use crate::providers::{Account, Message};
+
+/// Headers that are made here and cannot be given.
+const OURS: &[&str] =
+    &["bcc", "cc", "date", "from", "message-id", "mime-version", "reply-to", "sender", "subject", "to", "return-path"];
+
+/// A mail ready to be sent.
+pub(super) struct Ready {
+    pub from: Address,
+    pub to: Address,
+    pub bytes: Vec<u8>,
+    /// The header `Message-ID`.
+    pub id: String,
+}
+
+/// The mail; fails with everything that is wrong with the message.
+pub(super) fn ready(message: &Message, account: &Account, now_s: i64) -> Result<Ready, Vec<Issue>> {
+    let parts = Parts::of(message, account)?;
+    let id = format!("<{}@{}>", id_part(&message.id), parts.from.email.domain());
+    let date = UNIX_EPOCH + Duration::from_secs(now_s.max(0).unsigned_abs());
+    let (from, to) = (parts.from.email.clone(), parts.to.email.clone());
+    let mut builder = Mail::builder().from(parts.from).to(parts.to).date(date).message_id(Some(id.clone()));
+    if let Some(subject) = &message.subject {
+        builder = builder.subject(subject.clone());
+    }
+    if let Some(reply_to) = parts.reply_to {
+        builder = builder.reply_to(reply_to);
+    }
+    for (name, value) in parts.headers {
+        builder = builder.raw_header(HeaderValue::new(name, value));
+    }
+    let mail = match &message.html {
+        Some(html) => builder.multipart(MultiPart::alternative_plain_html(message.body.clone(), html.clone())),
+        None => builder.singlepart(SinglePart::plain(message.body.clone())),
+    };
+    let mail = mail.map_err(|error| vec![Issue { pointer: String::new(), message: format!("is no mail: {error}") }])?;
+    Ok(Ready { from, to, bytes: mail.formatted(), id })
+}
+
+/// What is wrong with a message.
+pub(super) fn check(message: &Message, account: &Account) -> Vec<Issue> {
+    Parts::of(message, account).err().unwrap_or_default()
+}
+
+/// What of a message can be wrong.
+struct Parts {
+    from: Mailbox,
+    to: Mailbox,
+    reply_to: Option<Mailbox>,
+    headers: Vec<(HeaderName, String)>,
+}
+
+impl Parts {
+    fn of(message: &Message, account: &Account) -> Result<Self, Vec<Issue>> {
+        let mut issues = Vec::new();
+        let mut issue = |pointer: String, text: &str| issues.push(Issue { pointer, message: text.to_owned() });
+        let to = mailbox(&message.to);
+        if to.is_none() {
+            issue("/to".to_owned(), "must be a mail address, such as ann@example.com");
+        }
+        let from = message.from.as_deref().or_else(|| account.option("from")).map(mailbox);
+        match &from {
+            None => issue("/from".to_owned(), "is missing, and the account has no from of its own"),
+            Some(None) => {
+                issue("/from".to_owned(), "must be a mail address, such as shop@example.com or Shop <shop@example.com>")
+            }
+            Some(Some(_)) => {}
+        }
+        let reply_to = message.extra.get("reply_to").map(|value| value.as_str().and_then(mailbox));
+        if matches!(reply_to, Some(None)) {
+            issue("/extra/reply_to".to_owned(), "must be a mail address");
+        }
+        let mut headers = Vec::new();
+        for (name, value) in account.headers.iter().map(|(name, value)| (name, value.reveal())) {
+            headers.extend(HeaderName::new_from_ascii(name.clone()).ok().map(|name| (name, value.to_owned())));
+        }
+        match message.extra.get("headers") {
+            None => {}
+            Some(Value::Object(given)) => {
+                for (name, value) in given {
+                    match header(name, value) {
+                        Some(header) => headers.push(header),
+                        None => issue(
+                            format!("/extra/headers/{}", name.replace('~', "~0").replace('/', "~1")),
+                            "must be a header's name with a text of one line; From, To, Subject, Date, Content-* and the like have fields of their own",
+                        ),
+                    }
+                }
+            }
+            Some(_) => issue("/extra/headers".to_owned(), "must be an object of names and texts"),
+        }
+        match (to, from.flatten()) {
+            (Some(to), Some(from)) if issues.is_empty() => Ok(Self { from, to, reply_to: reply_to.flatten(), headers }),
+            _ => Err(issues),
+        }
+    }
+}
+
+/// A header that may be given.
+pub(super) fn header(name: &str, value: &Value) -> Option<(HeaderName, String)> {
+    let low = name.to_ascii_lowercase();
+    let is_ours = OURS.contains(&low.as_str()) || low.starts_with("content-");
+    let value = value.as_str().filter(|value| !is_ours && !value.chars().any(char::is_control))?;
+    Some((HeaderName::new_from_ascii(name.to_owned()).ok()?, value.to_owned()))
+}
+
+/// An address, with or without a name before it.
+pub(super) fn mailbox(text: &str) -> Option<Mailbox> {
+    text.parse().ok().filter(|_| !text.chars().any(char::is_control))
+}
+
+/// A message's id as the first part of a Message-ID.
+fn id_part(id: &str) -> String {
+    id.chars().map(|c| if c.is_ascii_alphanumeric() || "_-.".contains(c) { c } else { '-' }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::providers::Channel;
+    use crate::providers::wire_tests::{account, extra, message};
+
+    fn text(message: &Message) -> String {
+        let account = account(&[("from", "Shop <shop@example.com>")], &[]);
+        String::from_utf8(ready(message, &account, 784_111_777).ok().unwrap().bytes).unwrap()
+    }
+
+    #[test]
+    fn a_mail_has_its_own_id_and_both_forms() {
+        let mut sent = message(Channel::Email, "ann@example.org");
+        sent.subject = Some("Grüße\r\nBcc: eve@example.net".to_owned());
+        sent.extra =
+            extra(json!({ "reply_to": "help@example.com", "headers": { "List-Unsubscribe": "<https://example.com/u>" } }));
+        let plain = text(&sent);
+        for line in [
+            "From: Shop <shop@example.com>\r\n",
+            "To: ann@example.org\r\n",
+            "Date: Sun, 06 Nov 1994 08:49:37 +0000\r\n",
+            "Message-ID: <job_7@example.com>\r\n",
+            "Reply-To: help@example.com\r\n",
+            "List-Unsubscribe: <https://example.com/u>\r\n",
+            "\r\n\r\nHello",
+        ] {
+            assert!(plain.contains(line), "{line} is missing in {plain}");
+        }
+        assert!(!plain.contains("\nBcc:"), "no header is smuggled in: {plain}");
+        sent.html = Some("<b>Hello</b>".to_owned());
+        let both = text(&sent);
+        assert!(both.contains("multipart/alternative") && both.contains("<b>Hello</b>") && both.contains("text/plain"));
+    }
+
+    #[test]
+    fn everything_wrong_is_told() {
+        let mut sent = message(Channel::Email, "ann at example.org");
+        sent.extra = extra(json!({ "reply_to": 1, "headers": { "Subject": "x", "X-A": "a\nb", "X-B": "fine" } }));
+        let pointers: Vec<String> = check(&sent, &account(&[], &[])).into_iter().map(|issue| issue.pointer).collect();
+        assert_eq!(pointers, ["/to", "/from", "/extra/reply_to", "/extra/headers/Subject", "/extra/headers/X-A"]);
+        let mut sent = message(Channel::Email, "ann@example.org");
+        sent.from = Some("shop@example.com\r\nDATA".to_owned());
+        assert_eq!(check(&sent, &account(&[], &[]))[0].pointer, "/from");
+    }
+}

@@ -1,0 +1,240 @@
+//! What a server's answers mean.
+
+use std::time::Duration;
+
+use crate::outbound::retry_after::LONGEST;
+use crate::providers::outcome::{self, Facts};
+use crate::providers::{Answer, Class, Code, Scope, code};
+
+/// What was being said when the server answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Connecting, greeting, and encryption.
+    Connect,
+    /// Giving name and password.
+    Login,
+    /// `MAIL FROM`.
+    Mail,
+    /// `RCPT TO`.
+    Rcpt,
+    /// `DATA`.
+    Data,
+    /// The message and the dot behind it.
+    Dot,
+}
+
+impl Stage {
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Connect => "connect",
+            Self::Login => "login",
+            Self::Mail => "mail",
+            Self::Rcpt => "rcpt",
+            Self::Data => "data",
+            Self::Dot => "dot",
+        }
+    }
+}
+
+const fn row(status: &'static str, code: &'static str, class: Class, about: &'static str) -> Code {
+    Code { status, code, class, about }
+}
+
+/// What answers mean: the enhanced code is looked up first, then the three digits. The code is what was being said
+/// (`connect`, `login`, `mail`, `rcpt`, `data`, `dot`), `phrase` for one of the account's `throttle_phrases`, `greylist`
+/// for a server that wants every stranger to come twice.
+#[rustfmt::skip]
+pub const CODES: &[Code] = &[
+    row("*", "phrase", Class::Throttled(Scope::Account), "the text has one of `throttle_phrases`"),
+    row("*", "greylist", Class::Throttled(Scope::Recipient), "the server takes a stranger's second try"),
+    row("4.1.x", "", Class::Transient, "an address cannot be looked up just now"),
+    row("4.2.x", "", Class::Throttled(Scope::Recipient), "the mailbox is full, busy, or gets mail too quickly"),
+    row("4.3.x", "", Class::Throttled(Scope::Account), "the server is full or takes nothing just now"),
+    row("4.4.5", "", Class::Throttled(Scope::Account), "congestion"),
+    row("4.4.x", "", Class::Transient, "the network, or a time-out"),
+    row("4.5.3", "", Class::Throttled(Scope::Account), "too many recipients at once"),
+    row("4.7.x", "", Class::Throttled(Scope::Account), "too much from this sender or address"),
+    row("4.x.x", "", Class::Transient, "not now"),
+    row("5.1.1", "", Class::Suppress, "no such mailbox"),
+    row("5.1.6", "", Class::Suppress, "the mailbox has moved"),
+    row("5.1.10", "", Class::Suppress, "the domain takes no mail"),
+    row("5.1.7", "", Class::Request, "the sender's address is not valid"),
+    row("5.1.8", "", Class::Request, "the sender's domain is not valid"),
+    row("5.1.x", "", Class::Recipient, "the address is not valid"),
+    row("5.2.1", "", Class::Suppress, "the mailbox is switched off"),
+    row("5.2.3", "", Class::Request, "the message is too long for the mailbox"),
+    row("5.2.x", "", Class::Recipient, "the mailbox takes no mail"),
+    row("5.3.4", "", Class::Request, "the message is too big"),
+    row("5.3.x", "", Class::Recipient, "the recipient's server takes no mail"),
+    row("5.4.x", "", Class::Recipient, "no way to the recipient's server"),
+    row("5.5.x", "login", Class::Account, "the login was not understood"),
+    row("5.5.x", "", Class::Request, "the request is wrong"),
+    row("5.6.x", "", Class::Request, "the contents are wrong"),
+    row("5.7.x", "connect", Class::Account, "this sender may not connect"),
+    row("5.7.x", "login", Class::Account, "the login is not valid"),
+    row("5.7.x", "mail", Class::Account, "the account may not send from this address"),
+    row("5.7.8", "", Class::Account, "the login is not valid"),
+    row("5.7.9", "", Class::Account, "the way of logging in is too weak"),
+    row("5.7.11", "", Class::Account, "encryption is needed"),
+    row("5.7.13", "", Class::Account, "the account is switched off"),
+    row("5.7.14", "", Class::Account, "the account is not trusted"),
+    row("5.7.2x", "", Class::Account, "SPF, DKIM, DMARC or reverse DNS of the sender"),
+    row("5.7.x", "", Class::Recipient, "a rule of the recipient's server"),
+    row("5.x.x", "login", Class::Account, "the login failed"),
+    row("5.x.x", "connect", Class::Account, "the server wants no connection"),
+    row("5.x.x", "rcpt", Class::Recipient, "the recipient is refused"),
+    row("5.x.x", "", Class::Request, "the message is refused"),
+    row("2xx", "dot", Class::Accepted, "taken"),
+    row("421", "", Class::Throttled(Scope::Account), "too many connections or messages, or the server closes"),
+    row("450", "", Class::Throttled(Scope::Recipient), "the mailbox is busy"),
+    row("452", "", Class::Throttled(Scope::Account), "the server is full"),
+    row("454", "", Class::Throttled(Scope::Account), "throttling of Amazon SES, or no login just now"),
+    row("4xx", "", Class::Transient, "not now"),
+    row("530", "", Class::Account, "a login is needed"),
+    row("534", "", Class::Account, "the way of logging in is too weak"),
+    row("535", "", Class::Account, "the login is not valid"),
+    row("538", "", Class::Account, "encryption is needed"),
+    row("551", "", Class::Recipient, "the mailbox is elsewhere"),
+    row("552", "", Class::Request, "the message is too big"),
+    row("5xx", "connect", Class::Account, "the server wants no connection"),
+    row("5xx", "login", Class::Account, "the login failed"),
+    row("5xx", "rcpt", Class::Recipient, "the recipient is refused"),
+    row("5xx", "", Class::Request, "the message is refused"),
+];
+
+/// What an answer means. `phrases` are in small letters; `to` is whom the message is for.
+pub(super) fn judge(digits: u16, text: &str, stage: Stage, phrases: &[String], to: &str) -> Answer {
+    let (digits, low) = (digits.to_string(), text.to_lowercase());
+    let enhanced = enhanced(text).filter(|code| code.starts_with(&digits[..1]));
+    let word = match () {
+        () if phrases.iter().any(|phrase| low.contains(phrase)) => "phrase",
+        () if digits.starts_with('4') && (low.contains("greylist") || low.contains("graylist")) => "greylist",
+        () => stage.word(),
+    };
+    let row = enhanced.and_then(|code| code::find(CODES, code, word)).or_else(|| code::find(CODES, &digits, word));
+    let class = row.map_or(Class::Transient, |row| row.class);
+    let reason = outcome::line(&format!("{digits} {text} ({})", stage.word()), &[to]);
+    let facts = Facts { provider_id: None, key: Some(to.to_owned()), delay: delay_in(&low), reason };
+    Answer::new(outcome::sent(class, facts), enhanced.unwrap_or(&digits))
+}
+
+/// The first `x.y.z` that begins a line.
+fn enhanced(text: &str) -> Option<&str> {
+    let words = text.lines().filter_map(|line| line.split_whitespace().next());
+    let is_code = |word: &&str| {
+        let parts: Vec<&str> = word.split('.').collect();
+        let is_number = |part: &&str| (1..=3).contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_digit());
+        parts.len() == 3 && parts[0].len() == 1 && parts.iter().all(is_number)
+    };
+    words.into_iter().find(is_code)
+}
+
+/// The first number of seconds, minutes or hours in a text of small letters.
+fn delay_in(text: &str) -> Option<Duration> {
+    let mut rest = text;
+    loop {
+        rest = &rest[rest.find(|c: char| c.is_ascii_digit())?..];
+        let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+        let (number, behind) = rest.split_at(end);
+        let unit: String = behind.trim_start_matches([' ', '-']).chars().take_while(|c| c.is_ascii_alphabetic()).collect();
+        let unit = match unit.as_str() {
+            "s" | "sec" | "secs" | "second" | "seconds" => Some(1),
+            "m" | "min" | "mins" | "minute" | "minutes" => Some(60),
+            "h" | "hr" | "hrs" | "hour" | "hours" => Some(3600),
+            _ => None,
+        };
+        if let (Some(unit), Ok(number)) = (unit, number.parse::<u64>()) {
+            return Some(Duration::from_secs(number.saturating_mul(unit)).min(LONGEST));
+        }
+        rest = behind;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::providers::Sent;
+    use crate::providers::wire_tests::class_of;
+
+    const STAGES: [Stage; 6] = [Stage::Connect, Stage::Login, Stage::Mail, Stage::Rcpt, Stage::Data, Stage::Dot];
+
+    fn judged(digits: u16, text: &str, stage: Stage) -> Answer {
+        judge(digits, text, stage, &["too many messages".to_owned()], "ann@example.com")
+    }
+
+    /// Answers that the row might be for: three digits, text and stage.
+    fn answers(row: &Code) -> Vec<(u16, String, Stage)> {
+        let stages = STAGES.into_iter().filter(|stage| row.code == stage.word() || !STAGES.iter().any(|s| s.word() == row.code));
+        let text = match row.code {
+            "phrase" => "Too many messages",
+            "greylist" => "Greylisted, come again",
+            _ => "because",
+        };
+        stages
+            .flat_map(|stage| (0..10).map(move |digit| (stage, digit.to_string())))
+            .map(|(stage, digit)| {
+                let status = row.status.replace('x', &digit).replace('*', "450");
+                match status.contains('.') {
+                    true => (status[..1].parse::<u16>().unwrap() * 100 + 50, format!("{status} {text}"), stage),
+                    false => (status.parse().unwrap(), text.to_owned(), stage),
+                }
+            })
+            .collect()
+    }
+
+    #[test]
+    fn every_row_is_what_its_answer_becomes() {
+        for row in CODES {
+            let found = |(digits, text, stage): &(u16, String, Stage)| {
+                let word = if matches!(row.code, "phrase" | "greylist") { row.code } else { stage.word() };
+                let digits = digits.to_string();
+                let found = enhanced(text).map_or_else(|| code::find(CODES, &digits, word), |e| code::find(CODES, e, word));
+                found.is_some_and(|found| found == row)
+            };
+            let own: Vec<_> = answers(row).into_iter().filter(found).collect();
+            assert!(!own.is_empty(), "{row:?} is never reached");
+            for (digits, text, stage) in own {
+                assert_eq!(class_of(&judged(digits, &text, stage).sent), row.class, "{row:?} {digits} {text} {stage:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_enhanced_code_comes_first() {
+        let class = |digits, text: &str, stage| class_of(&judged(digits, text, stage).sent);
+        assert_eq!(class(452, "4.2.2 Mailbox full", Stage::Rcpt), Class::Throttled(Scope::Recipient));
+        assert_eq!(class(450, "4.2.1 receiving mail too quickly", Stage::Rcpt), Class::Throttled(Scope::Recipient));
+        assert_eq!(class(452, "4.3.1 Insufficient storage", Stage::Data), Class::Throttled(Scope::Account));
+        assert_eq!(class(451, "4.7.500 Server busy", Stage::Mail), Class::Throttled(Scope::Account));
+        assert_eq!(class(450, "4.7.1 Greylisted", Stage::Rcpt), Class::Throttled(Scope::Recipient));
+        assert_eq!(
+            class(454, "Throttling failure: Maximum sending rate exceeded.", Stage::Dot),
+            Class::Throttled(Scope::Account)
+        );
+        assert_eq!(class(550, "5.1.1 no such user", Stage::Rcpt), Class::Suppress);
+        assert_eq!(class(550, "no such user", Stage::Rcpt), Class::Recipient);
+        assert_eq!(class(535, "5.7.8 Username and Password not accepted", Stage::Login), Class::Account);
+        assert_eq!(class(450, "5.1.1 a code of another class says nothing", Stage::Rcpt), Class::Throttled(Scope::Recipient));
+        assert_eq!(judged(550, "5.1.1 <Ann@Example.com> unknown", Stage::Rcpt).sent.reason(), "550 5.1.1 <***> unknown (rcpt)");
+    }
+
+    #[test]
+    fn a_phrase_of_the_account_is_a_throttle_and_the_text_tells_the_delay() {
+        let answer = judged(550, "Too many messages. Try again in 92 seconds", Stage::Mail);
+        let Sent::Throttled { scope, delay, .. } = answer.sent else { panic!("not throttled") };
+        assert_eq!((scope, delay), (Scope::Account, Some(Duration::from_secs(92))));
+        let cases = [
+            ("wait 5 minutes", Some(300)),
+            ("4.7.1 slow down, 2 hours", Some(7200)),
+            ("retry in 60s", Some(60)),
+            ("10-minute limit", Some(600)),
+            ("quota of 200 messages in 99999999999999999999 seconds", None),
+            ("99999999999999 hours", Some(86_400)),
+            ("200 messages", None),
+            ("", None),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(delay_in(text), expected.map(Duration::from_secs), "{text}");
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! One suite that every driver passes, against a fake that speaks its provider's format. What differs between providers is a
+//! table: [`subjects`].
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use flyball::fakes::{Fake, Fault, Options, Quota, Speaks, Whom};
+use flyball::outbound::Guard;
+use flyball::providers::{Account, Answer, Channel, Driver, Http, Message, Refused, Scope, Secret, Sent, Told, Tools};
+use serde_json::Map;
+use tokio_util::sync::CancellationToken;
+
+mod subjects;
+
+use subjects::{Id, Subject, subjects};
+
+/// Longest that anything here may take on a busy machine.
+const LONG: Duration = Duration::from_secs(60);
+
+/// What must be seen nowhere but at the provider.
+const BODY: &str = "\"the-body-is-nobodys-business\"";
+const OWN_HEADER: (&str, &str) = ("x-conformance", "the-own-header-is-a-secret");
+
+/// A driver and the fake that it speaks to.
+struct Pair {
+    subject: Subject,
+    fake: Fake,
+    driver: Box<dyn Driver>,
+}
+
+fn tools() -> Tools {
+    let http = Arc::new(Http::new(Guard::open()).unwrap());
+    Tools { http: http.clone(), guarded: http }
+}
+
+impl Subject {
+    async fn start(self, options: Options) -> Pair {
+        let secrets = BTreeMap::from([(self.account.to_owned(), self.secret.to_owned())]);
+        let fake = Fake::start(self.speaks, Options { secrets, ..options }).await.unwrap();
+        let driver = self.driver(&fake, false);
+        Pair { fake, driver, subject: self }
+    }
+
+    /// A driver with the right credentials or with wrong ones.
+    fn driver(&self, fake: &Fake, is_wrong: bool) -> Box<dyn Driver> {
+        let mut account = (self.settings)(fake, is_wrong);
+        account.name = "main".to_owned();
+        account.headers = vec![(OWN_HEADER.0.to_owned(), Secret::new(OWN_HEADER.1))];
+        let built: Result<Box<dyn Driver>, Refused> = (self.build)(&account, &tools());
+        built.unwrap_or_else(|refused| panic!("{}: {refused}", self.name))
+    }
+
+    fn message(&self, fake: &Fake) -> Message {
+        Message {
+            id: "job_1".to_owned(),
+            channel: self.channel,
+            to: (self.to)(fake),
+            from: None,
+            subject: (self.channel == Channel::Email).then(|| "A subject".to_owned()),
+            body: BODY.to_owned(),
+            html: None,
+            extra: Map::new(),
+            expires_at_s: None,
+        }
+    }
+}
+
+fn told(timeout: Duration) -> Told {
+    let now_s = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
+    Told { now_s: i64::try_from(now_s).unwrap(), timeout, stop: CancellationToken::new() }
+}
+
+impl Pair {
+    fn requests(&self) -> u64 {
+        self.fake.totals_of_all().requests
+    }
+
+    /// Sends once. The driver asks at most once, and says nothing that is nobody's business.
+    async fn send_told(&self, driver: &dyn Driver, told: &Told) -> Answer {
+        let (before, message) = (self.requests(), self.subject.message(&self.fake));
+        assert_eq!(driver.check(&message), [], "{}", self.subject.name);
+        let sending = driver.send(&message, told);
+        let answer = tokio::time::timeout(LONG, sending).await;
+        let answer = answer.unwrap_or_else(|_| panic!("{}: no end within {LONG:?}", self.subject.name));
+        assert_eq!(self.requests() - before, 1, "{}: one request and no more: {answer:?}", self.subject.name);
+        self.is_discreet(&answer, &message);
+        answer
+    }
+
+    async fn send(&self) -> Answer {
+        self.send_told(&*self.driver, &told(Duration::from_secs(30))).await
+    }
+
+    fn is_discreet(&self, answer: &Answer, message: &Message) {
+        let texts = [format!("{answer:?}"), answer.sent.reason().to_owned(), format!("{message:?}")];
+        let secret = self.subject.secret;
+        let address = message.to.trim_start_matches('+');
+        for text in texts {
+            for hidden in [address, secret, BODY.trim_matches('"'), OWN_HEADER.1].into_iter().filter(|hidden| hidden.len() > 3) {
+                assert!(!text.contains(hidden), "{}: {hidden:?} is seen: {text}", self.subject.name);
+            }
+            assert!(!text.contains('\n') && text.len() < 1_000, "{}: {text}", self.subject.name);
+        }
+    }
+
+    /// Every request of the account goes wrong in this way.
+    fn fail(&self, fault: Fault) {
+        self.fake.fail(self.subject.account, fault);
+    }
+
+    fn is(&self, answer: &Answer, expected: &str) {
+        assert_eq!(answer.sent.word(), expected, "{}: {answer:?}", self.subject.name);
+    }
+}
+
+async fn pairs() -> Vec<Pair> {
+    let mut pairs = Vec::new();
+    for subject in subjects() {
+        pairs.push(subject.start(Options { tells_delay: true, ..Options::default() }).await);
+    }
+    pairs
+}
+
+#[tokio::test]
+async fn a_success_is_told_with_the_providers_id_and_the_accounts_own_headers_arrive() {
+    for pair in pairs().await {
+        for nth in 0..2 {
+            let answer = pair.send().await;
+            pair.is(&answer, pair.subject.success);
+            let received = pair.fake.received(pair.subject.account);
+            let id = match &answer.sent {
+                Sent::Delivered { provider_id } | Sent::Accepted { provider_id } => provider_id.clone(),
+                _ => None,
+            };
+            let theirs = received[nth].id.trim_matches(['<', '>']);
+            match (id, pair.subject.gives_id) {
+                (None, Id::None) => {}
+                (Some(id), Id::Theirs) => assert_eq!(id.trim_matches(['<', '>']), theirs, "{}", pair.subject.name),
+                (Some(id), Id::Own) => assert!(!id.is_empty(), "{}", pair.subject.name),
+                (id, _) => panic!("{}: {id:?}", pair.subject.name),
+            }
+            assert!(!answer.status.is_empty(), "{}", pair.subject.name);
+        }
+        if let Some((_, headers, _)) = pair.fake.last() {
+            let own = headers.get(OWN_HEADER.0).and_then(|value| value.to_str().ok());
+            assert_eq!(own, Some(OWN_HEADER.1), "{}", pair.subject.name);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_throttle_says_whom_it_concerns_and_how_long_where_the_provider_says_so() {
+    for pair in pairs().await {
+        for (whom, scope) in pair.subject.scopes {
+            pair.fail(Fault::Throttle { whom: *whom, delay: Some(Duration::from_secs(7)) });
+            let answer = pair.send().await;
+            let Sent::Throttled { scope: found, key, delay, .. } = &answer.sent else {
+                panic!("{}: {whom:?}: {answer:?}", pair.subject.name)
+            };
+            assert_eq!(found, scope, "{}: {whom:?}", pair.subject.name);
+            assert_eq!(key.is_some(), matches!(scope, Scope::Sender | Scope::Recipient), "{}: {whom:?}", pair.subject.name);
+            if pair.subject.tells_delay {
+                let seconds = delay.map(|delay| delay.as_secs());
+                assert!(seconds.is_some_and(|seconds| (5..=9).contains(&seconds)), "{}: {whom:?}: {answer:?}", pair.subject.name);
+            }
+            pair.fail(Fault::Throttle { whom: *whom, delay: None });
+            let answer = pair.send().await;
+            assert!(matches!(&answer.sent, Sent::Throttled { scope: found, .. } if found == scope), "{answer:?}");
+        }
+        pair.fake.heal(pair.subject.account);
+        assert!(pair.send().await.sent.is_success(), "{}", pair.subject.name);
+    }
+}
+
+#[tokio::test]
+async fn past_a_quota_nothing_is_taken_for_a_success() {
+    for pair in pairs().await {
+        pair.fake.set_quota(pair.subject.account, Some(Quota { limit: 2.0, window: Duration::from_secs(360_000_000) }));
+        let mut words = Vec::new();
+        for _ in 0..4 {
+            words.push(pair.send().await.sent.word());
+        }
+        let success = pair.subject.success;
+        assert_eq!(words, [success, success, "throttled", "throttled"], "{}", pair.subject.name);
+        assert_eq!(pair.fake.totals(pair.subject.account).accepted, 2);
+    }
+}
+
+#[tokio::test]
+async fn errors_of_the_server_are_no_fault_of_the_account() {
+    for pair in pairs().await {
+        for status in [500, 503] {
+            pair.fail(Fault::Status(status));
+            let answer = pair.send().await;
+            pair.is(&answer, pair.subject.unavailable);
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_never_answered_is_ambiguous_when_the_time_is_over() {
+    for pair in pairs().await {
+        assert!(pair.send().await.sent.is_success(), "{}", pair.subject.name);
+        pair.fail(Fault::Hang);
+        let answer = pair.send_told(&*pair.driver, &told(Duration::from_secs(1))).await;
+        pair.is(&answer, "ambiguous");
+    }
+}
+
+#[tokio::test]
+async fn a_reset_after_everything_was_written_is_ambiguous_and_the_message_is_there() {
+    for pair in pairs().await {
+        pair.fail(Fault::ResetAfterWrite);
+        let answer = pair.send().await;
+        pair.is(&answer, "ambiguous");
+        assert_eq!(pair.fake.totals(pair.subject.account).accepted, 1, "{}", pair.subject.name);
+        // The same once more, over a connection that was good before.
+        pair.fake.heal(pair.subject.account);
+        assert!(pair.send().await.sent.is_success(), "{}", pair.subject.name);
+        pair.fail(Fault::ResetAfterWrite);
+        let answer = pair.send().await;
+        pair.is(&answer, "ambiguous");
+        assert_eq!(pair.fake.totals(pair.subject.account).accepted, 3, "{}", pair.subject.name);
+    }
+}
+
+#[tokio::test]
+async fn a_refused_connection_is_safe_to_send_again() {
+    for pair in pairs().await {
+        let Pair { subject, fake, driver } = pair;
+        let message = subject.message(&fake);
+        fake.stop().await;
+        let answer = tokio::time::timeout(LONG, driver.send(&message, &told(Duration::from_secs(30)))).await.unwrap();
+        assert_eq!(answer.sent.word(), subject.unreachable, "{}: {answer:?}", subject.name);
+        assert!(!format!("{answer:?}").contains(message.to.trim_start_matches('+')), "{}: {answer:?}", subject.name);
+        assert!(subject.secret.is_empty() || !format!("{answer:?}").contains(subject.secret), "{}: {answer:?}", subject.name);
+    }
+}
+
+#[tokio::test]
+async fn credentials_that_are_not_valid_are_the_accounts_failure() {
+    for pair in pairs().await {
+        let wrong = pair.subject.driver(&pair.fake, true);
+        let answer = pair.send_told(&*wrong, &told(Duration::from_secs(30))).await;
+        pair.is(&answer, pair.subject.unauthorized);
+        pair.fail(Fault::BadCredentials);
+        let fresh = pair.subject.driver(&pair.fake, false);
+        let answer = pair.send_told(&*fresh, &told(Duration::from_secs(30))).await;
+        pair.is(&answer, pair.subject.unauthorized);
+        pair.fail(Fault::Suspend);
+        let fresh = pair.subject.driver(&pair.fake, false);
+        let answer = pair.send_told(&*fresh, &told(Duration::from_secs(30))).await;
+        pair.is(&answer, pair.subject.unauthorized);
+    }
+}
+
+#[tokio::test]
+async fn a_recipient_that_is_gone_is_no_fault_of_the_account() {
+    for pair in pairs().await {
+        pair.fail(Fault::PermanentRecipient);
+        let answer = pair.send().await;
+        pair.is(&answer, pair.subject.gone);
+        if let Sent::PermanentRecipient { suppress, .. } = answer.sent {
+            assert_eq!(suppress, pair.subject.suppresses, "{}", pair.subject.name);
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_cannot_be_read_is_no_success() {
+    for pair in pairs().await {
+        pair.fail(Fault::Garbage);
+        let answer = pair.send().await;
+        assert!(!answer.sent.is_success(), "{}: {answer:?}", pair.subject.name);
+        assert_ne!(
+            answer.sent.word(),
+            "permanent_request",
+            "{}: a proxy's page says nothing about the request",
+            pair.subject.name
+        );
+        assert!(!format!("{answer:?}").contains("<html"), "{}: {answer:?}", pair.subject.name);
+        if !pair.subject.any_2xx_is_success {
+            pair.fail(Fault::Nonsense);
+            let answer = pair.send().await;
+            assert!(!answer.sent.is_success(), "{}: {answer:?}", pair.subject.name);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_is_closed_without_an_answer_is_never_a_success() {
+    for pair in pairs().await {
+        pair.fail(Fault::CloseBeforeRead);
+        let answer = pair.send().await;
+        let word = answer.sent.word();
+        assert!(["ambiguous", "transient"].contains(&word), "{}: {answer:?}", pair.subject.name);
+    }
+}
+
+#[tokio::test]
+async fn a_stopped_worker_does_not_wait_for_the_provider() {
+    for pair in pairs().await {
+        pair.fail(Fault::Hang);
+        let (told, before) = (told(Duration::from_secs(3_600)), pair.requests());
+        let stop = async {
+            while pair.requests() == before {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            told.stop.cancel();
+        };
+        let (answer, ()) = tokio::join!(pair.send_told(&*pair.driver, &told), stop);
+        pair.is(&answer, "ambiguous");
+    }
+}
