@@ -7,11 +7,20 @@ pub mod account;
 pub mod code;
 pub mod driver;
 pub mod event;
+pub mod events;
+#[cfg(test)]
+mod examples;
+pub mod exchange;
 pub mod http;
+pub mod mailgun;
 pub mod message;
 pub mod provider;
+pub mod sendgrid;
 pub mod sent;
+pub mod ses;
 pub mod settings;
+pub mod twilio;
+pub mod words;
 
 pub use account::{Account, Secret};
 pub use code::{Class, Code};

@@ -1,0 +1,42 @@
+//! How old a webhook's request may be.
+
+use super::super::{Account, Disbelieved, Refused};
+
+/// The key of an account's settings.
+const FIELD: &str = "webhook_max_age_s";
+
+/// How far a provider's clock may be ahead of ours, in seconds.
+const AHEAD_S: i64 = 600;
+
+/// How old it may be in seconds: what the account says, else `usual_s`.
+pub fn most(account: &Account, usual_s: i64) -> Result<i64, Refused> {
+    let Some(text) = account.option(FIELD) else { return Ok(usual_s) };
+    let seconds = text.trim().parse().ok().filter(|seconds: &i64| (1..=7 * 86_400).contains(seconds));
+    seconds.ok_or_else(|| Refused { field: FIELD.to_owned(), message: "must be seconds from 1 to 604800".to_owned() })
+}
+
+/// Refuses what is too old, or from the future.
+pub fn check(account: &Account, usual_s: i64, at_s: i64, now_s: i64) -> Result<(), Disbelieved> {
+    let most = most(account, usual_s).unwrap_or(usual_s);
+    match now_s.saturating_sub(at_s) {
+        age if age > most => Err(Disbelieved::Signature(format!("it is {age} s old, and at most {most} s are allowed"))),
+        age if age < -AHEAD_S => Err(Disbelieved::Signature("its time is in the future".to_owned())),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::examples::account;
+    use super::*;
+
+    #[test]
+    fn what_is_too_old_or_of_the_future_is_refused() {
+        let told = account(&[(FIELD, "50")], &[]);
+        let cases = [(&Account::default(), 600, true), (&Account::default(), 601, false), (&Account::default(), -600, true)];
+        let more = [(&Account::default(), -601, false), (&told, 50, true), (&told, 51, false), (&told, i64::MIN, false)];
+        for (account, age, expected) in cases.into_iter().chain(more) {
+            assert_eq!(check(account, 600, 0_i64.saturating_sub(age), 0).is_ok(), expected, "{age}");
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Events of Mailgun: one JSON object for each.
+//!
+//! Its `signature` is HMAC-SHA256, with the webhook signing key, over `timestamp` and `token`, in hexadecimal. It does not cover the
+//! event itself, so whoever could read one request could make others for as long as its time is believed: HTTPS is a must. Mailgun
+//! delivers again for eight hours, so a request may be twelve hours old unless the account says otherwise.
+
+use aws_lc_rs::hmac;
+use serde_json::Value;
+
+use super::super::{Account, Disbelieved, Event, Happened, Posted, words};
+use super::age;
+
+/// The key of the account's settings that holds the secret.
+const KEY: &str = "webhook_signing_key";
+
+/// How old a request may be where the account does not say, in seconds.
+const USUAL_AGE_S: i64 = 12 * 3600;
+
+/// What a request says.
+pub fn read(account: &Account, posted: &Posted<'_>) -> Result<Vec<Event>, Disbelieved> {
+    let no_secret = || Disbelieved::NoSecret { account: account.name.clone(), field: KEY };
+    let key = account.secret(KEY).filter(|key| !key.is_empty()).ok_or_else(no_secret)?;
+    let wrong = |what: &str| Disbelieved::Signature(what.to_owned());
+    let body: Value = serde_json::from_slice(posted.body).map_err(|_| wrong("the body is not JSON, so it is missing"))?;
+    let signature = &body["signature"];
+    let timestamp = match &signature["timestamp"] {
+        Value::Number(number) => number.to_string(),
+        other => other.as_str().ok_or_else(|| wrong("the timestamp is missing"))?.to_owned(),
+    };
+    let token = signature["token"].as_str().ok_or_else(|| wrong("the token is missing"))?;
+    let given = signature["signature"].as_str().and_then(bytes).ok_or_else(|| wrong("it is missing, or not hexadecimal"))?;
+    let key = hmac::Key::new(hmac::HMAC_SHA256, key.as_bytes());
+    hmac::verify(&key, format!("{timestamp}{token}").as_bytes(), &given).map_err(|_| wrong("it does not fit"))?;
+    let at_s = timestamp.parse().map_err(|_| wrong("the timestamp is no number"))?;
+    age::check(account, USUAL_AGE_S, at_s, posted.now_s)?;
+    match &body["event-data"] {
+        data @ Value::Object(_) => Ok(one(account, data, posted.now_s).into_iter().collect()),
+        _ => Err(Disbelieved::Unreadable("event-data is missing".to_owned())),
+    }
+}
+
+/// The event; `None` where it says nothing that counts.
+fn one(account: &Account, data: &Value, now_s: i64) -> Option<Event> {
+    let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+    let word = text(&data["event"])?;
+    let happened = match word.as_str() {
+        "accepted" => Happened::Sent,
+        "delivered" => Happened::Delivered,
+        "failed" => failed(data)?,
+        "rejected" => Happened::Failed,
+        "complained" => Happened::Complained,
+        "unsubscribed" => Happened::Unsubscribed,
+        _ => return None,
+    };
+    let provider_id = text(&data["message"]["headers"]["message-id"])?.trim_matches(['<', '>']).to_owned();
+    let recipient = text(&data["recipient"]);
+    let at_s = data["timestamp"].as_f64().map_or(now_s, |seconds| seconds as i64);
+    let status = &data["delivery-status"];
+    let code = status["code"].as_i64().filter(|code| *code > 0).map(|code| code.to_string());
+    let words_of = text(&status["message"]).or_else(|| text(&status["description"])).or_else(|| text(&data["reject"]["reason"]));
+    let told = [Some(word.clone()), text(&data["severity"]), text(&data["reason"]), code, words_of];
+    let made = || format!("{provider_id}:{word}:{at_s}:{}", recipient.as_deref().unwrap_or_default());
+    Some(Event {
+        event_id: text(&data["id"]).unwrap_or_else(made),
+        happened,
+        at_s,
+        reason: words::tidy(account, &told.into_iter().flatten().collect::<Vec<_>>().join(" ")),
+        provider_id,
+        recipient,
+    })
+}
+
+/// What a failure means; Mailgun tries again by itself after a temporary one, so that is none yet.
+fn failed(data: &Value) -> Option<Happened> {
+    let policy = data["delivery-status"]["enhanced-code"].as_str().is_some_and(|code| code.starts_with("5.7."));
+    match (data["severity"].as_str(), data["reason"].as_str()) {
+        (Some("temporary"), _) => None,
+        (_, Some("suppress-unsubscribe")) => Some(Happened::Unsubscribed),
+        (_, Some("suppress-complaint")) => Some(Happened::Complained),
+        // It gave up after many attempts, or the mail was refused and not its recipient.
+        (_, Some("old" | "espblock")) => Some(Happened::Failed),
+        _ if policy => Some(Happened::Failed),
+        _ => Some(Happened::Bounced),
+    }
+}
+
+/// The bytes of a hexadecimal text.
+fn bytes(text: &str) -> Option<Vec<u8>> {
+    let digits: Option<Vec<u32>> = text.chars().map(|c| c.to_digit(16)).collect();
+    let digits = digits.filter(|digits| digits.len() % 2 == 0)?;
+    digits.chunks_exact(2).map(|pair| u8::try_from(pair[0] * 16 + pair[1]).ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde_json::json;
+
+    use super::super::super::examples::{self, NOW_S};
+    use super::*;
+
+    fn signature(key: &str, timestamp: &str, token: &str) -> String {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, key.as_bytes());
+        let signature = hmac::sign(&key, format!("{timestamp}{token}").as_bytes());
+        signature.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    fn post(options: &[(&str, &str)], body: &Value) -> Result<Vec<Event>, Disbelieved> {
+        let account = examples::account(options, &[(KEY, "key-1")]);
+        let body = body.to_string();
+        read(&account, &Posted { url: "", headers: &BTreeMap::new(), body: body.as_bytes(), now_s: NOW_S })
+    }
+
+    fn signed(at_s: i64, data: &Value) -> Value {
+        let time = at_s.to_string();
+        let signature = json!({ "timestamp": time, "token": "t0ken", "signature": signature("key-1", &time, "t0ken") });
+        json!({ "signature": signature, "event-data": data })
+    }
+
+    fn event(word: &str, more: Value) -> Value {
+        let mut event = json!({
+            "id": "e1", "event": word, "timestamp": 1_699_999_990.7, "recipient": "ann@example.com",
+            "message": { "headers": { "message-id": "1.2@mg.example.com" } }
+        });
+        event.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        event
+    }
+
+    #[test]
+    fn a_valid_signature_is_believed_and_every_change_is_not() {
+        let good = signed(NOW_S, &event("delivered", json!({ "delivery-status": { "code": 250, "message": "OK" } })));
+        let expected = Event {
+            event_id: "e1".into(),
+            provider_id: "1.2@mg.example.com".into(),
+            happened: Happened::Delivered,
+            recipient: Some("ann@example.com".into()),
+            at_s: 1_699_999_990,
+            reason: "delivered 250 OK".into(),
+        };
+        assert!(post(&[], &good).unwrap() == [expected]);
+        let refused = |body: &Value| assert!(matches!(post(&[], body), Err(Disbelieved::Signature(_))), "{body}");
+        let mut numeric = good.clone();
+        numeric["signature"]["timestamp"] = NOW_S.into();
+        assert!(post(&[], &numeric).is_ok());
+        for (key, value) in [
+            ("timestamp", json!((NOW_S + 1).to_string())),
+            ("token", json!("t0kem")),
+            ("signature", json!("00")),
+            ("signature", json!("zz")),
+            ("signature", json!("")),
+            ("token", json!(7)),
+            ("timestamp", Value::Null),
+        ] {
+            let mut other = good.clone();
+            other["signature"][key] = value;
+            refused(&other);
+        }
+        let given = bytes(good["signature"]["signature"].as_str().unwrap()).unwrap();
+        for bit in 0..given.len() * 8 {
+            let mut other = given.clone();
+            other[bit / 8] ^= 1 << (bit % 8);
+            let mut body = good.clone();
+            body["signature"]["signature"] = other.iter().map(|byte| format!("{byte:02x}")).collect::<String>().into();
+            refused(&body);
+        }
+        refused(&json!({ "event-data": {} }));
+        refused(&json!([]));
+        assert!(matches!(post(&[], &signed(NOW_S, &Value::Null)), Err(Disbelieved::Unreadable(_))));
+    }
+
+    #[test]
+    fn what_is_too_old_is_not_believed() {
+        let data = event("delivered", json!({}));
+        assert!(post(&[], &signed(NOW_S - 12 * 3600, &data)).is_ok());
+        assert!(matches!(post(&[], &signed(NOW_S - 12 * 3600 - 1, &data)), Err(Disbelieved::Signature(_))));
+        assert!(matches!(post(&[], &signed(NOW_S + 601, &data)), Err(Disbelieved::Signature(_))));
+        assert!(matches!(post(&[("webhook_max_age_s", "60")], &signed(NOW_S - 61, &data)), Err(Disbelieved::Signature(_))));
+    }
+
+    #[test]
+    fn every_event_has_its_meaning() {
+        let permanent = |reason: &str| json!({ "severity": "permanent", "reason": reason });
+        let policy = json!({ "severity": "permanent", "reason": "generic", "delivery-status": { "enhanced-code": "5.7.1" } });
+        let cases = [
+            ("accepted", json!({}), Some(Happened::Sent)),
+            ("delivered", json!({}), Some(Happened::Delivered)),
+            ("failed", permanent("bounce"), Some(Happened::Bounced)),
+            ("failed", permanent("suppress-bounce"), Some(Happened::Bounced)),
+            ("failed", permanent("generic"), Some(Happened::Bounced)),
+            ("failed", permanent("suppress-unsubscribe"), Some(Happened::Unsubscribed)),
+            ("failed", permanent("suppress-complaint"), Some(Happened::Complained)),
+            ("failed", permanent("old"), Some(Happened::Failed)),
+            ("failed", policy, Some(Happened::Failed)),
+            ("failed", json!({ "severity": "temporary", "reason": "generic" }), None),
+            ("rejected", json!({ "reject": { "reason": "spam" } }), Some(Happened::Failed)),
+            ("complained", json!({}), Some(Happened::Complained)),
+            ("unsubscribed", json!({}), Some(Happened::Unsubscribed)),
+            ("opened", json!({}), None),
+            ("clicked", json!({}), None),
+        ];
+        for (word, more, expected) in cases {
+            let events = post(&[], &signed(NOW_S, &event(word, more.clone()))).unwrap();
+            assert_eq!(events.first().map(|event| event.happened), expected, "{word} {more}");
+        }
+    }
+
+    #[test]
+    fn without_a_secret_nothing_is_believed() {
+        let posted = Posted { url: "", headers: &BTreeMap::new(), body: b"{}", now_s: 0 };
+        let expected = Disbelieved::NoSecret { account: "main".into(), field: KEY };
+        assert_eq!(read(&examples::account(&[], &[]), &posted), Err(expected));
+    }
+}

@@ -1,0 +1,214 @@
+//! Status callbacks of Twilio: one form for each change of one message.
+//!
+//! `X-Twilio-Signature` is the base64 of HMAC-SHA1, with the account's token, over the whole URL and then name and value of each
+//! field, sorted by name.
+
+use aws_lc_rs::hmac;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use url::Url;
+
+use super::super::{Account, Disbelieved, Event, Happened, Posted, words};
+
+/// What a request says.
+pub fn read(account: &Account, posted: &Posted<'_>) -> Result<Vec<Event>, Disbelieved> {
+    let no_secret = || Disbelieved::NoSecret { account: account.name.clone(), field: "auth_token" };
+    let token = account.secret("auth_token").filter(|token| !token.is_empty()).ok_or_else(no_secret)?;
+    let wrong = |what: &str| Disbelieved::Signature(what.to_owned());
+    let signature = posted.headers.get("x-twilio-signature").ok_or_else(|| wrong("X-Twilio-Signature is missing"))?;
+    let signature = STANDARD.decode(signature.trim()).map_err(|_| wrong("X-Twilio-Signature is not base64"))?;
+    let fields: Vec<(String, String)> = url::form_urlencoded::parse(posted.body).into_owned().collect();
+    let key = hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, token.as_bytes());
+    let is_signed = |url: &String| hmac::verify(&key, &signed(url, &fields), &signature).is_ok();
+    if !spellings(posted.url).iter().any(is_signed) {
+        return Err(wrong("X-Twilio-Signature does not fit; is public_url the address that Twilio was given?"));
+    }
+    Ok(event(account, &fields, posted.now_s)?.into_iter().collect())
+}
+
+/// What is signed.
+fn signed(url: &str, fields: &[(String, String)]) -> Vec<u8> {
+    let mut sorted: Vec<&(String, String)> = fields.iter().collect();
+    sorted.sort();
+    sorted.dedup();
+    let mut text = url.to_owned();
+    for (name, value) in sorted {
+        text.push_str(name);
+        text.push_str(value);
+    }
+    text.into_bytes()
+}
+
+/// A URL as it is, and with its scheme's port said or not: Twilio signs either.
+fn spellings(text: &str) -> Vec<String> {
+    let mut all = vec![text.to_owned()];
+    if let Ok(url) = Url::parse(text)
+        && let (Some(host), Some(port)) = (url.host_str(), url.port_or_known_default())
+        && url.port().is_none()
+    {
+        let (bare, said) = (format!("://{host}"), format!("://{host}:{port}"));
+        all.push(if text.contains(&said) { text.replacen(&said, &bare, 1) } else { text.replacen(&bare, &said, 1) });
+    }
+    all
+}
+
+/// The event of a form; `None` where it says nothing that counts.
+fn event(account: &Account, fields: &[(String, String)], now_s: i64) -> Result<Option<Event>, Disbelieved> {
+    let find = |name: &str| {
+        fields.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str()).filter(|value| !value.is_empty())
+    };
+    let sid = find("MessageSid")
+        .or_else(|| find("SmsSid"))
+        .ok_or_else(|| Disbelieved::Unreadable("MessageSid is missing".to_owned()))?;
+    let code = find("ErrorCode").unwrap_or_default();
+    // An answer of the recipient, such as STOP, is a message of its own from there.
+    let (status, happened, recipient) = match (find("OptOutType"), find("MessageStatus").or_else(|| find("SmsStatus"))) {
+        (Some("STOP"), _) => ("stop", Happened::Unsubscribed, find("From")),
+        (Some(_), _) | (None, None) => return Ok(None),
+        (None, Some(status)) => match happened(status, code) {
+            Some(happened) => (status, happened, find("To")),
+            None => return Ok(None),
+        },
+    };
+    let told = [status, code, find("ErrorMessage").unwrap_or_default()];
+    let told: Vec<&str> = told.into_iter().filter(|text| !text.is_empty()).collect();
+    Ok(Some(Event {
+        event_id: format!("{sid}:{status}"),
+        provider_id: sid.to_owned(),
+        happened,
+        recipient: recipient.map(str::to_owned),
+        at_s: now_s,
+        reason: words::tidy(account, &told.join(" ")),
+    }))
+}
+
+fn happened(status: &str, code: &str) -> Option<Happened> {
+    match (status, code) {
+        ("failed" | "undelivered", "21610") => Some(Happened::Unsubscribed),
+        ("failed" | "undelivered" | "canceled", _) => Some(Happened::Failed),
+        ("delivered" | "read", _) => Some(Happened::Delivered),
+        ("accepted" | "queued" | "sending" | "sent", _) => Some(Happened::Sent),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::super::super::examples;
+    use super::*;
+
+    const URL: &str = "https://fly.example/api/v1/provider-events/sms/main?x=1";
+    const BODY: &str = "MessageSid=SM1&MessageStatus=delivered&To=%2B15550100123&ErrorCode=&A=%C3%A4";
+
+    /// The signature made by hand: the sorted names with their values.
+    fn sign(token: &str, text: &str) -> String {
+        let key = hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, token.as_bytes());
+        STANDARD.encode(hmac::sign(&key, text.as_bytes()))
+    }
+
+    fn post(url: &str, body: &str, signature: Option<String>) -> Result<Vec<Event>, Disbelieved> {
+        let account = examples::account(&[], &[("auth_token", "token-1")]);
+        let headers: BTreeMap<_, _> =
+            signature.map(|signature| ("x-twilio-signature".to_owned(), signature)).into_iter().collect();
+        read(&account, &Posted { url, headers: &headers, body: body.as_bytes(), now_s: examples::NOW_S })
+    }
+
+    /// Posts a form of these fields, rightly signed.
+    fn told(fields: &[(&str, &str)]) -> Option<Event> {
+        let mut sorted = fields.to_vec();
+        sorted.sort_unstable();
+        let text: String = sorted.iter().map(|(name, value)| format!("{name}{value}")).collect();
+        let body = url::form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish();
+        post(URL, &body, Some(sign("token-1", &format!("{URL}{text}")))).unwrap().pop()
+    }
+
+    #[test]
+    fn twilios_own_example_is_believed() {
+        let account = examples::account(&[], &[("auth_token", "12345")]);
+        let url = "https://mycompany.com/myapp.php?foo=1&bar=2";
+        let body = "CallSid=CA1234567890ABCDE&Caller=%2B14158675309&Digits=1234&From=%2B14158675309&To=%2B18005551212";
+        let headers = BTreeMap::from([("x-twilio-signature".to_owned(), "RSOYDt4T1cUTdK1PDd93/VVr8B8=".to_owned())]);
+        let read = read(&account, &Posted { url, headers: &headers, body: body.as_bytes(), now_s: 0 });
+        assert_eq!(read, Err(Disbelieved::Unreadable("MessageSid is missing".into())));
+    }
+
+    #[test]
+    fn a_valid_signature_is_believed_and_every_change_is_not() {
+        let text = format!("{URL}AäErrorCodeMessageSidSM1MessageStatusdeliveredTo+15550100123");
+        let good = sign("token-1", &text);
+        let events = post(URL, BODY, Some(good.clone())).unwrap();
+        let expected = Event {
+            event_id: "SM1:delivered".into(),
+            provider_id: "SM1".into(),
+            happened: Happened::Delivered,
+            recipient: Some("+15550100123".into()),
+            at_s: examples::NOW_S,
+            reason: "delivered".into(),
+        };
+        assert!(events == [expected]);
+        let refused = |url: &str, body: &str, signature: Option<String>| {
+            assert!(matches!(post(url, body, signature), Err(Disbelieved::Signature(_))), "{url} {body}");
+        };
+        refused(URL, BODY, None);
+        refused(URL, BODY, Some("%%".into()));
+        refused(URL, BODY, Some(String::new()));
+        refused(URL, BODY, Some(sign("token-2", &text)));
+        refused(&URL.replace("x=1", "x=2"), BODY, Some(good.clone()));
+        refused(&URL.replace("main", "other"), BODY, Some(good.clone()));
+        refused(URL, &BODY.replace("SM1", "SM2"), Some(good.clone()));
+        refused(URL, &BODY.replace("delivered", "failed"), Some(good.clone()));
+        refused(URL, &format!("{BODY}&B=2"), Some(good.clone()));
+        let bytes = STANDARD.decode(&good).unwrap();
+        for bit in 0..bytes.len() * 8 {
+            let mut other = bytes.clone();
+            other[bit / 8] ^= 1 << (bit % 8);
+            refused(URL, BODY, Some(STANDARD.encode(other)));
+        }
+    }
+
+    #[test]
+    fn the_port_may_be_said_or_not() {
+        let fields = "AäErrorCodeMessageSidSM1MessageStatusdeliveredTo+15550100123";
+        let with = URL.replace("fly.example", "fly.example:443");
+        for (asked, signed) in [(URL, with.as_str()), (with.as_str(), URL)] {
+            assert!(post(asked, BODY, Some(sign("token-1", &format!("{signed}{fields}")))).is_ok(), "{asked}");
+        }
+        let other = URL.replace("fly.example", "fly.example:8443");
+        assert!(post(URL, BODY, Some(sign("token-1", &format!("{other}{fields}")))).is_err());
+    }
+
+    #[test]
+    fn every_status_has_its_meaning() {
+        let cases = [
+            ("queued", "", Some(Happened::Sent)),
+            ("accepted", "", Some(Happened::Sent)),
+            ("sending", "", Some(Happened::Sent)),
+            ("sent", "", Some(Happened::Sent)),
+            ("delivered", "", Some(Happened::Delivered)),
+            ("read", "", Some(Happened::Delivered)),
+            ("undelivered", "30003", Some(Happened::Failed)),
+            ("failed", "30006", Some(Happened::Failed)),
+            ("canceled", "", Some(Happened::Failed)),
+            ("undelivered", "21610", Some(Happened::Unsubscribed)),
+            ("scheduled", "", None),
+            ("receiving", "", None),
+        ];
+        for (status, code, expected) in cases {
+            let event = told(&[("MessageSid", "SM1"), ("MessageStatus", status), ("ErrorCode", code), ("To", "+15550100")]);
+            assert_eq!(event.as_ref().map(|event| event.happened), expected, "{status}");
+            assert!(event.is_none_or(|event| event.reason == format!("{status} {code}").trim()), "{status}");
+        }
+        let stop = told(&[("MessageSid", "SM9"), ("OptOutType", "STOP"), ("From", "+15550100"), ("To", "+15550199")]).unwrap();
+        assert_eq!((stop.happened, stop.recipient.as_deref()), (Happened::Unsubscribed, Some("+15550100")));
+        assert!(told(&[("MessageSid", "SM9"), ("OptOutType", "START"), ("From", "+15550100")]).is_none());
+    }
+
+    #[test]
+    fn without_a_secret_nothing_is_believed() {
+        let posted = Posted { url: URL, headers: &BTreeMap::new(), body: b"", now_s: 0 };
+        let expected = Disbelieved::NoSecret { account: "main".into(), field: "auth_token" };
+        assert_eq!(read(&examples::account(&[], &[]), &posted), Err(expected));
+    }
+}

@@ -1,0 +1,74 @@
+//! For tests of drivers: messages, tools, and an answer's status for each row of a table.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use super::code::{self, Code};
+use super::{Account, Channel, Class, Http, HttpAnswer, Message, Secret, Sent, Tools};
+use crate::outbound::Guard;
+
+/// Our clock in tests.
+pub const NOW_S: i64 = 1_700_000_000;
+
+/// Each row with a status that it is the first to fit. A row that can never count fails the test.
+pub fn rows(table: &'static [Code]) -> Vec<(&'static Code, u16)> {
+    let status_of = |row: &Code| {
+        (200..600_u16)
+            .find(|status| code::find(table, &status.to_string(), row.code).is_some_and(|found| std::ptr::eq(found, row)))
+    };
+    table.iter().map(|row| (row, status_of(row).unwrap_or_else(|| panic!("{row:?} never counts")))).collect()
+}
+
+/// Whether an outcome is of a class.
+pub fn is(sent: &Sent, class: Class) -> bool {
+    match (sent, class) {
+        (Sent::Throttled { scope, .. }, Class::Throttled(expected)) => *scope == expected,
+        (Sent::PermanentRecipient { suppress, .. }, Class::Recipient) => !suppress,
+        (Sent::PermanentRecipient { suppress, .. }, Class::Suppress) => *suppress,
+        (Sent::Delivered { .. }, Class::Delivered)
+        | (Sent::Accepted { .. }, Class::Accepted)
+        | (Sent::Transient { .. }, Class::Transient)
+        | (Sent::PermanentRequest { .. }, Class::Request)
+        | (Sent::AccountFailure { .. }, Class::Account)
+        | (Sent::Ambiguous { .. }, Class::Ambiguous) => true,
+        _ => false,
+    }
+}
+
+/// An answer.
+pub fn answer(status: u16, headers: &[(&str, &str)], body: &str) -> HttpAnswer {
+    let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    HttpAnswer { status, headers, body: body.as_bytes().to_vec() }
+}
+
+/// An account called `main`.
+pub fn account(options: &[(&str, &str)], secrets: &[(&str, &str)]) -> Account {
+    Account {
+        name: "main".to_owned(),
+        options: options.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+        secrets: secrets.iter().map(|(name, value)| ((*name).to_owned(), Secret::new(value))).collect(),
+        ..Account::default()
+    }
+}
+
+/// A message.
+pub fn message(channel: Channel, to: &str, extra: Value) -> Message {
+    Message {
+        id: "job_1_2".to_owned(),
+        channel,
+        to: to.to_owned(),
+        from: None,
+        subject: (channel == Channel::Email).then(|| "Hello".to_owned()),
+        body: "Good day".to_owned(),
+        html: None,
+        extra: extra.as_object().cloned().unwrap_or_else(Map::new),
+        expires_at_s: None,
+    }
+}
+
+/// Clients that reach everything.
+pub fn tools() -> Tools {
+    let http = Arc::new(Http::new(Guard::open()).unwrap());
+    Tools { http: Arc::clone(&http), guarded: http }
+}

@@ -1,0 +1,217 @@
+//! Mails through Mailgun.
+//!
+//! `POST /v3/<domain>/messages`, a form, with basic authentication as the user `api`. Success is 200 with the `Message-Id`. A limit
+//! is told by 429 or 420, at times with `retry-seconds` in the body.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use serde_json::Value;
+
+use super::exchange::exchange;
+use super::words::{self, Kind, Said, issue, refused};
+use super::{
+    Account, Answer, Call, Class, Code, Driver, Field, Http, HttpAnswer, Message, Provider, Refused, Scope, Told, Tools, code,
+};
+use crate::jobs::Issue;
+use crate::outbound::quota::quota;
+use crate::outbound::retry_after::{LONGEST, any_delay};
+
+/// Where requests go.
+pub const BASE_URL: &str = "https://api.mailgun.net";
+
+/// Where requests go for domains in Europe.
+pub const EU_URL: &str = "https://api.eu.mailgun.net";
+
+/// The variable of each mail that holds the message's own id, and comes back with its events.
+pub const ID_VARIABLE: &str = "flyball_id";
+
+/// The keys of an account's settings.
+pub const FIELDS: &[Field] = &[
+    field("api_key", true, true, "The API key, of the account or of the domain."),
+    field("domain", false, true, "The domain that mails are sent from."),
+    field("from", false, false, "Who sends: an address, or a name and an address."),
+    field("region", false, false, "us or eu."),
+    field("webhook_signing_key", true, false, "The HTTP webhook signing key."),
+    field("webhook_max_age_s", false, false, "How old a webhook's request may be, in seconds; 43200 if absent."),
+];
+
+/// What the answers mean. Mailgun has no codes; ours are words that its message contains.
+pub const CODES: &[Code] = &[
+    row("200", "", Class::Accepted, "queued"),
+    row("2xx", "", Class::Ambiguous, "not Mailgun's form of an answer"),
+    row("400", "to parameter is not a valid address", Class::Recipient, "the recipient's address is not valid"),
+    row("400", "", Class::Request, "the request is not valid"),
+    row("401", "", Class::Account, "the key is not valid"),
+    row("402", "", Class::Account, "the plan does not allow it, or is not paid"),
+    row("4xx", "authorized recipients", Class::Recipient, "a sandbox domain may not send to this recipient"),
+    row("403", "", Class::Account, "the domain or the account may not send"),
+    row("404", "", Class::Account, "there is no such domain"),
+    row("408", "", Class::Transient, "the request took too long"),
+    row("413", "", Class::Request, "the mail is too large"),
+    row("420", "", Class::Throttled(Scope::Account), "more mails than the domain may send"),
+    row("429", "", Class::Throttled(Scope::Account), "too many requests"),
+    row("504", "", Class::Ambiguous, "a gateway got no answer, so it may have been sent"),
+    row("5xx", "", Class::Transient, "an error of the server"),
+    row("*", "", Class::Request, "anything else would be answered the same again"),
+];
+
+/// What a message's `extra` may hold.
+const EXTRA: &[(&str, Kind)] = &[
+    ("reply_to", Kind::Text),
+    ("tags", Kind::Texts),
+    ("variables", Kind::Labels),
+    ("headers", Kind::Labels),
+    ("template", Kind::Text),
+    ("template_variables", Kind::Object),
+    ("deliver_at", Kind::Text),
+    ("test_mode", Kind::Flag),
+];
+
+/// Most bytes of the texts of a mail: Mailgun takes 25 MB with everything around.
+const BODY_BYTES: usize = 16_000_000;
+
+/// How long to wait where nothing was said: Mailgun's limits count minutes.
+const DELAY: Duration = Duration::from_secs(60);
+
+const fn field(name: &'static str, is_secret: bool, is_required: bool, about: &'static str) -> Field {
+    Field { name, is_secret, is_required, about }
+}
+
+const fn row(status: &'static str, code: &'static str, class: Class, about: &'static str) -> Code {
+    Code { status, code, class, about }
+}
+
+/// Builds the driver of an account.
+pub fn build(account: &Account, tools: &Tools) -> Result<Box<dyn Driver>, Refused> {
+    Ok(Box::new(Mailgun::new(account, Arc::clone(&tools.http))?))
+}
+
+/// Sends for one account.
+pub struct Mailgun {
+    account: Account,
+    url: String,
+    authorization: String,
+    from: Option<String>,
+    http: Arc<Http>,
+}
+
+impl Mailgun {
+    fn new(account: &Account, http: Arc<Http>) -> Result<Self, Refused> {
+        let key = words::needed_secret(account, "api_key")?;
+        let domain = words::needed(account, "domain")?;
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
+        if !domain.bytes().all(is_plain) || domain.split('.').any(str::is_empty) {
+            return Err(refused("domain", "must be a domain such as mg.example.com"));
+        }
+        let own = match account.option("region") {
+            None | Some("us") => BASE_URL,
+            Some("eu") => EU_URL,
+            Some(_) => return Err(refused("region", "must be us or eu")),
+        };
+        super::events::age::most(account, 0)?;
+        Ok(Self {
+            url: format!("{}/v3/{domain}/messages", words::base_url(account, own)?),
+            authorization: words::basic("api", key),
+            from: words::from_option(account)?.map(str::to_owned),
+            http,
+            account: account.clone(),
+        })
+    }
+
+    /// The request for a message.
+    pub fn request(&self, message: &Message, timeout: Duration) -> Call {
+        let text = |key| words::extra_text(message, key).map(str::to_owned);
+        let labels = |key: &str| message.extra.get(key).and_then(Value::as_object).cloned().unwrap_or_default();
+        let mut fields: Vec<(String, String)> = Vec::new();
+        let mut put = |name: &str, value: Option<String>| fields.extend(value.map(|value| (name.to_owned(), value)));
+        put("from", message.from.clone().or_else(|| self.from.clone()));
+        put("to", Some(message.to.clone()));
+        put("subject", message.subject.clone());
+        put("text", Some(message.body.clone()).filter(|body| !body.is_empty()));
+        put("html", message.html.clone());
+        put("template", text("template"));
+        put("t:variables", message.extra.get("template_variables").map(Value::to_string));
+        put("h:Reply-To", text("reply_to"));
+        for (name, value) in labels("headers") {
+            put(&format!("h:{name}"), value.as_str().map(str::to_owned));
+        }
+        for tag in words::extra_texts(message, "tags") {
+            put("o:tag", Some(tag.to_owned()));
+        }
+        put("o:deliverytime", text("deliver_at"));
+        put(
+            "o:testmode",
+            message.extra.get("test_mode").and_then(Value::as_bool).filter(|is_test| *is_test).map(|_| "yes".to_owned()),
+        );
+        for (name, value) in labels("variables") {
+            put(&format!("v:{name}"), value.as_str().map(str::to_owned));
+        }
+        put(&format!("v:{ID_VARIABLE}"), Some(message.id.clone()));
+        let headers =
+            [("authorization", self.authorization.clone()), ("content-type", "application/x-www-form-urlencoded".to_owned())];
+        let headers = words::with_own(&self.account, &headers);
+        Call { method: "POST", url: self.url.clone(), headers, body: words::form(&fields), timeout }
+    }
+
+    /// What an answer means.
+    pub fn judge(&self, answer: &HttpAnswer, now_s: i64) -> Answer {
+        let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+        let text = body["message"].as_str().map_or_else(|| words::foreign(&answer.body, "Mailgun"), str::to_owned);
+        let status = answer.status.to_string();
+        // The events tell the same id without brackets.
+        let id = body["id"].as_str().map(|id| id.trim_matches(['<', '>']).to_owned());
+        let class = match code::find(CODES, &status, word(&text)).map_or(Class::Request, |row| row.class) {
+            Class::Accepted if id.is_none() => Class::Ambiguous,
+            class => class,
+        };
+        let said = Said {
+            provider_id: id,
+            key: None,
+            delay: any_delay(&answer.headers, now_s).or_else(|| seconds(&body["retry-seconds"])).or(Some(DELAY)),
+            reason: words::reason(&self.account, answer.status, "", &text),
+        };
+        Answer { quota: quota(&answer.headers, now_s), ..Answer::new(said.becomes(class), status) }
+    }
+}
+
+/// The words of [`CODES`] that a message contains; quotes do not count.
+fn word(text: &str) -> &'static str {
+    let text = text.to_ascii_lowercase().replace(['\'', '"'], "");
+    CODES.iter().map(|row| row.code).find(|code| !code.is_empty() && text.contains(code)).unwrap_or_default()
+}
+
+/// Seconds as a number or a text.
+fn seconds(value: &Value) -> Option<Duration> {
+    let seconds = value.as_f64().or_else(|| value.as_str()?.trim().parse().ok())?;
+    Duration::try_from_secs_f64(seconds).ok().map(|delay| delay.min(LONGEST))
+}
+
+impl Driver for Mailgun {
+    fn provider(&self) -> Provider {
+        Provider::Mailgun
+    }
+
+    fn check(&self, message: &Message) -> Vec<Issue> {
+        let mut issues = words::check_extra(message, EXTRA);
+        issues.extend(words::check_mail(message, self.from.as_deref(), BODY_BYTES));
+        let has_html = message.html.as_deref().is_some_and(|html| !html.is_empty());
+        if message.body.is_empty() && !has_html && !message.extra.contains_key("template") {
+            issues.push(issue("/body", "must not be empty without html or extra.template"));
+        }
+        if words::extra_text(message, "reply_to").is_some_and(|text| words::mailbox(text).is_none()) {
+            issues.push(issue("/extra/reply_to", "must be a mail address"));
+        }
+        issues
+    }
+
+    fn send<'a>(&'a self, message: &'a Message, told: &'a Told) -> BoxFuture<'a, Answer> {
+        let call = self.request(message, told.timeout);
+        exchange(&self.http, call, told, |answer| self.judge(&answer, told.now_s))
+    }
+}
+
+#[cfg(test)]
+#[path = "mailgun_tests.rs"]
+mod tests;

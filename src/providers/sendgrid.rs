@@ -1,0 +1,228 @@
+//! Mails through SendGrid.
+//!
+//! `POST /v3/mail/send`, JSON, with the key as bearer. An accepted mail is answered 202 with an empty body and its id in
+//! `X-Message-Id`. Every answer tells what is left of the limit: `X-RateLimit-Remaining` until `X-RateLimit-Reset` (unix time).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use serde_json::{Map, Value, json};
+
+use super::exchange::exchange;
+use super::words::{self, Kind, Said, issue, refused};
+use super::{
+    Account, Answer, Call, Class, Code, Driver, Field, Http, HttpAnswer, Message, Provider, Refused, Scope, Told, Tools, code,
+};
+use crate::jobs::Issue;
+use crate::outbound::quota::quota;
+use crate::outbound::retry_after::any_delay;
+
+/// Where requests go.
+pub const BASE_URL: &str = "https://api.sendgrid.com";
+
+/// Where requests go for accounts whose data stay in Europe.
+pub const EU_URL: &str = "https://api.eu.sendgrid.com";
+
+/// The argument of each mail that holds the message's own id, and comes back with its events.
+pub const ID_ARGUMENT: &str = "flyball_id";
+
+/// The keys of an account's settings.
+pub const FIELDS: &[Field] = &[
+    field("api_key", true, true, "The API key (SG....), allowed to send mail."),
+    field("from", false, false, "Who sends: an address, or a name and an address."),
+    field("region", false, false, "global or eu."),
+    field("ip_pool_name", false, false, "The pool of IP addresses that mails leave from."),
+    field("webhook_public_key", false, false, "The event webhook's verification key, as SendGrid's console shows it."),
+    field("webhook_max_age_s", false, false, "How old an event webhook's request may be, in seconds; 600 if absent."),
+];
+
+/// What the answers mean. SendGrid has no codes; ours name the field or the words of its first error that tells more than the status.
+pub const CODES: &[Code] = &[
+    row("202", "", Class::Accepted, "accepted"),
+    row("2xx", "", Class::Ambiguous, "not SendGrid's form of an answer"),
+    row("4xx", "maximum credits exceeded", Class::Account, "the plan's mails are used up"),
+    row("400", "personalizations.to.email", Class::Recipient, "the recipient's address is not valid"),
+    row("400", "", Class::Request, "the request is not valid"),
+    row("401", "", Class::Account, "the key is not valid"),
+    row("403", "from", Class::Request, "the sender is not verified"),
+    row("403", "from.email", Class::Request, "the sender is not verified"),
+    row("403", "", Class::Account, "the key may not send, or the account is under review"),
+    row("404", "", Class::Account, "the address of the API is wrong"),
+    row("405", "", Class::Request, "the method is not allowed"),
+    row("406", "", Class::Request, "the form of the answer is not acceptable"),
+    row("408", "", Class::Transient, "the request took too long"),
+    row("413", "", Class::Request, "the mail is too large"),
+    row("415", "", Class::Request, "the form of the request is not acceptable"),
+    row("429", "", Class::Throttled(Scope::Account), "too many requests"),
+    row("500", "", Class::Transient, "an error of the server"),
+    row("503", "", Class::Transient, "the service is unavailable"),
+    row("504", "", Class::Ambiguous, "a gateway got no answer, so it may have been sent"),
+    row("5xx", "", Class::Transient, "an error of the server"),
+    row("*", "", Class::Request, "anything else would be answered the same again"),
+];
+
+/// What a message's `extra` may hold.
+const EXTRA: &[(&str, Kind)] = &[
+    ("reply_to", Kind::Text),
+    ("categories", Kind::Texts),
+    ("custom_args", Kind::Labels),
+    ("headers", Kind::Labels),
+    ("template_id", Kind::Text),
+    ("dynamic_template_data", Kind::Object),
+    ("asm_group_id", Kind::Count),
+    ("send_at", Kind::Count),
+];
+
+/// Most bytes of the texts of a mail: SendGrid takes 30 MB with everything around.
+const BODY_BYTES: usize = 20_000_000;
+
+/// How long to wait where nothing was said.
+const DELAY: Duration = Duration::from_secs(1);
+
+const fn field(name: &'static str, is_secret: bool, is_required: bool, about: &'static str) -> Field {
+    Field { name, is_secret, is_required, about }
+}
+
+const fn row(status: &'static str, code: &'static str, class: Class, about: &'static str) -> Code {
+    Code { status, code, class, about }
+}
+
+/// Builds the driver of an account.
+pub fn build(account: &Account, tools: &Tools) -> Result<Box<dyn Driver>, Refused> {
+    Ok(Box::new(Sendgrid::new(account, Arc::clone(&tools.http))?))
+}
+
+/// Sends for one account.
+pub struct Sendgrid {
+    account: Account,
+    url: String,
+    authorization: String,
+    from: Option<String>,
+    ip_pool: Option<String>,
+    http: Arc<Http>,
+}
+
+impl Sendgrid {
+    fn new(account: &Account, http: Arc<Http>) -> Result<Self, Refused> {
+        let key = words::needed_secret(account, "api_key")?;
+        let own = match account.option("region") {
+            None | Some("global") => BASE_URL,
+            Some("eu") => EU_URL,
+            Some(_) => return Err(refused("region", "must be global or eu")),
+        };
+        let ip_pool = account.option("ip_pool_name");
+        if ip_pool.is_some_and(|name| !(2..=64).contains(&name.len())) {
+            return Err(refused("ip_pool_name", "must have 2 to 64 characters"));
+        }
+        super::events::sendgrid::check_settings(account)?;
+        Ok(Self {
+            url: format!("{}/v3/mail/send", words::base_url(account, own)?),
+            authorization: format!("Bearer {key}"),
+            from: words::from_option(account)?.map(str::to_owned),
+            ip_pool: ip_pool.map(str::to_owned),
+            http,
+            account: account.clone(),
+        })
+    }
+
+    /// The request for a message.
+    pub fn request(&self, message: &Message, timeout: Duration) -> Call {
+        let text = |key| words::extra_text(message, key);
+        let mut arguments = message.extra.get("custom_args").and_then(Value::as_object).cloned().unwrap_or_default();
+        arguments.insert(ID_ARGUMENT.to_owned(), message.id.clone().into());
+        let mut whom = Map::from_iter([("to".to_owned(), json!([person(&message.to)]))]);
+        if let Some(data) = message.extra.get("dynamic_template_data") {
+            whom.insert("dynamic_template_data".to_owned(), data.clone());
+        }
+        let texts = [("text/plain", Some(&message.body)), ("text/html", message.html.as_ref())];
+        let texts = texts.into_iter().filter_map(|(kind, text)| Some((kind, text.filter(|text| !text.is_empty())?)));
+        let texts: Vec<Value> = texts.map(|(kind, text)| json!({ "type": kind, "value": text })).collect();
+        let categories = words::extra_texts(message, "categories");
+        let mut body = Map::new();
+        let mut put = |name: &str, value: Option<Value>| body.extend(value.map(|value| (name.to_owned(), value)));
+        put("personalizations", Some(json!([whom])));
+        put("from", message.from.as_deref().or(self.from.as_deref()).map(person));
+        put("reply_to", text("reply_to").map(person));
+        put("subject", message.subject.clone().map(Value::from));
+        put("content", (!texts.is_empty()).then(|| texts.into()));
+        put("template_id", text("template_id").map(Value::from));
+        put("categories", (!categories.is_empty()).then(|| categories.into()));
+        put("headers", message.extra.get("headers").cloned());
+        put("custom_args", Some(arguments.into()));
+        put("send_at", message.extra.get("send_at").cloned());
+        put("asm", message.extra.get("asm_group_id").map(|group| json!({ "group_id": group })));
+        put("ip_pool_name", self.ip_pool.clone().map(Value::from));
+        let headers = [("authorization", self.authorization.clone()), ("content-type", "application/json".to_owned())];
+        let headers = words::with_own(&self.account, &headers);
+        Call { method: "POST", url: self.url.clone(), headers, body: Value::from(body).to_string(), timeout }
+    }
+
+    /// What an answer means.
+    pub fn judge(&self, answer: &HttpAnswer, now_s: i64) -> Answer {
+        let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+        let error = &body["errors"][0];
+        let text = error["message"].as_str().map_or_else(|| words::foreign(&answer.body, "SendGrid"), str::to_owned);
+        let status = answer.status.to_string();
+        let row = code::find(CODES, &status, &word(error));
+        let class = row.map_or(Class::Request, |row| row.class);
+        let said = Said {
+            provider_id: answer.headers.get("x-message-id").filter(|id| !id.is_empty()).cloned(),
+            key: None,
+            delay: any_delay(&answer.headers, now_s).or(Some(DELAY)),
+            reason: words::reason(&self.account, answer.status, error["field"].as_str().unwrap_or_default(), &text),
+        };
+        Answer { quota: quota(&answer.headers, now_s), ..Answer::new(said.becomes(class), status) }
+    }
+}
+
+/// What an error is called in [`CODES`]: some words of its own, or its field without the numbers of places.
+fn word(error: &Value) -> String {
+    let text = error["message"].as_str().unwrap_or_default().to_ascii_lowercase();
+    if text.contains("maximum credits exceeded") {
+        return "maximum credits exceeded".to_owned();
+    }
+    let parts = error["field"].as_str().unwrap_or_default().split(['.', '[', ']']);
+    let names: Vec<&str> = parts.filter(|part| !part.is_empty() && !part.bytes().all(|byte| byte.is_ascii_digit())).collect();
+    names.join(".")
+}
+
+/// A mailbox as SendGrid has it.
+fn person(text: &str) -> Value {
+    match words::mailbox(text) {
+        Some((Some(name), address)) => json!({ "email": address, "name": name }),
+        Some((None, address)) => json!({ "email": address }),
+        None => json!({ "email": text }),
+    }
+}
+
+impl Driver for Sendgrid {
+    fn provider(&self) -> Provider {
+        Provider::Sendgrid
+    }
+
+    fn check(&self, message: &Message) -> Vec<Issue> {
+        let mut issues = words::check_extra(message, EXTRA);
+        issues.extend(words::check_mail(message, self.from.as_deref(), BODY_BYTES));
+        let has_template = message.extra.contains_key("template_id");
+        if message.subject.as_deref().unwrap_or_default().is_empty() && !has_template {
+            issues.push(issue("/subject", "is missing: SendGrid takes no mail without one, unless extra.template_id is given"));
+        }
+        if message.body.is_empty() && message.html.as_deref().unwrap_or_default().is_empty() && !has_template {
+            issues.push(issue("/body", "must not be empty without html or extra.template_id"));
+        }
+        if words::extra_text(message, "reply_to").is_some_and(|text| words::mailbox(text).is_none()) {
+            issues.push(issue("/extra/reply_to", "must be a mail address"));
+        }
+        issues
+    }
+
+    fn send<'a>(&'a self, message: &'a Message, told: &'a Told) -> BoxFuture<'a, Answer> {
+        let call = self.request(message, told.timeout);
+        exchange(&self.http, call, told, |answer| self.judge(&answer, told.now_s))
+    }
+}
+
+#[cfg(test)]
+#[path = "sendgrid_tests.rs"]
+mod tests;

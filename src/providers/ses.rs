@@ -1,0 +1,331 @@
+//! Mails through Amazon SES.
+//!
+//! `POST /v2/email/outbound-emails`, JSON, signed by Signature Version 4. SES tells no delay with a limit, only words: the rate of
+//! a second or the quota of a day. What the account may send it says itself (`GET /v2/email/account`).
+
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+
+use aws_credential_types::Credentials;
+use aws_sigv4::http_request::{SignableBody, SignableRequest, SigningSettings, sign};
+use aws_sigv4::sign::v4;
+use futures_util::future::BoxFuture;
+use serde_json::{Map, Value, json};
+
+use super::exchange::exchange;
+use super::words::{self, Kind, Said, issue, refused};
+use super::{
+    Account, Answer, Call, Class, Code, Driver, Field, Http, HttpAnswer, Message, Provider, Refused, Scope, Told, Tools, code,
+};
+use crate::jobs::Issue;
+use crate::outbound::quota::quota;
+use crate::outbound::retry_after::any_delay;
+
+/// The tag of each mail that holds the message's own id, and comes back with its events.
+pub const ID_TAG: &str = "flyball_id";
+
+/// The keys of an account's settings.
+pub const FIELDS: &[Field] = &[
+    field("region", false, true, "The region, such as eu-central-1."),
+    field("access_key_id", false, true, "The access key's id (AKIA...); access_key_id_env and access_key_id_file do as well."),
+    field("secret_access_key", true, true, "The access key."),
+    field("session_token", true, false, "The token of temporary credentials."),
+    field("from", false, false, "Who sends: an address, or a name and an address."),
+    field("configuration_set", false, false, "The configuration set, which also says where events go."),
+    field("sns_topic_arn", false, false, "The SNS topic whose events are believed."),
+    field(
+        "sns_cert_host",
+        false,
+        false,
+        "Where certificates of SNS come from instead of Amazon, as scheme://host:port; for tests.",
+    ),
+];
+
+/// What the answers mean. The codes are the error's type or, before it, words of its message.
+pub const CODES: &[Code] = &[
+    row("200", "", Class::Accepted, "accepted"),
+    row("2xx", "", Class::Ambiguous, "not SES's form of an answer"),
+    // Slower: by words, because the types are the same for a second and a day.
+    row("*", DAILY, Class::Throttled(Scope::Account), "the quota of 24 hours is used up"),
+    row("*", RATE, Class::Throttled(Scope::Account), "more mails each second than the account may send"),
+    row("*", "TooManyRequestsException", Class::Throttled(Scope::Account), "too many requests"),
+    row("*", "ThrottlingException", Class::Throttled(Scope::Account), "too many requests"),
+    row("*", "Throttling", Class::Throttled(Scope::Account), "too many requests"),
+    row("*", "Throttling failure", Class::Throttled(Scope::Account), "too many requests, in the words of SES's SMTP"),
+    row("*", "RequestLimitExceeded", Class::Throttled(Scope::Account), "too many requests"),
+    // The account.
+    row("*", "SendingPausedException", Class::Account, "sending is paused for the account"),
+    row("*", "AccountSuspendedException", Class::Account, "the account is suspended for good"),
+    row("*", "LimitExceededException", Class::Account, "a limit of the account's resources is reached"),
+    row("*", "ConfigurationSetSendingPausedException", Class::Account, "sending is paused for the configuration set"),
+    row("*", "UnrecognizedClientException", Class::Account, "the access key is not known"),
+    row("*", "InvalidClientTokenId", Class::Account, "the access key is not known"),
+    row("*", "SignatureDoesNotMatch", Class::Account, "the access key does not fit its id"),
+    row("*", "InvalidSignatureException", Class::Account, "the access key does not fit its id, or the clock is wrong"),
+    row("*", "IncompleteSignature", Class::Account, "the signature is not complete"),
+    row("*", "IncompleteSignatureException", Class::Account, "the signature is not complete"),
+    row("*", "MissingAuthenticationToken", Class::Account, "the signature is missing"),
+    row("*", "MissingAuthenticationTokenException", Class::Account, "the signature is missing"),
+    row("*", "ExpiredToken", Class::Account, "the temporary credentials have expired"),
+    row("*", "ExpiredTokenException", Class::Account, "the temporary credentials have expired"),
+    row("*", "RequestExpired", Class::Account, "the clock is wrong"),
+    row("*", "AccessDenied", Class::Account, "the access key may not send"),
+    row("*", "AccessDeniedException", Class::Account, "the access key may not send"),
+    row("*", "OptInRequired", Class::Account, "the account has not subscribed to SES"),
+    // The recipient.
+    row("4xx", "Address blacklisted", Class::Suppress, "the recipient is on the suppression list"),
+    row("4xx", "Illegal address", Class::Recipient, "the recipient's address is not valid"),
+    row("4xx", "Missing final '@domain'", Class::Recipient, "the recipient's address is not valid"),
+    // The request.
+    row("4xx", "MessageRejected", Class::Request, "the mail is refused: an unverified sender, or its content"),
+    row("4xx", "MailFromDomainNotVerifiedException", Class::Request, "the MAIL FROM domain is not verified"),
+    row("4xx", "MailFromDomainNotVerified", Class::Request, "the MAIL FROM domain is not verified"),
+    row("4xx", "BadRequestException", Class::Request, "the request is not valid"),
+    row("4xx", "NotFoundException", Class::Request, "the configuration set or the template does not exist"),
+    row("4xx", "ConfigurationSetDoesNotExist", Class::Request, "the configuration set does not exist"),
+    row("4xx", "ValidationException", Class::Request, "the request is not valid"),
+    row("4xx", "ValidationError", Class::Request, "the request is not valid"),
+    row("4xx", "InvalidParameterValue", Class::Request, "the request is not valid"),
+    // Another time.
+    row("4xx", "ConflictException", Class::Transient, "the resource is being changed"),
+    row("4xx", "ConcurrentModificationException", Class::Transient, "the resource is being changed"),
+    row("*", "InternalServiceErrorException", Class::Transient, "an error of the server"),
+    row("*", "InternalFailure", Class::Transient, "an error of the server"),
+    row("*", "ServiceUnavailable", Class::Transient, "the service is unavailable"),
+    row("*", "ServiceUnavailableException", Class::Transient, "the service is unavailable"),
+    // Where no type is told that is known.
+    row("401", "", Class::Account, "the credentials are not valid"),
+    row("403", "", Class::Account, "the access key may not send"),
+    row("404", "", Class::Account, "the address of the API is wrong"),
+    row("408", "", Class::Transient, "the request took too long"),
+    row("413", "", Class::Request, "the mail is too large"),
+    row("429", "", Class::Throttled(Scope::Account), "too many requests"),
+    row("454", "", Class::Throttled(Scope::Account), "too many requests, by the status of SES's SMTP"),
+    row("504", "", Class::Ambiguous, "a gateway got no answer, so it may have been sent"),
+    row("5xx", "", Class::Transient, "an error of the server"),
+    row("*", "", Class::Request, "anything else would be answered the same again"),
+];
+
+const DAILY: &str = "Daily message quota exceeded";
+const RATE: &str = "Maximum sending rate exceeded";
+
+/// Codes that are words of messages.
+const WORDS: [&str; 6] = [DAILY, RATE, "Throttling failure", "Address blacklisted", "Illegal address", "Missing final '@domain'"];
+
+/// How long to wait after a second's rate, and after a day's quota, which frees itself over 24 hours.
+const DELAY: Duration = Duration::from_secs(1);
+const DAILY_DELAY: Duration = Duration::from_secs(3600);
+
+/// What a message's `extra` may hold.
+const EXTRA: &[(&str, Kind)] = &[
+    ("reply_to", Kind::Texts),
+    ("tags", Kind::Labels),
+    ("headers", Kind::Labels),
+    ("template", Kind::Text),
+    ("template_data", Kind::Object),
+];
+
+/// Most bytes of the texts of a mail: SES takes 40 MB with everything around, and base64 grows them by a third.
+const BODY_BYTES: usize = 20_000_000;
+
+const fn field(name: &'static str, is_secret: bool, is_required: bool, about: &'static str) -> Field {
+    Field { name, is_secret, is_required, about }
+}
+
+const fn row(status: &'static str, code: &'static str, class: Class, about: &'static str) -> Code {
+    Code { status, code, class, about }
+}
+
+/// Builds the driver of an account.
+pub fn build(account: &Account, tools: &Tools) -> Result<Box<dyn Driver>, Refused> {
+    Ok(Box::new(Ses::new(account, Arc::clone(&tools.http))?))
+}
+
+/// Sends for one account.
+pub struct Ses {
+    account: Account,
+    base: String,
+    region: String,
+    credentials: Credentials,
+    from: Option<String>,
+    configuration_set: Option<String>,
+    http: Arc<Http>,
+}
+
+impl Ses {
+    fn new(account: &Account, http: Arc<Http>) -> Result<Self, Refused> {
+        let region = words::needed(account, "region")?;
+        if !region.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-') {
+            return Err(refused("region", "must be a region such as eu-central-1"));
+        }
+        let id = words::either(account, "access_key_id").ok_or_else(|| refused("access_key_id", "is missing"))?;
+        let secret = words::needed_secret(account, "secret_access_key")?;
+        let token = account.secret("session_token").filter(|token| !token.is_empty()).map(str::to_owned);
+        let end = if region.starts_with("cn-") { "amazonaws.com.cn" } else { "amazonaws.com" };
+        super::events::sns::check_settings(account)?;
+        Ok(Self {
+            base: words::base_url(account, &format!("https://email.{region}.{end}"))?,
+            region: region.to_owned(),
+            credentials: Credentials::new(id, secret, token, None, "flyball"),
+            from: words::from_option(account)?.map(str::to_owned),
+            configuration_set: account.option("configuration_set").map(str::to_owned),
+            http,
+            account: account.clone(),
+        })
+    }
+
+    /// The request for a message.
+    pub fn request(&self, message: &Message, now_s: i64, timeout: Duration) -> Result<Call, String> {
+        let labels = |key: &str| message.extra.get(key).and_then(Value::as_object).into_iter().flatten();
+        let pairs = |key: &str| labels(key).map(|(name, value)| json!({ "Name": name, "Value": value })).collect::<Vec<_>>();
+        let mut tags = pairs("tags");
+        tags.push(json!({ "Name": ID_TAG, "Value": label(&message.id) }));
+        let mut body = Map::new();
+        let mut put = |name: &str, value: Option<Value>| body.extend(value.map(|value| (name.to_owned(), value)));
+        put("FromEmailAddress", message.from.as_deref().or(self.from.as_deref()).map(Value::from));
+        put("Destination", Some(json!({ "ToAddresses": [message.to] })));
+        put("ReplyToAddresses", Some(words::extra_texts(message, "reply_to")).filter(|to| !to.is_empty()).map(Value::from));
+        put("Content", Some(content(message, pairs("headers"))));
+        put("EmailTags", Some(tags.into()));
+        put("ConfigurationSetName", self.configuration_set.clone().map(Value::from));
+        self.signed("POST", "/v2/email/outbound-emails", Value::from(body).to_string(), now_s, timeout)
+    }
+
+    /// A request with its signature.
+    fn signed(&self, method: &'static str, path: &str, body: String, now_s: i64, timeout: Duration) -> Result<Call, String> {
+        let url = format!("{}{path}", self.base);
+        let kind = [("content-type", "application/json")];
+        let identity = self.credentials.clone().into();
+        let time = UNIX_EPOCH + Duration::from_secs(u64::try_from(now_s).unwrap_or_default());
+        let params = v4::SigningParams::builder()
+            .identity(&identity)
+            .region(&self.region)
+            .name("ses")
+            .time(time)
+            .settings(SigningSettings::default())
+            .build()
+            .map_err(|error| error.to_string())?
+            .into();
+        let signable = SignableRequest::new(method, url.as_str(), kind.into_iter(), SignableBody::Bytes(body.as_bytes()));
+        let signed = signable.and_then(|request| sign(request, &params)).map_err(|error| error.to_string())?;
+        let (instructions, _) = signed.into_parts();
+        let ours = kind.into_iter().chain(instructions.headers()).map(|(name, value)| (name, value.to_owned()));
+        let headers = words::with_own(&self.account, &ours.collect::<Vec<_>>());
+        Ok(Call { method, url, headers, body, timeout })
+    }
+
+    /// What an answer means.
+    pub fn judge(&self, answer: &HttpAnswer, now_s: i64) -> Answer {
+        let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+        let text = ["message", "Message"].into_iter().find_map(|key| body[key].as_str()).map(str::to_owned);
+        let text = text.unwrap_or_else(|| words::foreign(&answer.body, "SES"));
+        let kind = answer.headers.get("x-amzn-errortype").map(String::as_str);
+        let kind = kind.or_else(|| body["__type"].as_str()).or_else(|| body["code"].as_str()).unwrap_or_default();
+        // `TooManyRequestsException:http://internal...` and `com.amazon#TooManyRequestsException` are the same.
+        let kind = kind.split(':').next().unwrap_or_default().rsplit('#').next().unwrap_or_default().trim();
+        let told = WORDS.into_iter().find(|words| contains(&text, words)).unwrap_or(kind);
+        let status = answer.status.to_string();
+        let id = body["MessageId"].as_str().map(str::to_owned);
+        let class = match code::find(CODES, &status, told).map_or(Class::Request, |row| row.class) {
+            Class::Accepted if id.is_none() => Class::Ambiguous,
+            class => class,
+        };
+        let own = if told == DAILY { DAILY_DELAY } else { DELAY };
+        let said = Said {
+            provider_id: id,
+            key: None,
+            delay: any_delay(&answer.headers, now_s).or(Some(own)),
+            reason: words::reason(&self.account, answer.status, kind, &text),
+        };
+        Answer { quota: quota(&answer.headers, now_s), ..Answer::new(said.becomes(class), status) }
+    }
+}
+
+/// What the account may send each second, by the answer of `GET /v2/email/account`; SES says -1 for no limit.
+fn max_send_rate(answer: &HttpAnswer) -> Option<f64> {
+    let body: Value = serde_json::from_slice(&answer.body).ok()?;
+    let rate = body["SendQuota"]["MaxSendRate"].as_f64()?;
+    (answer.status == 200 && rate.is_finite() && rate > 0.0).then_some(rate)
+}
+
+/// What the mail says.
+fn content(message: &Message, headers: Vec<Value>) -> Value {
+    let mut content = Map::new();
+    let mut put = |name: &str, value: Value| _ = content.insert(name.to_owned(), value);
+    let name = match words::extra_text(message, "template") {
+        Some(template) => {
+            let data = message.extra.get("template_data").map_or_else(|| "{}".to_owned(), Value::to_string);
+            put("TemplateName", template.into());
+            put("TemplateData", data.into());
+            "Template"
+        }
+        None => {
+            let text = |text: &str| json!({ "Data": text, "Charset": "UTF-8" });
+            let texts = [("Text", Some(&message.body)), ("Html", message.html.as_ref())];
+            let texts =
+                texts.into_iter().filter_map(|(kind, body)| Some((kind.to_owned(), text(body.filter(|body| !body.is_empty())?))));
+            put("Subject", text(message.subject.as_deref().unwrap_or_default()));
+            put("Body", Value::Object(texts.collect()));
+            "Simple"
+        }
+    };
+    if !headers.is_empty() {
+        put("Headers", headers.into());
+    }
+    json!({ name: content })
+}
+
+/// A text as SES lets tags hold it.
+fn label(text: &str) -> String {
+    text.chars().take(256).map(|c| if c.is_ascii_alphanumeric() || "_-".contains(c) { c } else { '_' }).collect()
+}
+
+fn contains(text: &str, words: &str) -> bool {
+    text.to_ascii_lowercase().contains(&words.to_ascii_lowercase())
+}
+
+impl Driver for Ses {
+    fn provider(&self) -> Provider {
+        Provider::Ses
+    }
+
+    fn check(&self, message: &Message) -> Vec<Issue> {
+        let mut issues = words::check_extra(message, EXTRA);
+        issues.extend(words::check_mail(message, self.from.as_deref(), BODY_BYTES));
+        let has_template = message.extra.contains_key("template");
+        if message.subject.as_deref().unwrap_or_default().is_empty() && !has_template {
+            issues.push(issue("/subject", "is missing: SES takes no mail without one, unless extra.template is given"));
+        }
+        if message.body.is_empty() && message.html.as_deref().unwrap_or_default().is_empty() && !has_template {
+            issues.push(issue("/body", "must not be empty without html or extra.template"));
+        }
+        if words::extra_texts(message, "reply_to").into_iter().any(|text| words::mailbox(text).is_none()) {
+            issues.push(issue("/extra/reply_to", "must be a mail address, or several"));
+        }
+        let tags = message.extra.get("tags").and_then(Value::as_object);
+        let is_odd = |text: &str| text.is_empty() || text != label(text);
+        if tags.is_some_and(|tags| tags.iter().any(|(name, value)| is_odd(name) || value.as_str().is_some_and(is_odd))) {
+            issues.push(issue("/extra/tags", "must have names and values of letters, digits, _ and - only, at most 256"));
+        }
+        issues
+    }
+
+    fn send<'a>(&'a self, message: &'a Message, told: &'a Told) -> BoxFuture<'a, Answer> {
+        match self.request(message, told.now_s, told.timeout) {
+            Ok(call) => exchange(&self.http, call, told, |answer| self.judge(&answer, told.now_s)),
+            Err(reason) => {
+                let reason = words::tidy(&self.account, &format!("the request cannot be signed: {reason}"));
+                Box::pin(std::future::ready(Answer::new(super::Sent::PermanentRequest { reason }, "")))
+            }
+        }
+    }
+
+    fn quota<'a>(&'a self, told: &'a Told) -> BoxFuture<'a, Option<f64>> {
+        let call = self.signed("GET", "/v2/email/account", String::new(), told.now_s, told.timeout);
+        Box::pin(async move { max_send_rate(&self.http.send(call.ok()?, &told.stop).await.ok()?) })
+    }
+}
+
+#[cfg(test)]
+#[path = "ses_tests.rs"]
+mod tests;

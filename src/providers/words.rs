@@ -1,0 +1,307 @@
+//! What the drivers of hosted providers share: somebody else's words cut to a line, addresses, forms, and settings read.
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::Value;
+
+use super::{Account, Class, Message, Refused, Sent};
+use crate::jobs::Issue;
+
+/// Most characters of a reason.
+const REASON_CHARS: usize = 200;
+
+/// The shortest credential that is looked for in an answer, so that no common word is crossed out.
+const SECRET_BYTES: usize = 6;
+
+/// So many digits in a row are taken for a number of somebody.
+const NUMBER_DIGITS: usize = 7;
+
+/// What an answer says besides its class.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Said {
+    /// The provider's id of the message.
+    pub provider_id: Option<String>,
+    /// Which sender or recipient is slowed down.
+    pub key: Option<String>,
+    /// For how long.
+    pub delay: Option<Duration>,
+    /// In words, cut to a line already.
+    pub reason: String,
+}
+
+impl Said {
+    /// The outcome of that class.
+    pub fn becomes(self, class: Class) -> Sent {
+        let Self { provider_id, key, delay, reason } = self;
+        match class {
+            Class::Delivered => Sent::Delivered { provider_id },
+            Class::Accepted => Sent::Accepted { provider_id },
+            Class::Throttled(scope) => Sent::Throttled { scope, key, delay, reason },
+            Class::Transient => Sent::Transient { reason },
+            Class::Recipient => Sent::PermanentRecipient { suppress: false, reason },
+            Class::Suppress => Sent::PermanentRecipient { suppress: true, reason },
+            Class::Request => Sent::PermanentRequest { reason },
+            Class::Account => Sent::AccountFailure { reason },
+            Class::Ambiguous => Sent::Ambiguous { reason },
+        }
+    }
+}
+
+/// The reason in a record: the status, the provider's code and its words, without what is nobody's business.
+pub fn reason(account: &Account, status: u16, code: &str, text: &str) -> String {
+    let code = if code.is_empty() { String::new() } else { format!(" ({code})") };
+    let text = if text.trim().is_empty() { String::new() } else { format!(": {text}") };
+    tidy(account, &format!("answered {status}{code}{text}"))
+}
+
+/// Somebody else's words on one line, without the account's credentials, addresses and numbers of people.
+pub fn tidy(account: &Account, text: &str) -> String {
+    let mut secrets: Vec<&str> =
+        account.secrets.values().chain(account.headers.iter().map(|(_, value)| value)).map(|s| s.reveal()).collect();
+    secrets.retain(|secret| secret.len() >= SECRET_BYTES);
+    // The longer first, so that nothing is left of one that holds another.
+    secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
+    let text = secrets.iter().fold(text.to_owned(), |text, secret| text.replace(secret, "***"));
+    let line: Vec<String> =
+        text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty()).map(without_address).collect();
+    without_numbers(&line.join(" ")).chars().take(REASON_CHARS).collect()
+}
+
+/// What an answer says that is not in its provider's form: itself if it is a short plain text, as of a proxy, and never a page.
+pub fn foreign(body: &[u8], whose: &str) -> String {
+    let text = String::from_utf8_lossy(body);
+    match text.trim() {
+        "" => String::new(),
+        text if text.len() <= REASON_CHARS && !text.contains(['<', '{', '\0']) => text.to_owned(),
+        _ => format!("the answer is not {whose}'s"),
+    }
+}
+
+/// A word in which what stands around an `@` is crossed out.
+fn without_address(word: &str) -> String {
+    let is_edge = |c: char| "<>,;:\"'`()[]{}=".contains(c);
+    word.split_inclusive(is_edge)
+        .map(|part| {
+            let bare = part.trim_end_matches(is_edge);
+            match bare.contains('@') || bare.contains("%40") {
+                true => format!("***{}", &part[bare.len()..]),
+                false => part.to_owned(),
+            }
+        })
+        .collect()
+}
+
+/// The text in which long numbers are crossed out; those that begin with a plus may be written in groups.
+fn without_numbers(text: &str) -> String {
+    let mut out = String::new();
+    let mut run = String::new();
+    for c in text.chars().chain(std::iter::once('\n')) {
+        let between = if run.starts_with('+') { "-. ()" } else { "-" };
+        if c.is_ascii_digit() || (!run.is_empty() && between.contains(c)) || (run.is_empty() && c == '+') {
+            run.push(c);
+            continue;
+        }
+        let end = run.rfind(|c: char| c.is_ascii_digit()).map_or(0, |at| at + 1);
+        match run.chars().filter(char::is_ascii_digit).count() >= NUMBER_DIGITS {
+            true => out.push_str(&format!("***{}", &run[end..])),
+            false => out.push_str(&run),
+        }
+        run.clear();
+        if c == '+' {
+            run.push(c);
+        } else if c != '\n' {
+            out.push(c);
+        }
+    }
+    out
+}
+
+/// The value of an `Authorization` header.
+pub fn basic(user: &str, password: &str) -> String {
+    format!("Basic {}", STANDARD.encode(format!("{user}:{password}")))
+}
+
+/// A body of the type `application/x-www-form-urlencoded`.
+pub fn form(fields: &[(String, String)]) -> String {
+    url::form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish()
+}
+
+/// True for a number in E.164 form.
+pub fn is_e164(text: &str) -> bool {
+    let digits = text.strip_prefix('+').unwrap_or_default();
+    (5..=15).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit()) && !digits.starts_with('0')
+}
+
+/// Name and address of `Ann Example <ann@example.com>` or `ann@example.com`; `None` if no mail could go there.
+pub fn mailbox(text: &str) -> Option<(Option<&str>, &str)> {
+    let (name, address) = match text.trim().strip_suffix('>') {
+        Some(text) => {
+            let (name, address) = text.rsplit_once('<')?;
+            (Some(name.trim().trim_matches('"').trim()), address)
+        }
+        None => (None, text.trim()),
+    };
+    let (local, domain) = address.rsplit_once('@')?;
+    let is_odd = |c: char| c.is_whitespace() || c.is_control() || "<>,;()[]\"".contains(c);
+    let is_label = |label: &str| !label.is_empty() && !label.starts_with('-') && !label.ends_with('-');
+    let fits = (1..=64).contains(&local.len())
+        && (1..=255).contains(&domain.len())
+        && !local.contains('@')
+        && !address.contains(is_odd)
+        && domain.split('.').all(is_label);
+    let is_name_odd = name.is_some_and(|name| name.contains(|c: char| c.is_control() || "<>".contains(c)));
+    (fits && !is_name_odd).then_some((name.filter(|name| !name.is_empty()), address))
+}
+
+/// An issue with an argument.
+pub fn issue(pointer: &str, message: impl Into<String>) -> Issue {
+    Issue { pointer: pointer.to_owned(), message: message.into() }
+}
+
+/// What is wrong with the recipient, the sender and the size of a mail.
+pub fn check_mail(message: &Message, own_from: Option<&str>, most_bytes: usize) -> Vec<Issue> {
+    let mut issues = Vec::new();
+    if mailbox(&message.to).is_none() {
+        issues.push(issue("/to", "must be a mail address such as ann@example.com"));
+    }
+    match message.from.as_deref().or(own_from) {
+        None => issues.push(issue("/from", "is missing, and the account has no from: give one of them")),
+        Some(from) if mailbox(from).is_none() => {
+            issues.push(issue("/from", "must be a mail address such as news@example.com or News <news@example.com>"));
+        }
+        Some(_) => {}
+    }
+    if message.subject.as_deref().is_some_and(|subject| subject.contains(['\r', '\n'])) {
+        issues.push(issue("/subject", "must be one line"));
+    }
+    let bytes = message.body.len() + message.html.as_ref().map_or(0, String::len);
+    if bytes > most_bytes {
+        issues.push(issue("/body", format!("and html have {bytes} bytes; at most {most_bytes} are allowed")));
+    }
+    issues
+}
+
+/// What a key of `extra` holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A text.
+    Text,
+    /// A text or a list of texts.
+    Texts,
+    /// A whole number above 0.
+    Count,
+    /// True or false.
+    Flag,
+    /// An object.
+    Object,
+    /// An object whose values are texts.
+    Labels,
+}
+
+impl Kind {
+    fn fits(self, value: &Value) -> bool {
+        match self {
+            Self::Text => value.is_string(),
+            Self::Texts => {
+                value.is_string() || value.as_array().is_some_and(|texts| !texts.is_empty() && texts.iter().all(Value::is_string))
+            }
+            Self::Count => value.as_u64().is_some_and(|count| count > 0),
+            Self::Flag => value.is_boolean(),
+            Self::Object => value.is_object(),
+            Self::Labels => value.as_object().is_some_and(|labels| labels.values().all(Value::is_string)),
+        }
+    }
+
+    fn word(self) -> &'static str {
+        match self {
+            Self::Text => "a text",
+            Self::Texts => "a text or a list of texts",
+            Self::Count => "a whole number above 0",
+            Self::Flag => "true or false",
+            Self::Object => "an object",
+            Self::Labels => "an object whose values are texts",
+        }
+    }
+}
+
+/// What is wrong with a message's `extra`, of which these keys are known.
+pub fn check_extra(message: &Message, known: &[(&str, Kind)]) -> Vec<Issue> {
+    let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
+    let wrong = message.extra.iter().filter_map(|(key, value)| {
+        let text = match known.iter().find(|(name, _)| name == key) {
+            None => format!("is not known; allowed are {}", names.join(", ")),
+            Some((_, kind)) if !kind.fits(value) => format!("must be {}", kind.word()),
+            Some(_) => return None,
+        };
+        Some(issue(&format!("/extra/{}", key.replace('~', "~0").replace('/', "~1")), text))
+    });
+    wrong.collect()
+}
+
+/// A text of a message's `extra`.
+pub fn extra_text<'a>(message: &'a Message, key: &str) -> Option<&'a str> {
+    message.extra.get(key)?.as_str()
+}
+
+/// A text or texts of a message's `extra`.
+pub fn extra_texts<'a>(message: &'a Message, key: &str) -> Vec<&'a str> {
+    match message.extra.get(key) {
+        Some(Value::Array(texts)) => texts.iter().filter_map(Value::as_str).collect(),
+        Some(Value::String(text)) => vec![text],
+        _ => Vec::new(),
+    }
+}
+
+/// Settings that a driver cannot use.
+pub fn refused(field: &str, message: impl Into<String>) -> Refused {
+    Refused { field: field.to_owned(), message: message.into() }
+}
+
+/// An option that must be there.
+pub fn needed<'a>(account: &'a Account, field: &str) -> Result<&'a str, Refused> {
+    let given = account.option(field).filter(|text| !text.trim().is_empty());
+    given.ok_or_else(|| refused(field, "is missing"))
+}
+
+/// A credential that must be there.
+pub fn needed_secret<'a>(account: &'a Account, field: &str) -> Result<&'a str, Refused> {
+    let given = account.secret(field).filter(|text| !text.is_empty());
+    given.ok_or_else(|| refused(field, format!("is missing: give {field}_env or {field}_file")))
+}
+
+/// What is no credential to us, but may be given as one.
+pub fn either<'a>(account: &'a Account, field: &str) -> Option<&'a str> {
+    account.option(field).or_else(|| account.secret(field)).filter(|text| !text.is_empty())
+}
+
+/// Where requests go: the account's own base URL, or the provider's.
+pub fn base_url(account: &Account, own: &str) -> Result<String, Refused> {
+    let Some(text) = account.base_url.as_deref() else { return Ok(own.to_owned()) };
+    let url = url::Url::parse(text).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+    match url.filter(|url| url.query().is_none() && url.fragment().is_none()) {
+        Some(url) => Ok(url.as_str().trim_end_matches('/').to_owned()),
+        None => Err(refused("base_url", "must be a URL such as https://api.example.com, without a query")),
+    }
+}
+
+/// The account's `from`, which must be a mail address if it is given.
+pub fn from_option(account: &Account) -> Result<Option<&str>, Refused> {
+    match account.option("from") {
+        Some(from) if mailbox(from).is_none() => {
+            Err(refused("from", "must be a mail address such as news@example.com or News <news@example.com>"))
+        }
+        from => Ok(from),
+    }
+}
+
+/// These headers and the account's own.
+pub fn with_own(account: &Account, headers: &[(&str, String)]) -> Vec<(String, String)> {
+    let ours = headers.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
+    ours.chain(account.headers.iter().map(|(name, value)| (name.clone(), value.reveal().to_owned()))).collect()
+}
+
+#[cfg(test)]
+#[path = "words_tests.rs"]
+mod tests;
