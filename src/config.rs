@@ -32,6 +32,7 @@ pub const KEYS: &[(&str, &str)] = &[
     ("token_lease_ms", "FLYBALL_TOKEN_LEASE_MS"),
     ("prometheus_url", "PROMETHEUS_URL"),
     ("listen", "FLYBALL_LISTEN"),
+    ("public_url", "FLYBALL_PUBLIC_URL"),
     ("api_token", "FLYBALL_API_TOKEN"),
     ("knobs_dir", "FLYBALL_KNOBS_DIR"),
     ("concurrency", "FLYBALL_CONCURRENCY"),
@@ -62,6 +63,7 @@ pub struct Settings {
     pub token_lease_ms: u32,
     pub prometheus_url: String,
     pub listen: String,
+    pub public_url: String,
     pub api_token: String,
     pub knobs_dir: String,
     pub concurrency: usize,
@@ -352,6 +354,11 @@ impl Settings {
         }
         if self.listen.is_empty() {
             return refuse("listen", "empty".to_owned(), "host:port, for instance 127.0.0.1:8080");
+        }
+        let is_http = ["http://", "https://"].iter().any(|scheme| self.public_url.starts_with(scheme));
+        if !self.public_url.is_empty() && (!is_http || self.public_url.contains(['?', '#', ' '])) {
+            let allowed = "http:// or https://, without a query, or empty for none";
+            return refuse("public_url", "not such a URL".to_owned(), allowed);
         }
         let is_postgres = |url: &str| url.starts_with("postgres://") || url.starts_with("postgresql://");
         if !is_postgres(&self.database_url) {

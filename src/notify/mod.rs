@@ -5,15 +5,19 @@
 pub mod alarm_postgres;
 pub mod args;
 pub mod deliver;
+pub mod keep;
+pub mod metrics;
+pub mod notification;
+pub mod postgres;
 pub mod recipient;
 pub mod record;
 pub mod state;
 pub mod watch;
 
-pub mod postgres;
-
 pub use alarm_postgres::{AccountEvent, Alarms};
 pub use deliver::{Carrier, Means, NotificationHandler};
+pub use keep::keep;
+pub use notification::{DeliveryAttempt, Notification, NotificationFilter, NotificationPage, Suppression};
 pub use postgres::Deliveries;
 pub use record::{Asked, Attempt, Begun, Notice, Swept, Written};
 pub use state::DeliveryState;

@@ -29,6 +29,7 @@ mod jobs;
 mod languages;
 mod library;
 mod limitlion;
+mod notifications;
 mod operate;
 mod operate_doors;
 mod outbound;

@@ -8,6 +8,7 @@ use futures_util::future::BoxFuture;
 
 use super::{begin, events, record};
 use crate::jobs::Error;
+use crate::notify::metrics::Metrics;
 use crate::notify::record::Fresh;
 use crate::notify::{Asked, Begun, Notice, Written};
 use crate::postgres::Db;
@@ -30,6 +31,8 @@ pub struct Deliveries {
     records: Batcher<Written, Result<(), Error>>,
     notices: Batcher<Notice, Result<Fresh, Error>>,
     pub(super) places: Arc<Places>,
+    /// What is counted.
+    pub metrics: Metrics,
 }
 
 /// Where walks in bounded steps go on.
@@ -78,7 +81,7 @@ impl Deliveries {
             let db = for_notices.clone();
             Box::pin(async move { singly(&db, &notices, |db, part| Box::pin(events::tell(db, part))).await })
         });
-        Self { db, begins, records, notices, places: Arc::default() }
+        Self { db, begins, records, notices, places: Arc::default(), metrics: Metrics::default() }
     }
 
     /// What is known of a message before an attempt; asked for many messages at once.
@@ -88,12 +91,20 @@ impl Deliveries {
 
     /// Writes down what attempts came to; written for many messages at once. Said twice, it counts once.
     pub async fn record(&self, written: Written) -> Result<(), Error> {
-        self.records.submit(written).await.unwrap_or_else(|broken| Err(lost(broken)))
+        let (channel, pool, state) = (written.channel, written.pool.clone(), written.state);
+        self.records.submit(written).await.unwrap_or_else(|broken| Err(lost(broken)))?;
+        self.metrics.note(channel, &pool, state);
+        Ok(())
     }
 
     /// Takes note of what a provider told. Answers what was new of it; an event that comes twice counts once.
     pub async fn tell(&self, notice: Notice) -> Result<Fresh, Error> {
-        self.notices.submit(notice).await.unwrap_or_else(|broken| Err(lost(broken)))
+        let pool = notice.pool.clone();
+        let fresh = self.notices.submit(notice).await.unwrap_or_else(|broken| Err(lost(broken)))?;
+        for (happened, events) in &fresh {
+            self.metrics.told(&pool, *happened, *events);
+        }
+        Ok(fresh)
     }
 }
 

@@ -17,7 +17,7 @@ pub(super) const FORGET_DELIVERIES: &str = "
 with walk as materialized (
     select d.job_id, d.updated_at
     from flyball.delivery d
-    where d.job_id > $1 and d.job_id < (flyball.day_of(now()) - $2::bigint) << 38
+    where d.job_id > $1 and d.job_id < (flyball.day_of(now()) - $2::int) << 38
     order by d.job_id
     limit $3
 ),

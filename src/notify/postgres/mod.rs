@@ -5,7 +5,9 @@ mod deadline;
 mod deliveries;
 mod events;
 mod forget;
+mod read;
 mod record;
+mod suppression;
 
 pub use deliveries::Deliveries;
 
@@ -18,6 +20,12 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("unmatched events", events::UNMATCHED),
     ("expire messages", deadline::EXPIRE),
     ("requeue unsent messages", deadline::REQUEUE_UNSENT),
+    ("find message", read::FIND),
+    ("list messages", read::LIST),
+    ("find suppression", suppression::FIND),
+    ("list suppressions", suppression::LIST),
+    ("suppress", suppression::SUPPRESS),
+    ("unsuppress", suppression::UNSUPPRESS),
     ("forget deliveries", forget::FORGET_DELIVERIES),
     ("forget events", forget::FORGET_EVENTS),
     ("forget tallies", forget::FORGET_TALLIES),
