@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde::Deserialize;
 
 use super::curve::Curve;
-use crate::governor::policy::{Kind, Policy, Source};
+use crate::governor::policy::{Heard, Kind, Policy, Source};
 use crate::governor::{Bounds, Law};
 
 /// The longest virtual time of a scenario, in minutes: five weeks.
@@ -330,6 +330,9 @@ impl Scenario {
                         signal.query
                     ),
                 ),
+                Source::Feedback if signal.heard == Some(Heard::LatencyP99) => {
+                    check(false, format!("signal.query: latency_p99 of {name} is not simulated; use \"latency\""));
+                }
                 Source::Feedback => check(
                     self.quota.is_some() || signal.kind == Kind::Latency,
                     format!("signal.source: {name} needs a [quota], for nothing else refuses"),
