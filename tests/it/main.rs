@@ -21,6 +21,7 @@ mod failover;
 mod fairness;
 mod feedback;
 mod governor;
+mod governor_capacity;
 mod governor_modes;
 mod governor_step;
 mod housekeeping;
