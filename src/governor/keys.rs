@@ -111,7 +111,8 @@ pub const KEYS: &[Key] = &[
          throttle's name. For `postgres`: a read-only statement of at most 0.4 s that answers one row with one number, and its time \
          if a second column is called `at`. For `feedback` of which kind: `refused`, the share of attempts that the other side \
          refused (a ratio; 429 and its kin); `errors`, the share that failed or timed out (a latency); `latency`, the mean duration \
-         of those that succeeded, in seconds.",
+         of those that succeeded, in seconds; `latency_p99`, what only one in a hundred of them exceeds, where twenty or more have \
+         ended (a latency as well).",
     ),
     signal(
         "url",
@@ -168,7 +169,7 @@ pub const KEYS: &[Key] = &[
     signal(
         "lag_s",
         "s",
-        Default::Depends("60 for prometheus, 15 for feedback errors, else 0"),
+        Default::Depends("60 for prometheus, 15 for feedback errors and latency_p99, else 0"),
         Allowed::Number(0.0, 900.0),
         "What the exporter averages over: 60 for load1, 300 for load5, half the range of `rate()` and `avg_over_time()`, 0 for a \
          plain gauge. Too high a value is corrected by itself. For `feedback` twice this, and at least a tick, is averaged over.",

@@ -155,7 +155,7 @@ fn signal(report: &mut Report, table: &Spanned<DeValue>) -> Option<Signal> {
     let kind = written.or(heard.map(Heard::kind)).unwrap_or(Kind::Load);
     let usual_lag_s = match (source, heard) {
         (Source::Prometheus, _) => 60.0,
-        (_, Some(Heard::Errors)) => 15.0,
+        (_, Some(Heard::Errors | Heard::LatencyP99)) => 15.0,
         _ => 0.0,
     };
     let setpoint = values.number("setpoint");

@@ -114,6 +114,7 @@ fn feedback_is_heard_by_its_word_and_has_the_kind_that_fits_it() {
     assert_eq!(of("kind = \"ratio\""), (Heard::Refused, Kind::Ratio, 0.0, false));
     assert_eq!(of("kind = \"latency\"\ntrip = 1"), (Heard::Latency, Kind::Latency, 0.0, true));
     assert_eq!(of("query = \"errors\""), (Heard::Errors, Kind::Latency, 15.0, false));
+    assert_eq!(of("query = \"latency_p99\""), (Heard::LatencyP99, Kind::Latency, 15.0, false));
     assert_eq!(of("query = \"errors\"\nlag_s = 60\ntrip = 0.9"), (Heard::Errors, Kind::Latency, 60.0, true));
     let deaf = Policy::parse(&format!("{}[governor]\ndurations = false\n", signal_with("")), "f").unwrap().unwrap();
     assert!(!deaf.hears() && Policy::parse(&signal_with(""), "f").unwrap().unwrap().hears(), "durations are heard");

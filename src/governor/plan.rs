@@ -514,7 +514,7 @@ fn feedback(heard: Option<Heard>, seen: &Observation) -> Option<f64> {
         Heard::Refused if all > 0.0 => Some(seen.rejected / all),
         Heard::Refused => Some(0.0),
         Heard::Latency => seen.mean_duration_s,
-        Heard::Errors => None,
+        Heard::Errors | Heard::LatencyP99 => None,
     }
 }
 

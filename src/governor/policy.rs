@@ -102,17 +102,21 @@ pub enum Heard {
     Errors,
     /// The mean duration of what succeeded, in seconds.
     Latency,
+    /// The duration that only one in a hundred of what succeeded exceeds, in seconds.
+    #[serde(rename = "latency_p99")]
+    LatencyP99,
 }
 
 impl Heard {
     /// All of them, by their words.
-    pub const WORDS: [(&str, Self); 3] = [("refused", Self::Refused), ("errors", Self::Errors), ("latency", Self::Latency)];
+    pub const WORDS: [(&str, Self); 4] =
+        [("refused", Self::Refused), ("errors", Self::Errors), ("latency", Self::Latency), ("latency_p99", Self::LatencyP99)];
 
     /// The kind of signal that it is. Only refusals measure a quota; failures and durations grow near saturation.
     pub fn kind(self) -> Kind {
         match self {
             Self::Refused => Kind::Ratio,
-            Self::Errors | Self::Latency => Kind::Latency,
+            Self::Errors | Self::Latency | Self::LatencyP99 => Kind::Latency,
         }
     }
 }
@@ -210,6 +214,11 @@ impl Policy {
         self.law.durations
             || self.law.actuator == Actuator::Concurrency
             || self.signals.iter().any(|signal| signal.heard.is_some())
+    }
+
+    /// True if it is heard how long each of the throttle's own jobs takes.
+    pub fn hears_durations(&self) -> bool {
+        self.signals.iter().any(|signal| signal.heard == Some(Heard::LatencyP99))
     }
 
     /// The signal of that name.

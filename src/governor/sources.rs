@@ -170,10 +170,11 @@ pub(super) fn heard(policy: &Policy, meter: &Meter, since: Option<f64>, acted_at
     let at = meter.at().filter(|at| since.is_none_or(|since| *at > since));
     let of = |about: &Signal, heard: Heard| {
         let step_s = span_s(policy, at?, since);
-        let span = meter.over(step_s.max((2.0 * about.lag_s).min(at? - acted_at)))?;
+        let over_s = step_s.max((2.0 * about.lag_s).min(at? - acted_at));
+        let span = meter.over(over_s)?;
         // Where nothing is at work nothing is refused, but how long it would take or whether it would fail nobody knows.
         let at_rest = (heard == Heard::Refused && meter.is_idle(step_s)).then_some(0.0);
-        Some(sample(about, Reading { value: value(heard, &span).or(at_rest)?, at: span.at }))
+        Some(sample(about, Reading { value: value(heard, meter, &span, over_s).or(at_rest)?, at: span.at }))
     };
     let silent = |about: &Signal| Sample { signal: about.name.clone(), value: None, at: at.unwrap_or(0.0) };
     let hearing = policy.signals.iter().filter_map(|about| Some((about, about.heard?)));
@@ -182,9 +183,9 @@ pub(super) fn heard(policy: &Policy, meter: &Meter, since: Option<f64>, acted_at
 
 /// For the fast path: the same of the last seconds, where enough has ended in them.
 pub(super) fn overheard(policy: &Policy, meter: &Meter, acted_at: f64) -> Vec<Sample> {
-    let span = meter.at().and_then(|at| meter.over(HEARD_OVER_S.min(at - acted_at)));
-    let Some(span) = span.filter(|span| span.work.ended() >= HEARD_LEAST) else { return Vec::new() };
-    let of = |about: &Signal| Some(sample(about, Reading { value: value(about.heard?, &span)?, at: span.at }));
+    let over_s = meter.at().map_or(0.0, |at| HEARD_OVER_S.min(at - acted_at));
+    let Some(span) = meter.over(over_s).filter(|span| span.work.ended() >= HEARD_LEAST) else { return Vec::new() };
+    let of = |about: &Signal| Some(sample(about, Reading { value: value(about.heard?, meter, &span, over_s)?, at: span.at }));
     policy.signals.iter().filter(|about| about.trips).filter_map(of).collect()
 }
 
@@ -193,11 +194,13 @@ pub(super) fn span_s(policy: &Policy, at: f64, since: Option<f64>) -> f64 {
     since.map_or(policy.law.tick_s, |since| at - since)
 }
 
-fn value(heard: Heard, span: &Span) -> Option<f64> {
+/// What was heard in `span`, which is the last `over_s` seconds of the meter.
+fn value(heard: Heard, meter: &Meter, span: &Span, over_s: f64) -> Option<f64> {
     match heard {
         Heard::Refused => span.work.refused_share(),
         Heard::Errors => span.work.failed_share(),
         Heard::Latency => span.work.mean_duration_s(),
+        Heard::LatencyP99 => meter.durations_over(over_s)?.quantile_s(0.99),
     }
 }
 

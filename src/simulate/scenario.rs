@@ -337,6 +337,9 @@ impl Scenario {
                         signal.query
                     ),
                 ),
+                Source::Feedback if signal.heard == Some(Heard::LatencyP99) => {
+                    check(false, format!("signal.query: latency_p99 of {name} is not simulated; use \"latency\""));
+                }
                 Source::Feedback => check(
                     self.quota.is_some() || signal.heard == Some(Heard::Latency),
                     format!("signal.source: {name} needs a [quota], for nothing else refuses"),

@@ -22,6 +22,7 @@ mod fairness;
 mod fakes;
 mod feedback;
 mod governor;
+mod governor_capacity;
 mod governor_modes;
 mod governor_step;
 mod housekeeping;
