@@ -29,7 +29,6 @@ use crate::jobs::postgres::Retention;
 use crate::jobs::{Kinds, Queue, Tuning};
 use crate::notify::NotificationHandler;
 use crate::outbound::{self, Guard, HttpHandler, Secrets};
-use crate::providers;
 use crate::reindex::{self, Database, ReindexHandler};
 use crate::runner::{self, Worker};
 use crate::service::Vital;
@@ -110,8 +109,7 @@ impl App {
 
         let mut registry = Registry::default();
         let metrics = runner::Metrics::register(&mut registry);
-        let of_pools = providers::Metrics::register(&mut registry);
-        let open = pools::open(settings, guard(settings)?, &queue, &throttles, &notes, of_pools).await?;
+        let open = pools::open(settings, guard(settings)?, &queue, &throttles, &notes, &mut registry).await?;
         let mut kinds = built_in_kinds(settings, Some(&queue))?;
         kinds.register(NOTIFICATION, NotificationHandler::new(open.pools.clone(), Some(open.means.clone())));
         kinds.extend(more);
@@ -126,7 +124,7 @@ impl App {
         let keep = keep_knobs::run(throttles.clone(), Record::new(queue.pool.clone()), cancel.child_token());
         let mut tasks = vec![vital.spawn("keep knobs", cancel.child_token(), keep)];
         let desks = open.means.carriers.values().map(|carrier| carrier.desk.clone()).collect();
-        tasks.extend(open.start(roles.runner, &vital, &cancel));
+        tasks.extend(open.start(roles.runner, settings.retention_days, &vital, &cancel));
         let worker = match roles.runner {
             true => {
                 let config = worker_config(settings);

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use prometheus_client::registry::Registry;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -11,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::Settings;
 use crate::jobs::Queue;
 use crate::notify::deliver::{Carrier, Means};
-use crate::notify::{Alarms, Deliveries, tell_changes, watch};
+use crate::notify::{self, Alarms, Deliveries, tell_changes, watch};
 use crate::outbound::Guard;
 use crate::providers::pool::{Change, Desk, keep, seed};
 use crate::providers::{Http, Metrics, Pools, Tools, build};
@@ -34,8 +35,9 @@ pub(super) async fn open(
     queue: &Queue,
     store: &Arc<dyn Store>,
     notes: &Arc<dyn Notes>,
-    metrics: Metrics,
+    registry: &mut Registry,
 ) -> anyhow::Result<Open> {
+    let metrics = Metrics::register(registry);
     let pools = Arc::new(settings.pools()?);
     // Whoever runs Flyball has set the addresses of providers; those of recipients come with the message.
     let tools = Tools { http: Arc::new(Http::new(Guard::open())?), guarded: Arc::new(Http::new(guard)?) };
@@ -52,12 +54,13 @@ pub(super) async fn open(
         carriers.insert(name.clone(), Carrier { desk, drivers });
     }
     let deliveries = Deliveries::new(&queue.pool);
+    deliveries.metrics.register(registry);
     Ok(Open { pools, means: Means { carriers, deliveries, metrics }, tools, alarms: Alarms::new(queue.clone()), changes })
 }
 
 impl Open {
     /// Starts what looks after the pools: in every process what concerns its own desks, and where jobs run, what concerns messages.
-    pub(super) fn start(self, runs_jobs: bool, vital: &Vital, cancel: &CancellationToken) -> Vec<JoinHandle<()>> {
+    pub(super) fn start(self, runs_jobs: bool, days: u32, vital: &Vital, cancel: &CancellationToken) -> Vec<JoinHandle<()>> {
         let Means { carriers, deliveries, metrics } = self.means;
         let mut tasks = Vec::new();
         for carrier in carriers.values() {
@@ -68,6 +71,10 @@ impl Open {
                 let watched = watch(carrier.clone(), deliveries.clone(), cancel.child_token());
                 tasks.push(vital.spawn("watch pool", cancel.child_token(), watched));
             }
+        }
+        if runs_jobs {
+            let kept = notify::keep(deliveries.clone(), days, cancel.child_token());
+            tasks.push(vital.spawn("keep deliveries", cancel.child_token(), kept));
         }
         // Without a desk there is nobody who could tell a change.
         if carriers.is_empty() {

@@ -182,7 +182,7 @@ impl Run<'_> {
                 Some(self.done(DeliveryState::Sent, held, provider_id).await)
             }
             Sent::Throttled { scope: Scope::Account, delay, reason, .. } => {
-                // TMP self.context.report_refusals(1);
+                self.context.report_refusals(1);
                 desk.throttled(held, delay, &reason).await;
                 None
             }
@@ -263,9 +263,9 @@ impl Run<'_> {
         let account = self.account(held);
         let pool = &self.carrier.desk.pool().name;
         self.means.metrics.sent(pool, &account, answer.sent.word(), took.as_secs_f64());
-        // TMP self.context.report_duration(took);
+        self.context.report_duration(took);
         if answer.is_untimed {
-            // TMP self.context.discount_duration();
+            self.context.discount_duration();
         }
         self.attempts.push(Attempt {
             at: now(),

@@ -13,11 +13,13 @@ pub mod events;
 #[cfg(test)]
 mod examples;
 pub mod exchange;
+pub mod fcm;
 pub mod http;
 pub mod mailgun;
 pub mod message;
 pub mod metrics;
 pub mod pool;
+mod oauth;
 mod outcome;
 pub mod provider;
 pub mod sendgrid;
@@ -43,5 +45,7 @@ pub use provider::Provider;
 pub use sent::{Scope, Sent};
 pub use settings::{Limited, Pool, Pools};
 
+#[cfg(test)]
+mod fcm_tests;
 #[cfg(test)]
 mod wire_tests;

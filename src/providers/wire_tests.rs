@@ -78,3 +78,45 @@ pub fn class_of(sent: &Sent) -> Class {
         Sent::Ambiguous { .. } => Class::Ambiguous,
     }
 }
+
+/// Bytes of a key as PEM.
+pub fn pem(der: &[u8]) -> String {
+    use base64::Engine as _;
+    let text = base64::engine::general_purpose::STANDARD.encode(der);
+    let lines: Vec<&str> = text.as_bytes().chunks(64).map(|line| std::str::from_utf8(line).unwrap()).collect();
+    format!("-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----\n", lines.join("\n"))
+}
+
+/// A server that answers each request, head and body, with a status and a body. Returns its address.
+pub async fn serve(answer: impl Fn(&str) -> (u16, String) + Send + Sync + 'static) -> String {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let base = format!("http://{}", listener.local_addr().unwrap());
+    let answer = Arc::new(answer);
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let answer = answer.clone();
+            tokio::spawn(async move {
+                let mut request = Vec::new();
+                while !is_whole(&request) {
+                    let mut chunk = [0; 8192];
+                    match stream.read(&mut chunk).await {
+                        Ok(read @ 1..) => request.extend_from_slice(&chunk[..read]),
+                        _ => return,
+                    }
+                }
+                let (status, body) = answer(&String::from_utf8(request).unwrap());
+                let head = format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
+                let _ = stream.write_all(format!("{head}{body}").as_bytes()).await;
+            });
+        }
+    });
+    base
+}
+
+fn is_whole(request: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(request).to_lowercase();
+    let Some((head, body)) = text.split_once("\r\n\r\n") else { return false };
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+    length.is_none_or(|length| body.len() >= length.trim().parse().unwrap())
+}

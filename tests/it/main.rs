@@ -30,6 +30,7 @@ mod jobs;
 mod languages;
 mod library;
 mod limitlion;
+mod notification_kind;
 mod notifications;
 mod operate;
 mod operate_doors;

@@ -1,0 +1,250 @@
+//! Firebase Cloud Messaging, HTTP v1. The recipient is a device's token, or `/topics/<name>`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use serde_json::{Map, Value, json};
+
+use super::oauth::{Service, Tokens};
+use super::outcome::{self, Facts, refused};
+use super::{
+    Account, Answer, Call, Class, Code, Driver, Field, Http, HttpAnswer, Message, Provider, Refused, Scope, Sent, Told, Tools,
+};
+use crate::jobs::Issue;
+use crate::outbound::retry_after::any_delay;
+
+/// Keys of the settings.
+#[rustfmt::skip]
+pub const FIELDS: &[Field] = &[
+    Field { name: "service_account", is_secret: true, is_required: true, about: "the JSON of a service account's key, as Google gives it out" },
+    Field { name: "project_id", is_secret: false, is_required: false, about: "the project; the service account's own where it is absent" },
+    Field { name: "token_uri", is_secret: false, is_required: false, about: "where access tokens are asked for; the service account's own where it is absent" },
+];
+
+/// What access tokens are for.
+const SCOPE: &str = "https://www.googleapis.com/auth/firebase.messaging";
+
+/// Most bytes of notification and data.
+const PAYLOAD_BYTES: usize = 4096;
+
+/// How long to wait after a 429 that does not say: Google asks for a minute.
+const REST: Duration = Duration::from_secs(60);
+
+/// Keys of `extra` that go into the message as they are.
+const OBJECTS: &[&str] = &["android", "apns", "fcm_options", "webpush"];
+
+const fn row(status: &'static str, code: &'static str, class: Class, about: &'static str) -> Code {
+    Code { status, code, class, about }
+}
+
+/// What answers mean. The code is `error.details[].errorCode`, else `error.status`; `sent` stands for an answer with a
+/// message's name, `bad_token` for an INVALID_ARGUMENT that is about the token.
+#[rustfmt::skip]
+pub const CODES: &[Code] = &[
+    row("200", "sent", Class::Accepted, "taken"),
+    row("2xx", "", Class::Ambiguous, "the answer cannot be read"),
+    row("*", "UNREGISTERED", Class::Suppress, "the app is gone from the device"),
+    row("400", "bad_token", Class::Suppress, "this is no token"),
+    row("*", "SENDER_ID_MISMATCH", Class::Recipient, "the token belongs to another project"),
+    row("*", "DEVICE_MESSAGE_RATE_EXCEEDED", Class::Throttled(Scope::Recipient), "too many messages to a device"),
+    row("*", "TOPICS_MESSAGE_RATE_EXCEEDED", Class::Throttled(Scope::Recipient), "too many messages to a topic"),
+    row("*", "QUOTA_EXCEEDED", Class::Throttled(Scope::Account), "the project's messages for this minute are spent"),
+    row("*", "RESOURCE_EXHAUSTED", Class::Throttled(Scope::Account), "the project's messages for this minute are spent"),
+    row("*", "THIRD_PARTY_AUTH_ERROR", Class::Account, "the project's APNs key or web push key is not valid"),
+    row("*", "INVALID_ARGUMENT", Class::Request, "the message is wrong"),
+    row("*", "FAILED_PRECONDITION", Class::Request, "the message cannot be sent like this"),
+    row("*", "UNAUTHENTICATED", Class::Account, "the access token is not valid"),
+    row("*", "PERMISSION_DENIED", Class::Account, "the service account may not send for the project"),
+    row("*", "NOT_FOUND", Class::Recipient, "no such recipient"),
+    row("*", "UNAVAILABLE", Class::Transient, "FCM is overloaded"),
+    row("*", "INTERNAL", Class::Transient, "FCM has a problem"),
+    row("401", "", Class::Account, "the access token is not valid"),
+    row("403", "", Class::Account, "the service account may not send for the project"),
+    row("404", "", Class::Request, "there is nothing at this address"),
+    row("429", "", Class::Throttled(Scope::Account), "the project's messages for this minute are spent"),
+    row("4xx", "", Class::Request, "the message is wrong"),
+    row("*", "", Class::Transient, "FCM has a problem; a 502 is a page of HTML"),
+];
+
+/// The driver of an account.
+pub fn build(account: &Account, tools: &Tools) -> Result<Box<dyn Driver>, Refused> {
+    Ok(Box::new(Fcm::new(account, tools)?))
+}
+
+pub(super) struct Fcm {
+    url: String,
+    tokens: Tokens,
+    account: Account,
+    http: Arc<Http>,
+}
+
+impl Fcm {
+    pub(super) fn new(account: &Account, tools: &Tools) -> Result<Self, Refused> {
+        let service = Service::parse(outcome::secret(account, "service_account")?, "service_account")?;
+        let project = account.option("project_id").map(str::to_owned).or_else(|| service.project_id.clone());
+        let project = project.ok_or_else(|| refused("project_id", "is missing, and the service account names none"))?;
+        if project.is_empty() || !project.chars().all(|c| c.is_ascii_alphanumeric() || "-_:.".contains(c)) {
+            return Err(refused("project_id", "must be a project's id: letters, digits and -"));
+        }
+        let base = outcome::base_url(account, "https://fcm.googleapis.com")?;
+        let tokens = Tokens::new(service, SCOPE, account.option("token_uri"), tools.http.clone())?;
+        let url = format!("{base}/v1/projects/{project}/messages:send");
+        Ok(Self { url, tokens, account: account.clone(), http: tools.http.clone() })
+    }
+
+    fn request(&self, message: &Message, token: &str, told: &Told) -> Call {
+        let own = vec![("content-type", "application/json".to_owned()), ("authorization", format!("Bearer {token}"))];
+        Call {
+            method: "POST",
+            url: self.url.clone(),
+            headers: outcome::headers(&self.account, own),
+            body: body(message, told.now_s).to_string(),
+            timeout: told.timeout,
+        }
+    }
+
+    async fn try_send(&self, message: &Message, told: &Told) -> Answer {
+        let mut rejected: Option<String> = None;
+        loop {
+            let token = match self.tokens.token(told, rejected.as_deref()).await {
+                Ok(token) => token,
+                Err(sent) => return Answer::new(sent, ""),
+            };
+            let hidden = [token.as_str(), message.to.as_str()];
+            let answer = match self.http.send(self.request(message, &token, told), &told.stop).await {
+                Ok(answer) => answer,
+                Err(error) => return outcome::unanswered(error, &hidden),
+            };
+            let (judged, word) = judge(&answer, told.now_s, &message.to);
+            // The token may have been withdrawn before its time. Nothing was processed, so once another one is tried.
+            let is_token = answer.status == 401 && word != "THIRD_PARTY_AUTH_ERROR";
+            if !is_token || rejected.is_some() {
+                return judged;
+            }
+            rejected = Some(token);
+        }
+    }
+}
+
+impl Driver for Fcm {
+    fn provider(&self) -> Provider {
+        Provider::Fcm
+    }
+
+    fn check(&self, message: &Message) -> Vec<Issue> {
+        let mut issues = Vec::new();
+        let mut issue = |pointer: String, text: &str| issues.push(Issue { pointer, message: text.to_owned() });
+        let is_fit = |c: char| c.is_ascii_graphic();
+        if !(1..=4096).contains(&message.to.len()) || !message.to.chars().all(is_fit) {
+            issue("/to".to_owned(), "must be a device's token, or /topics/ and a topic's name");
+        }
+        for name in OBJECTS {
+            if message.extra.get(*name).is_some_and(|value| !value.is_object()) {
+                issue(format!("/extra/{name}"), "must be an object");
+            }
+        }
+        match message.extra.get("data") {
+            None => {}
+            Some(Value::Object(data)) => {
+                for key in data.iter().filter(|(_, value)| !value.is_string()).map(|(key, _)| key) {
+                    let key = key.replace('~', "~0").replace('/', "~1");
+                    issue(format!("/extra/data/{key}"), "must be a text: FCM takes nothing else as data");
+                }
+            }
+            Some(_) => issue("/extra/data".to_owned(), "must be an object of texts"),
+        }
+        if message.extra.get("priority").is_some_and(|value| value != "high" && value != "normal") {
+            issue("/extra/priority".to_owned(), "must be high or normal");
+        }
+        let sent = &body(message, 0)["message"];
+        if [&sent["notification"], &sent["data"]].iter().map(|part| part.to_string().len()).sum::<usize>() > PAYLOAD_BYTES {
+            issue("/body".to_owned(), "is too long: notification and data together have at most 4096 bytes");
+        }
+        issues
+    }
+
+    fn send<'a>(&'a self, message: &'a Message, told: &'a Told) -> BoxFuture<'a, Answer> {
+        Box::pin(self.try_send(message, told))
+    }
+}
+
+/// The request's body.
+pub(super) fn body(message: &Message, now_s: i64) -> Value {
+    let mut sent = Map::new();
+    match message.to.strip_prefix("/topics/") {
+        Some(topic) => sent.insert("topic".to_owned(), json!(topic)),
+        None => sent.insert("token".to_owned(), json!(message.to)),
+    };
+    let mut notification = Map::new();
+    notification.extend(message.subject.iter().map(|title| ("title".to_owned(), json!(title))));
+    if !message.body.is_empty() {
+        notification.insert("body".to_owned(), json!(message.body));
+    }
+    notification.extend(message.extra.get("image").map(|image| ("image".to_owned(), image.clone())));
+    // Without any of these it is a message of data only, which the app handles itself.
+    if !notification.is_empty() {
+        sent.insert("notification".to_owned(), Value::Object(notification));
+    }
+    sent.extend(message.extra.get("data").map(|data| ("data".to_owned(), data.clone())));
+    let objects = OBJECTS.iter().filter_map(|name| Some(((*name).to_owned(), message.extra.get(*name)?.clone())));
+    sent.extend(objects);
+
+    let mut put = |object: &str, key: &str, value: Value| {
+        let object = sent.entry(object.to_owned()).or_insert_with(|| json!({}));
+        if let Some(object) = object.as_object_mut() {
+            object.entry(key.to_owned()).or_insert(value);
+        }
+    };
+    if let Some(key) = message.extra.get("collapse_key") {
+        put("android", "collapse_key", key.clone());
+    }
+    if let Some(priority) = message.extra.get("priority") {
+        put("android", "priority", priority.clone());
+    }
+    if let Some(at_s) = message.expires_at_s {
+        put("android", "ttl", json!(format!("{}s", (at_s - now_s).clamp(0, 28 * 86_400))));
+        put("apns", "headers", json!({}));
+        let headers = sent.get_mut("apns").and_then(|apns| apns.get_mut("headers"));
+        if let Some(headers) = headers.and_then(Value::as_object_mut) {
+            headers.entry("apns-expiration").or_insert(json!(at_s.to_string()));
+        }
+    }
+    let mut body = json!({ "message": sent });
+    if let Some(validate) = message.extra.get("validate_only") {
+        body["validate_only"] = validate.clone();
+    }
+    body
+}
+
+/// What an answer means for the recipient `to`, and its code.
+pub(super) fn judge(answer: &HttpAnswer, now_s: i64, to: &str) -> (Answer, String) {
+    let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+    let error = &body["error"];
+    let details = error["details"].as_array().map_or(&[][..], Vec::as_slice);
+    let code = details.iter().find_map(|detail| detail["errorCode"].as_str());
+    let text = error["message"].as_str().unwrap_or_default();
+    let word = match () {
+        () if body["name"].is_string() => "sent",
+        () if is_about_token(details, text) => "bad_token",
+        () => code.or(error["status"].as_str()).unwrap_or_default(),
+    };
+    let status = answer.status.to_string();
+    let facts = Facts {
+        provider_id: body["name"].as_str().map(str::to_owned),
+        key: Some(to.to_owned()),
+        delay: Some(any_delay(&answer.headers, now_s).unwrap_or(REST)),
+        reason: outcome::line(&format!("{status} {word} {text}"), &[to]),
+    };
+    let mut sent = outcome::sent(outcome::class(CODES, &status, word), facts);
+    if let Sent::Throttled { scope: Scope::Account, key, .. } = &mut sent {
+        *key = None;
+    }
+    (Answer::new(sent, status), word.to_owned())
+}
+
+/// True for an INVALID_ARGUMENT whose violation is the token's.
+fn is_about_token(details: &[Value], text: &str) -> bool {
+    let mut fields = details.iter().filter_map(|detail| detail["fieldViolations"].as_array()).flatten();
+    fields.any(|violation| violation["field"] == "message.token") || text.contains("not a valid FCM registration token")
+}
