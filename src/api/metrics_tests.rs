@@ -37,6 +37,7 @@ fn measured(name: &str) -> Measured {
         age_s: Some(4.2),
         stale: false,
         ask_rps: Some(6.5),
+        learned_quota: Some(crate::api::QuotaState { rps: 40.5, at: Timestamp::UNIX_EPOCH, refused_share: 0.25 }),
     };
     let shadow = ShadowState {
         since: Timestamp::UNIX_EPOCH,

@@ -60,5 +60,6 @@ pub use listen::{ListenError, bind};
 pub use live::Live;
 pub use serve::serve;
 pub use state::{
-    Decision, Decisions, Deps, FindingState, GovernorState, HandState, NoDecisions, ReadError, ShadowState, SignalState, Trip,
+    Decision, Decisions, Deps, FindingState, GovernorState, HandState, NoDecisions, QuotaState, ReadError, ShadowState,
+    SignalState, Trip,
 };

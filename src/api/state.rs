@@ -221,6 +221,20 @@ pub struct SignalState {
     pub stale: bool,
     /// The rate that it asks for; `null` before its first reading.
     pub ask_rps: Option<f64>,
+    /// What refusals have taught of a quota that nobody told; `null` for other signals and before the first refusal.
+    pub learned_quota: Option<QuotaState>,
+}
+
+/// A quota as refusals have taught it.
+#[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
+#[schema(as = LearnedQuota)]
+pub struct QuotaState {
+    /// What was let through of it, in tokens per second (or slots, where these are turned).
+    pub rps: f64,
+    /// When it was learned: the newest refusal.
+    pub at: Timestamp,
+    /// The share that was refused then, 0 to 1.
+    pub refused_share: f64,
 }
 
 /// A journal with nothing in it, for processes that have no governor and for tests.

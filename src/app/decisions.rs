@@ -6,7 +6,9 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 
 use super::clock;
-use crate::api::{Decision, Decisions, FindingState, GovernorState, HandState, ReadError, ShadowState, SignalState, Trip};
+use crate::api::{
+    Decision, Decisions, FindingState, GovernorState, HandState, QuotaState, ReadError, ShadowState, SignalState, Trip,
+};
 use crate::governor::decision::timestamp;
 use crate::governor::postgres::Error;
 use crate::governor::why::{self, Asked};
@@ -114,6 +116,11 @@ fn standing(view: View) -> GovernorState {
         age_s: signal.age_s,
         stale: signal.stale,
         ask_rps: signal.ask_rps,
+        learned_quota: signal.learned_quota.map(|quota| QuotaState {
+            rps: quota.rps,
+            at: quota.at,
+            refused_share: quota.refused_share,
+        }),
     });
     let shadow = view.shadow.map(|score| ShadowState {
         since: timestamp(score.since),

@@ -11,6 +11,7 @@ use crate::governor::{Governor, Journal, Sources};
 use crate::jobs::postgres::Feedbacks;
 use crate::jobs::{self, Queue};
 use crate::service::Leader;
+use crate::signals::complaints_postgres;
 use crate::signals::{Depth, DepthSource, Feedback, FeedbackSource, Prometheus, Told};
 use crate::throttle::Store;
 
@@ -52,6 +53,7 @@ pub(super) fn governor(
     let timed = policies.iter().filter(|(_, policy)| policy.hears_durations()).map(|(name, _)| name.to_string()).collect();
     let told = feedback(Feedbacks::new(&apart).with_durations(timed));
     let sources = Sources::new(usual).with_depth(depth(queue.clone())).with_feedback(told);
+    let sources = sources.with_complaints(complaints_postgres::from_tally(apart.clone()));
     let sources = servers::named(settings, sources)?;
     Ok(Governor::with(throttles.clone(), Journal::new(apart).with_patience(PATIENCE), sources, policies)?)
 }

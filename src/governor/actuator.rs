@@ -51,7 +51,7 @@ impl Actuator {
     }
 
     /// What jobs wait for.
-    pub fn awaited(self) -> &'static str {
+    pub fn waited_for(self) -> &'static str {
         match self {
             Self::Rps => "tokens",
             Self::Concurrency => "slots",

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::actuator::Actuator;
 use super::breaker::Phase;
@@ -10,6 +10,7 @@ use super::hand::Hand;
 use super::limits::Clamp;
 use super::plan::{Plan, State};
 use super::policy::{Kind, Policy};
+use super::view::QuotaView;
 
 /// What decided.
 #[derive(Clone, Debug, PartialEq)]
@@ -141,11 +142,11 @@ fn motion(before: f64, after: f64, unit: &str) -> String {
 }
 
 fn bound(state: &State, policy: &Policy, now: f64, clamp: Clamp) -> String {
-    let (unit, awaited) = (state.actuator.unit(), state.actuator.awaited());
+    let (unit, waited_for) = (state.actuator.unit(), state.actuator.waited_for());
     match clamp {
         Clamp::Slew => ", as fast as is allowed".to_owned(),
-        Clamp::Idle => format!("; not raised, because nobody waits for {awaited}"),
-        Clamp::Week => format!("; nobody waits for {awaited}, so it stands ready at what this hour of the week has borne"),
+        Clamp::Idle => format!("; not raised, because nobody waits for {waited_for}"),
+        Clamp::Week => format!("; nobody waits for {waited_for}, so it stands ready at what this hour of the week has borne"),
         Clamp::Confirm => "; not raised until a sample confirms the restart".to_owned(),
         Clamp::Late => "; not raised, because the next reading is late".to_owned(),
         Clamp::Soft => state.above_soft(policy).map_or_else(
@@ -175,6 +176,7 @@ fn terms(state: &State, policy: &Policy, now: f64, cause: &Cause) -> BTreeMap<St
         let rounded = if value == 0.0 { 0.0 } else { format!("{value:.5e}").parse().unwrap_or(0.0) };
         terms.insert(name.to_owned(), json!(rounded));
     };
+    let mut learned = Map::new();
     put("u", state.u);
     put("w", state.work.w);
     if let Cause::Signal { index, .. } = cause {
@@ -198,6 +200,11 @@ fn terms(state: &State, policy: &Policy, now: f64, cause: &Cause) -> BTreeMap<St
             put("quota_rps", quota / state.work.w);
         }
     }
+    for signal in &state.signals {
+        if let Some(quota) = QuotaView::of(signal, state.work.w) {
+            learned.insert(signal.name.clone(), json!(quota));
+        }
+    }
     if state.breaker.phase != Phase::Closed {
         put("trip_height", state.breaker.height);
         put("trip_rps", state.breaker.v_trip / state.work.w);
@@ -215,6 +222,9 @@ fn terms(state: &State, policy: &Policy, now: f64, cause: &Cause) -> BTreeMap<St
         }
         terms.insert("signal".to_owned(), json!(state.signals[*index].name));
         terms.insert("clamps".to_owned(), json!(clamps));
+    }
+    if !learned.is_empty() {
+        terms.insert("learned_quota".to_owned(), Value::Object(learned));
     }
     terms
 }

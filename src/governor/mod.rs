@@ -35,6 +35,8 @@ pub mod why;
 pub mod work;
 
 #[cfg(test)]
+mod complaints_tests;
+#[cfg(test)]
 mod levels_tests;
 #[cfg(test)]
 mod plant_tests;

@@ -20,9 +20,13 @@ pub(super) fn policy(text: &str, file: &str) -> Result<Option<Policy>, Refused> 
     if report.problems.is_empty() { Ok(policy) } else { Err(Refused(report.problems)) }
 }
 
+/// The share of complaints above which the large mailbox providers put mail aside, and what a day's share is braked over, in seconds.
+const COMPLAINTS: f64 = 0.001;
+const COMPLAINTS_LAG_S: f64 = 900.0;
+
 /// The law without any override.
 pub(super) fn default_law() -> Law {
-    law(&Values { part: Part::Governor, place: 0..0, given: BTreeMap::new() })
+    law(&Values { part: Part::Governor, place: 0..0, given: BTreeMap::new(), tried: Vec::new() })
 }
 
 fn read(report: &mut Report) -> Option<Policy> {
@@ -135,6 +139,7 @@ fn signal(report: &mut Report, table: &Spanned<DeValue>) -> Option<Signal> {
         "feedback" => Source::Feedback,
         "http" => Source::Http,
         "postgres" => Source::Postgres,
+        "complaints" => Source::Complaints,
         _ => Source::Prometheus,
     };
     let written = match values.text("kind") {
@@ -152,13 +157,20 @@ fn signal(report: &mut Report, table: &Spanned<DeValue>) -> Option<Signal> {
         Source::Feedback if written == Some(Kind::Latency) => Some(Heard::Latency),
         _ => None,
     };
-    let kind = written.or(heard.map(Heard::kind)).unwrap_or(Kind::Load);
+    // A share of a whole day does not follow the rate within minutes, and is no quota: it is braked for slowly.
+    let slow = (source == Source::Complaints).then_some(Kind::Latency);
+    let kind = written.or(slow).or(heard.map(Heard::kind)).unwrap_or(Kind::Load);
     let usual_lag_s = match (source, heard) {
         (Source::Prometheus, _) => 60.0,
+        (Source::Complaints, _) => COMPLAINTS_LAG_S,
         (_, Some(Heard::Errors | Heard::LatencyP99)) => 15.0,
         _ => 0.0,
     };
-    let setpoint = values.number("setpoint");
+    let setpoint = values.given_number("setpoint").unwrap_or(if source == Source::Complaints { COMPLAINTS } else { 1.0 });
+    if source != Source::Complaints && !values.given("setpoint") && !values.tried("setpoint") {
+        let allowed = keys::find(Part::Signal, "setpoint").map_or_else(String::new, |key| key.allowed.words());
+        report.refuse(&table.span(), "signal.setpoint", format!("is missing; use {allowed}"));
+    }
     let signal = Signal {
         name: values.text("name").to_owned(),
         kind,
@@ -205,7 +217,7 @@ fn check(report: &mut Report, values: &Values, signal: &Signal) {
 
 /// Setpoint, soft and hard level, in this order.
 fn check_levels(values: &Values, signal: &Signal, refuse: &mut impl FnMut(&str, String)) {
-    let is_share = signal.kind == Kind::Ratio || signal.heard == Some(Heard::Errors);
+    let is_share = signal.kind == Kind::Ratio || signal.heard == Some(Heard::Errors) || signal.source == Source::Complaints;
     if is_share && signal.setpoint > 0.5 {
         refuse("setpoint", format!("{} is too much for a ratio; use at most 0.5", signal.setpoint));
     }
@@ -237,12 +249,18 @@ fn check_source(values: &Values, signal: &Signal, refuse: &mut impl FnMut(&str, 
         Source::Age if signal.query.is_empty() => {
             refuse("query", "is missing; use the name of the throttle whose oldest ready job counts".to_owned());
         }
+        Source::Complaints if signal.query.is_empty() => {
+            refuse("query", "is missing; use the name of the pool whose accounts count".to_owned());
+        }
         Source::Http if values.given("query") => refuse("query", "is not for source \"http\"; use url".to_owned()),
         _ => {}
     }
     match (source, signal.heard) {
         (Source::Depth | Source::Age, _) if signal.kind != Kind::Load => {
             refuse("kind", format!("must be \"load\" for source {:?}", values.text("source")));
+        }
+        (Source::Complaints, _) if signal.kind != Kind::Latency => {
+            refuse("kind", "must be \"latency\" for source \"complaints\": a day's share is no load and no quota".to_owned());
         }
         (Source::Feedback, None) if values.given("query") => {
             let words = Heard::WORDS.map(|(word, _)| format!("{word:?}")).join(" or ");
@@ -344,11 +362,17 @@ struct Values {
     part: Part,
     place: Range<usize>,
     given: BTreeMap<&'static str, (Value, Range<usize>)>,
+    tried: Vec<&'static str>,
 }
 
 impl Values {
     fn given(&self, name: &str) -> bool {
         self.given.contains_key(name)
+    }
+
+    /// Whether the key stands there, even if its value is not allowed.
+    fn tried(&self, name: &str) -> bool {
+        self.tried.contains(&name)
     }
 
     fn given_number(&self, name: &str) -> Option<f64> {
@@ -413,7 +437,7 @@ fn values(report: &mut Report, part: Part, place: Range<usize>, table: &DeTable)
     for key in keys::KEYS.iter().filter(|k| k.part == part && k.default == Default::Required && !tried.contains(&k.name)) {
         report.refuse(&place, format!("{title}.{}", key.name), format!("is missing; use {}", key.allowed.words()));
     }
-    Values { part, place, given }
+    Values { part, place, given, tried }
 }
 
 fn accept(value: &DeValue, allowed: Allowed) -> Option<Value> {

@@ -65,7 +65,7 @@ fn every_mistake_is_named_with_file_line_key_and_what_is_allowed() {
             signal_with("[[signal]]\nname = \"a\"\nquery = \"r\"\nsetpoint = 3"),
             ":6: signal.name: \"a\" is the name of another signal too",
         ),
-        (signal_with("[governor]\ntick = 5"), ":6: governor.tick: is not a key; use one of tick_s,"),
+        (signal_with("[governor]\ntick = 5"), ":6: governor.tick: is not a key; use one of actuator, tick_s,"),
         (signal_with("[governor]\ntick_s = 0"), ":6: governor.tick_s: 0 is not allowed; use a number from 1 to 60"),
         (signal_with("[governor]\nbreaker = 1"), ":6: governor.breaker: 1 is not allowed; use true or false"),
         ("[[signal]]\nname = \"a\"\nquery = \"q\"\n".to_owned(), ":1: signal.setpoint: is missing; use a number above 0"),

@@ -149,6 +149,8 @@ pub enum Source {
     Http,
     /// What a statement on a database answers.
     Postgres,
+    /// The share of mail of a pool of provider accounts that was complained of.
+    Complaints,
 }
 
 /// The law's numbers; each is described in [`super::keys::KEYS`] under the same name.

@@ -5,7 +5,7 @@
 //! hard gate in the throttle and not a signal.
 
 use super::policy::{self, Law};
-use super::signal::Signal;
+use super::signal::{Learned, Signal};
 use crate::control::{History, ewma, within};
 
 /// A share up to this counts as none.
@@ -24,11 +24,15 @@ impl Signal {
         self.share = within(y, 0.0, 0.98);
         let x = (1.0 - policy.setpoint) / (1.0 - self.share);
         (self.front.x, self.front.z, self.front.xf) = (x, x, x);
+        let through = history.mean(at - dt, at) * (1.0 - self.share);
         if self.share > NONE {
-            self.quota = Some(history.mean(at - dt, at) * (1.0 - self.share));
+            self.quota = Some(through);
+            self.learned = Some(Learned { at, share: self.share });
             self.last_bad = Some(at);
-        } else if self.last_bad.is_none() {
-            self.last_bad = Some(at);
+        } else {
+            // Whoever lets more through than was ever let through knows that the quota is at least that.
+            self.quota = self.quota.map(|quota| quota.max(through));
+            self.last_bad = self.last_bad.or(Some(at));
         }
         self.front.stamp(now, at);
     }

@@ -11,8 +11,8 @@ use super::plan::Sample;
 use super::policy::{Heard, Look, Place, Policy, Signal, Source};
 use crate::signals::feedback::Span;
 use crate::signals::{
-    Database, DepthSource, Direct, Error, FeedbackSource, Meter, Missing, Probe, Prometheus, Reading, Target, Told, no_depth,
-    no_feedback,
+    ComplaintSource, Database, DepthSource, Direct, Error, FeedbackSource, Meter, Missing, Probe, Prometheus, Reading, Target,
+    Told, no_complaints, no_depth, no_feedback,
 };
 
 /// How long one look of the fast path may take.
@@ -30,13 +30,14 @@ pub struct Sources {
     databases: BTreeMap<String, Database>,
     depth: DepthSource,
     feedback: FeedbackSource,
+    complaints: ComplaintSource,
 }
 
 impl Sources {
     /// One Prometheus, and nothing else.
     pub fn new(usual: Prometheus) -> Self {
         let (servers, databases) = (BTreeMap::new(), BTreeMap::new());
-        Self { usual, servers, databases, depth: no_depth(), feedback: no_feedback() }
+        Self { usual, servers, databases, depth: no_depth(), feedback: no_feedback(), complaints: no_complaints() }
     }
 
     /// Depth and age of queues from there.
@@ -48,6 +49,12 @@ impl Sources {
     /// What the work itself says from there.
     pub fn with_feedback(mut self, feedback: FeedbackSource) -> Self {
         self.feedback = feedback;
+        self
+    }
+
+    /// What is complained of, of the accounts of a pool, from there.
+    pub fn with_complaints(mut self, complaints: ComplaintSource) -> Self {
+        self.complaints = complaints;
         self
     }
 
@@ -118,6 +125,7 @@ impl Sources {
                 (Source::Feedback, _) if !is_told => return Err(Error::Unheard),
                 (Source::Feedback, _) => Vec::new(),
                 (Source::Depth | Source::Age, _) => vec![self.waiting(about).await?],
+                (Source::Complaints, _) => vec![self.complained(about).await?],
                 (Source::Http | Source::Postgres, Some(direct)) => vec![direct.read(now).await?],
                 _ => self.prometheus(about).readings(&about.query, now).await?,
             };
@@ -132,6 +140,7 @@ impl Sources {
         let look = policy.signals.iter().zip(&eyes.direct).filter(|(about, _)| about.trips).map(|(about, direct)| async move {
             let reading = match (about.source, direct) {
                 (Source::Depth | Source::Age, _) => tokio::time::timeout(LOOK_WITHIN, self.waiting(about)).await.ok()?.ok()?,
+                (Source::Complaints, _) => tokio::time::timeout(LOOK_WITHIN, self.complained(about)).await.ok()?.ok()?,
                 (_, Some(direct)) => direct.read(now).await.ok()?,
                 _ => return None,
             };
@@ -143,6 +152,12 @@ impl Sources {
     /// How many jobs of a throttle are ready to run, if that is known.
     pub async fn ready(&self, throttle: &str) -> Option<f64> {
         (self.depth)(throttle).await.map(|depth| depth.ready)
+    }
+
+    /// The worst account of a pool; 0 where none has had enough accepted to be judged.
+    async fn complained(&self, about: &Signal) -> Result<Reading, Missing> {
+        let complaints = (self.complaints)(&about.query).await.ok_or(Missing::Absent)?;
+        Ok(Reading { value: complaints.share, at: complaints.at })
     }
 
     async fn waiting(&self, about: &Signal) -> Result<Reading, Missing> {

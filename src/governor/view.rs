@@ -89,6 +89,9 @@ pub struct SignalView {
     pub trip: f64,
     /// The knob that it asks for, in jobs per second or slots; `None` before its first sample.
     pub ask_rps: Option<f64>,
+    /// What refusals have taught of a quota; a ratio signal's alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub learned_quota: Option<QuotaView>,
     /// The newest sample's own time.
     pub at: Option<Timestamp>,
     /// Its age in seconds.
@@ -103,6 +106,26 @@ pub struct SignalView {
     heard_at: f64,
     #[serde(skip)]
     patience_s: f64,
+}
+
+/// A quota that nobody told.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+pub struct QuotaView {
+    /// What was let through of it, in tokens per second or slots.
+    pub rps: f64,
+    /// When it was learned: the newest refusal.
+    pub at: Timestamp,
+    /// The share that was refused then.
+    pub refused_share: f64,
+}
+
+impl QuotaView {
+    /// What `signal` has learned, where a job takes `w` of work.
+    pub(super) fn of(signal: &Signal, w: f64) -> Option<Self> {
+        let (quota, learned) = (signal.quota?, signal.learned?);
+        let rps = quota / w;
+        rps.is_finite().then(|| Self { rps, at: timestamp(learned.at), refused_share: learned.share })
+    }
 }
 
 impl View {
@@ -120,6 +143,7 @@ impl View {
             soft: about.soft,
             trip: signal.trip_x * about.setpoint,
             ask_rps,
+            learned_quota: QuotaView::of(signal, state.work.w),
             at: signal.front.at.map(timestamp),
             age_s: None,
             stale: false,

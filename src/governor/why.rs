@@ -12,7 +12,7 @@ use super::breaker::Phase;
 use super::decision::{Decision, unix_s};
 use super::explain::{number, seconds};
 use super::hand::{GOVERNOR, Hand};
-use super::view::{FindingView, SignalView, View};
+use super::view::{FindingView, QuotaView, SignalView, View};
 use crate::throttle::{Mode, Status};
 
 /// The trend is that of so many seconds …
@@ -138,6 +138,7 @@ fn governed(asked: &Asked, status: &Status, rate: &str) -> Vec<String> {
         parts.push("on trial after a trip (breaker half open)".to_owned());
     }
     parts.extend(runner_up(view));
+    parts.extend(quotas(asked, view));
     parts.extend(trend(asked, status));
     if let Some(trip) = view.last_trip.as_ref().filter(|trip| asked.now - unix_s(trip.at) < TRIP_S) {
         let by = if view.signal.as_ref() == Some(&trip.by) { String::new() } else { format!(" by {}", trip.by) };
@@ -212,6 +213,19 @@ fn runner_up(view: &View) -> Option<String> {
         .filter(|(_, rps)| *rps > view.rps)
         .min_by(|a, b| a.1.total_cmp(&b.1))?;
     view.signal.is_some().then(|| format!("would be {} by {name}", number(rps)))
+}
+
+/// What refusals have taught.
+fn quotas(asked: &Asked, view: &View) -> Option<String> {
+    let each = view.signals.iter().filter_map(|s| Some((s, s.learned_quota?)));
+    let tell = |(signal, quota): (&SignalView, QuotaView)| {
+        let ago = seconds(asked.now - unix_s(quota.at));
+        let refused = number(100.0 * quota.refused_share);
+        let (rps, unit) = (number(quota.rps), view.actuator.unit());
+        format!("{} taught a quota of {rps} {unit} {ago} ago, when {refused} % were refused", signal.name)
+    };
+    let told: Vec<String> = each.map(tell).collect();
+    (!told.is_empty()).then(|| told.join("; "))
 }
 
 /// Where the rate went in the last minutes.

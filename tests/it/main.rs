@@ -8,6 +8,7 @@ mod burst;
 mod calibrate;
 mod chaos;
 mod cli;
+mod complaints;
 mod conservation;
 mod costs;
 mod cron;

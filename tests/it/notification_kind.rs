@@ -62,7 +62,7 @@ impl House {
             NewJob::new("notification", args).throttle("sms")
         };
         let jobs: Vec<NewJob> = (0..many).map(job).collect();
-        self.app.queue.enqueue(&jobs).await.unwrap().into_iter().map(|made| made.id()).collect()
+        self.app.queue.enqueue(&jobs).await.unwrap().into_iter().map(|made| made.id).collect()
     }
 
     async fn in_state(&self, state: &str) -> i64 {

@@ -64,6 +64,16 @@ export function turnsSlots(detail) {
 }
 
 /**
+ * The lowest quota that refusals have taught, with the signal that learned it; null where none was.
+ * @param {any} governor
+ * @returns {{ signal: string, rps: number, at: string, refused_share: number } | null}
+ */
+export function learnedQuota(governor) {
+  const found = (governor?.signals ?? []).filter((s) => s.learned_quota).map((s) => ({ signal: s.name, ...s.learned_quota }));
+  return found.sort((a, b) => a.rps - b.rps)[0] ?? null;
+}
+
+/**
  * What a decision did to the knob, with the unit where it is not the rate: `8 → 12 slots`.
  * @param {{ terms?: any }} decision
  */

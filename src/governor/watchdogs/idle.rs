@@ -38,10 +38,10 @@ impl Idle {
     /// What to tell a person.
     pub fn sentence(&self, now: f64, knob: f64, actuator: Actuator, seen: &Observation) -> Option<String> {
         let since = self.since.filter(|since| now - since >= LAST_S)?;
-        let (unit, awaited) = (actuator.unit(), actuator.awaited());
+        let (unit, waited_for) = (actuator.unit(), actuator.waited_for());
         let other = if actuator == Actuator::Rps { "concurrency" } else { "rate" };
         Some(format!(
-            "{} jobs wait, and for {} not for {awaited}: {} of {} {unit} are taken; more workers, or a higher limit of a key, of a parent or of \
+            "{} jobs wait, and for {} not for {waited_for}: {} of {} {unit} are taken; more workers, or a higher limit of a key, of a parent or of \
              {other}, would help",
             number(seen.waiting.unwrap_or(0.0).min(1e12)),
             seconds(now - since),
