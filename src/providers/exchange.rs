@@ -30,6 +30,15 @@ fn unsaid(unanswered: Unanswered) -> Sent {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use serde_json::json;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+    use tokio_util::sync::CancellationToken;
+
+    use super::super::examples::{self, NOW_S};
+    use super::super::{Account, Channel, twilio};
     use super::*;
 
     #[test]
@@ -42,5 +51,58 @@ mod tests {
         for (unanswered, word) in words {
             assert_eq!(unsaid(unanswered).word(), word);
         }
+    }
+
+    /// Sends a text message to a server that reads it and then says this, or has the sender stopped; returns what was read.
+    async fn send(says: Option<&'static str>) -> (Answer, String) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let base_url = Some(format!("http://{}", listener.local_addr().unwrap()));
+        let stop = CancellationToken::new();
+        let stopping = stop.clone();
+        let serving = tokio::spawn(async move {
+            let mut heard = Vec::new();
+            let (mut stream, _) = listener.accept().await.unwrap();
+            while !heard.ends_with(b"Body=Good+day") && stream.read_buf(&mut heard).await.unwrap() > 0 {}
+            match says {
+                Some(says) => stream.write_all(says.as_bytes()).await.unwrap(),
+                None => {
+                    stopping.cancel();
+                    // Keeps the connection until the other side gives up.
+                    _ = stream.read_buf(&mut Vec::new()).await;
+                }
+            }
+            String::from_utf8(heard).unwrap()
+        });
+        let options = [("account_sid", "AC1"), ("from", "+15550100")];
+        let account = Account { base_url, ..examples::account(&options, &[("auth_token", "t")]) };
+        let driver = twilio::build(&account, &examples::tools()).unwrap();
+        let told = Told { now_s: NOW_S, timeout: Duration::from_secs(60), stop };
+        let answer = driver.send(&examples::message(Channel::Sms, "+4915112345678", json!({})), &told).await;
+        (answer, serving.await.unwrap())
+    }
+
+    #[tokio::test]
+    async fn what_is_answered_is_judged_and_a_lost_answer_is_ambiguous() {
+        let created = "HTTP/1.1 201 Created\r\ncontent-length: 13\r\n\r\n{\"sid\":\"SM1\"}";
+        let (answer, heard) = send(Some(created)).await;
+        assert_eq!(answer, Answer::new(Sent::Accepted { provider_id: Some("SM1".into()) }, "201"));
+        assert!(heard.starts_with("POST /2010-04-01/Accounts/AC1/Messages.json HTTP/1.1\r\n"), "{heard}");
+        for says in [Some(""), Some("HTTP/1.1 2"), Some("not HTTP at all\r\n\r\n"), None] {
+            let (answer, _) = send(says).await;
+            assert_eq!((answer.sent.word(), answer.status.as_str()), ("ambiguous", ""), "{says:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn where_nobody_listens_nothing_was_sent() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let base_url = Some(format!("http://{}", listener.local_addr().unwrap()));
+        drop(listener);
+        let options = [("account_sid", "AC1"), ("from", "+15550100")];
+        let account = Account { base_url, ..examples::account(&options, &[("auth_token", "t")]) };
+        let driver = twilio::build(&account, &examples::tools()).unwrap();
+        let told = Told { now_s: NOW_S, timeout: Duration::from_secs(60), stop: CancellationToken::new() };
+        let answer = driver.send(&examples::message(Channel::Sms, "+4915112345678", json!({})), &told).await;
+        assert_eq!(answer.sent.word(), "transient");
     }
 }

@@ -4,23 +4,22 @@
 //! what is a table of [`Code`]s. What is left out: retries (the queue retries), tenants, and whom to send to.
 
 pub mod account;
+pub mod arguments;
 pub mod build;
 pub mod clock;
 pub mod code;
 pub mod driver;
 pub mod event;
 pub mod events;
-#[cfg(test)]
-mod examples;
 pub mod exchange;
 pub mod fcm;
 pub mod http;
 pub mod mailgun;
 pub mod message;
 pub mod metrics;
-pub mod pool;
 mod oauth;
 mod outcome;
+pub mod pool;
 pub mod provider;
 pub mod sendgrid;
 pub mod sent;
@@ -45,6 +44,8 @@ pub use provider::Provider;
 pub use sent::{Scope, Sent};
 pub use settings::{Limited, Pool, Pools};
 
+#[cfg(test)]
+mod examples;
 #[cfg(test)]
 mod fcm_tests;
 #[cfg(test)]

@@ -173,6 +173,7 @@ const NOUNS: &[&str] = &[
     "outbound/signature.rs",
     "outbound/template.rs",
     "providers/account.rs",
+    "providers/arguments.rs",
     "providers/code.rs",
     "providers/event.rs",
     "providers/events/age.rs",
