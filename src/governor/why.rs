@@ -73,6 +73,11 @@ fn because(asked: &Asked, status: &Status) -> Vec<String> {
     if let Some(problem) = status.problems.iter().find(|p| p.field == field) {
         return vec![format!("{rate}, because its knob {field} {}", problem.message)];
     }
+    if knobs.is_limited_by_capacity(status.at_us) {
+        let why = if knobs.capacity_why.is_empty() { String::new() } else { format!(": {}", knobs.capacity_why) };
+        let most = if status.effective_rps == 0.0 { "nothing" } else { "no more" };
+        return vec![format!("{rate}, because what stands behind it can bear {most}{why}")];
+    }
     if status.lease_lapsed && actuator == Actuator::Rps {
         let since = knobs.valid_until_ms.map_or_else(String::new, |ms| format!(" for {}", seconds(asked.now - ms as f64 / 1e3)));
         return vec![

@@ -99,6 +99,21 @@ fn the_rate_comes_first_then_who_holds_it_and_what_else_there_is_to_know() {
 }
 
 #[test]
+fn what_can_be_borne_is_told_where_it_sets_the_rate() {
+    let view = governed(1.96, |_, _| {});
+    let of = |capacity: f64, why: &str| {
+        let mut status = status(34.2, Mode::Auto);
+        (status.knobs.capacity, status.knobs.capacity_why) = (capacity, why.to_owned());
+        status.effective_rps = status.knobs.effective_rps(status.at_us);
+        ask(Some(&status), Some(&view), &[], None)
+    };
+    assert_eq!(of(5.0, "two of five accounts"), "5 rps, because what stands behind it can bear no more: two of five accounts.");
+    assert_eq!(of(0.0, "no account"), "stopped, because what stands behind it can bear nothing: no account.");
+    assert_eq!(of(0.0, ""), "stopped, because what stands behind it can bear nothing.");
+    assert!(of(50.0, "five accounts").starts_with("34.2 rps, held by search-load"), "{}", of(50.0, "five accounts"));
+}
+
+#[test]
 fn the_next_signal_is_told_as_its_controller_asks() {
     let view = governed(1.96, |_, _| {});
     assert_eq!(view.signal.as_deref(), Some("search-load"));
