@@ -81,7 +81,7 @@ impl Wire for Apns {
     }
 
     fn throttled(&self, _: &Asked, whom: Whom, delay: Option<Duration>, _: u64) -> Reply {
-        let reason = if whom == Whom::Recipient { "TooManyRequests" } else { "TooManyProviderTokenUpdates" };
+        let reason = if whom == Whom::Connection { "TooManyProviderTokenUpdates" } else { "TooManyRequests" };
         error(429, reason).after(delay)
     }
 

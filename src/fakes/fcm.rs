@@ -100,13 +100,27 @@ impl Wire for Fcm {
         (name, reply)
     }
 
-    fn throttled(&self, _: &Asked, whom: Whom, delay: Option<Duration>, _: u64) -> Reply {
-        let about = match whom {
-            Whom::Recipient => "device",
-            _ => "project",
+    /// A project's quota and a device's are told apart by the details alone.
+    fn throttled(&self, asked: &Asked, whom: Whom, delay: Option<Duration>, _: u64) -> Reply {
+        let details = match whom {
+            Whom::Recipient => json!([
+                { "@type": "type.googleapis.com/google.firebase.fcm.v1.FcmError", "errorCode": "QUOTA_EXCEEDED" },
+                {
+                    "@type": "type.googleapis.com/google.rpc.QuotaFailure",
+                    "violations": [{ "subject": "device", "description": "Device message rate exceeded." }],
+                },
+            ]),
+            _ => json!([{
+                "@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "RATE_LIMIT_EXCEEDED", "domain": "googleapis.com",
+                "metadata": {
+                    "service": "fcm.googleapis.com", "quota_limit": "SendsPerMinutePerProject", "quota_unit": "1/min/{project}",
+                    "quota_metric": "fcm.googleapis.com/send_requests", "consumer": format!("projects/{}", asked.account),
+                },
+            }]),
         };
-        let message = format!("Quota exceeded for quota metric of the {about}.");
-        error(429, "RESOURCE_EXHAUSTED", &message, Some("QUOTA_EXCEEDED")).after(delay)
+        let message = "Quota exceeded for quota metric 'Send requests' of service 'fcm.googleapis.com'.";
+        let error = json!({ "code": 429, "message": message, "status": "RESOURCE_EXHAUSTED", "details": details });
+        Reply::json(429, &json!({ "error": error })).after(delay)
     }
 
     fn failed(&self, _: &Asked, status: u16, code: Option<&str>) -> Reply {
@@ -150,6 +164,6 @@ mod tests {
         let asked = Asked::default();
         assert_eq!(code(Fcm.gone(&asked, 0)), "UNREGISTERED");
         assert_eq!(code(Fcm.failed(&asked, 503, None)), "UNAVAILABLE");
-        assert_eq!(code(Fcm.throttled(&asked, Whom::Account, None, 0)), "QUOTA_EXCEEDED");
+        assert_eq!(code(Fcm.throttled(&asked, Whom::Recipient, None, 0)), "QUOTA_EXCEEDED");
     }
 }

@@ -80,7 +80,10 @@ impl Wire for Slack {
     fn failed(&self, asked: &Asked, status: u16, code: Option<&str>) -> Reply {
         match (is_web(asked), code) {
             (true, Some(code)) => not_ok(code),
-            (true, None) => Reply::json(status, &json!({ "ok": false, "error": "internal_error" })),
+            (true, None) => {
+                let word = if status == 503 { "service_unavailable" } else { "internal_error" };
+                Reply::json(status, &json!({ "ok": false, "error": word }))
+            }
             (false, code) => Reply::text(status, code.unwrap_or("rollup_error")),
         }
     }

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::oauth::{Service, Tokens};
 use super::outcome::{self, Facts, refused};
 use super::{
-    Account, Answer, Call, Class, Code, Driver, Field, Http, HttpAnswer, Message, Provider, Refused, Scope, Sent, Told, Tools,
+    Account, Answer, Call, Class, Code, Driver, Field, Http, HttpAnswer, Message, Provider, Refused, Scope, Told, Tools,
 };
 use crate::jobs::Issue;
 use crate::outbound::retry_after::any_delay;
@@ -223,10 +223,11 @@ pub(super) fn judge(answer: &HttpAnswer, now_s: i64, to: &str) -> (Answer, Strin
     let error = &body["error"];
     let details = error["details"].as_array().map_or(&[][..], Vec::as_slice);
     let code = details.iter().find_map(|detail| detail["errorCode"].as_str());
-    let text = error["message"].as_str().unwrap_or_default();
+    let (text, narrow) = (error["message"].as_str().unwrap_or_default(), narrow_quota(details));
     let word = match () {
         () if body["name"].is_string() => "sent",
         () if is_about_token(details, text) => "bad_token",
+        () if narrow.is_some() => narrow.unwrap_or_default(),
         () => code.or(error["status"].as_str()).unwrap_or_default(),
     };
     let status = answer.status.to_string();
@@ -236,11 +237,20 @@ pub(super) fn judge(answer: &HttpAnswer, now_s: i64, to: &str) -> (Answer, Strin
         delay: Some(any_delay(&answer.headers, now_s).unwrap_or(REST)),
         reason: outcome::line(&format!("{status} {word} {text}"), &[to]),
     };
-    let mut sent = outcome::sent(outcome::class(CODES, &status, word), facts);
-    if let Sent::Throttled { scope: Scope::Account, key, .. } = &mut sent {
-        *key = None;
-    }
+    let sent = outcome::sent(outcome::class(CODES, &status, word), facts);
     (Answer::new(sent, status), word.to_owned())
+}
+
+/// The word for a quota of one device or topic: QUOTA_EXCEEDED is said of all of them, and only the violation tells which.
+fn narrow_quota(details: &[Value]) -> Option<&'static str> {
+    details.iter().filter_map(|detail| detail["violations"].as_array()).flatten().find_map(|violation| {
+        let text = violation.to_string().to_lowercase();
+        match () {
+            () if text.contains("device") => Some("DEVICE_MESSAGE_RATE_EXCEEDED"),
+            () if text.contains("topic") => Some("TOPICS_MESSAGE_RATE_EXCEEDED"),
+            () => None,
+        }
+    })
 }
 
 /// True for an INVALID_ARGUMENT whose violation is the token's.

@@ -180,3 +180,18 @@ async fn a_second_401_is_the_accounts_fault() {
     let answer = driver.send(&message(Channel::Push, "device"), &told(0)).await;
     assert_eq!(class_of(&answer.sent), Class::Account, "{answer:?}");
 }
+
+#[test]
+fn the_quota_of_a_device_or_a_topic_is_told_by_its_violation() {
+    let of = |description: &str| {
+        let details = json!([
+            { "errorCode": "QUOTA_EXCEEDED" },
+            { "violations": [{ "subject": "a", "description": description }] },
+        ]);
+        let body = json!({ "error": { "code": 429, "status": "RESOURCE_EXHAUSTED", "details": details } }).to_string();
+        class_of(&judged(429, &body, &[]).sent)
+    };
+    assert_eq!(of("Device message rate exceeded"), Class::Throttled(Scope::Recipient));
+    assert_eq!(of("Topic message rate exceeded"), Class::Throttled(Scope::Recipient));
+    assert_eq!(of("Project quota"), Class::Throttled(Scope::Account));
+}

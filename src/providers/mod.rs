@@ -4,6 +4,7 @@
 //! what is a table of [`Code`]s. What is left out: retries (the queue retries), tenants, and whom to send to.
 
 pub mod account;
+pub mod apns;
 pub mod arguments;
 pub mod build;
 pub mod clock;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Account, Answer, Class, Code, Refused, Sent, Unanswered, code};
+use super::{Account, Answer, Class, Code, Refused, Scope, Sent, Unanswered, code};
 
 /// Longest reason, in characters.
 const REASON_CHARS: usize = 200;
@@ -26,7 +26,10 @@ pub(super) fn sent(class: Class, facts: Facts) -> Sent {
     match class {
         Class::Delivered => Sent::Delivered { provider_id },
         Class::Accepted => Sent::Accepted { provider_id },
-        Class::Throttled(scope) => Sent::Throttled { scope, key, delay, reason },
+        Class::Throttled(scope) => {
+            let key = key.filter(|_| matches!(scope, Scope::Sender | Scope::Recipient));
+            Sent::Throttled { scope, key, delay, reason }
+        }
         Class::Transient => Sent::Transient { reason },
         Class::Recipient => Sent::PermanentRecipient { suppress: false, reason },
         Class::Suppress => Sent::PermanentRecipient { suppress: true, reason },

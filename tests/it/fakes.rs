@@ -253,10 +253,10 @@ async fn smtp_takes_a_mail_line_by_line() {
 }
 
 /// A request as it was posted: headers and bytes.
-type Posted = (axum::http::HeaderMap, Vec<u8>);
+pub type Posted = (axum::http::HeaderMap, Vec<u8>);
 
-/// A server that keeps what is posted to it.
-async fn mailbox() -> (String, Arc<Mutex<Vec<Posted>>>) {
+/// The URL of a server that keeps what is posted to it.
+pub async fn mailbox() -> (String, Arc<Mutex<Vec<Posted>>>) {
     let kept: Arc<Mutex<Vec<Posted>>> = Arc::default();
     let keep = kept.clone();
     let router = axum::Router::new().fallback(move |headers: axum::http::HeaderMap, body: axum::body::Bytes| async move {
@@ -281,7 +281,10 @@ async fn events_come_back_signed_and_twice_where_the_plan_says_so() {
     let options = Options { secrets: secrets(SID, "right"), events: Some(told(&url)), ..Options::default() };
     let fake = Fake::start(Speaks::Twilio, options).await.unwrap();
     twilio(&client(), &fake, "right").send().await.unwrap();
-    let two = || async { (kept.lock().unwrap().len() >= 2).then(|| std::mem::take(&mut *kept.lock().unwrap())) };
+    let two = || async {
+        let mut kept = kept.lock().unwrap();
+        (kept.len() >= 2).then(|| std::mem::take(&mut *kept))
+    };
     let posted = eventually("both events", LONG, two).await;
     assert_eq!(posted[0].1, posted[1].1, "a duplicate is the same event");
     let form: BTreeMap<String, String> = url::form_urlencoded::parse(&posted[0].1).into_owned().collect();

@@ -31,12 +31,16 @@ pub struct Subject {
     pub scopes: &'static [(Whom, Scope)],
     /// The provider has a place for how long to wait.
     pub tells_delay: bool,
+    /// The word for a status of 500, where it is another than for 503.
+    pub broken: Option<&'static str>,
     /// The words for errors of the server, a refused connection, bad credentials, and a recipient that is gone.
     pub unavailable: &'static str,
     pub unreachable: &'static str,
     pub unauthorized: &'static str,
     pub gone: &'static str,
     pub suppresses: bool,
+    /// It asks once more with a new access token where one is not taken, which sends nothing twice.
+    pub asks_again_when_unauthorized: bool,
     /// The body of a good answer says nothing.
     pub any_2xx_is_success: bool,
 }
@@ -67,16 +71,18 @@ const USUAL: Subject = Subject {
     gives_id: Id::Theirs,
     scopes: &[(Whom::Account, Scope::Account)],
     tells_delay: true,
+    broken: None,
     unavailable: "transient",
     unreachable: "transient",
     unauthorized: "account_failure",
     gone: "permanent_recipient",
     suppresses: true,
+    asks_again_when_unauthorized: false,
     any_2xx_is_success: false,
 };
 
 pub fn subjects() -> Vec<Subject> {
-    vec![twilio(), sendgrid(), ses(), mailgun(), telegram(), slack_webhook(), slack_web(), webhook(), smtp()]
+    vec![twilio(), sendgrid(), ses(), mailgun(), telegram(), slack_webhook(), slack_web(), webhook(), smtp(), fcm(), apns()]
 }
 
 fn telegram() -> Subject {
@@ -131,6 +137,8 @@ fn slack_web() -> Subject {
             account(Some(fake.url()), &[], &[("token", if is_wrong { "xoxb-the-wrong-token" } else { TOKEN })])
         },
         gives_id: Id::Theirs,
+        // With `internal_error` some of it may have happened, as Slack's documents say.
+        broken: Some("ambiguous"),
         ..slack_webhook()
     }
 }
@@ -181,7 +189,7 @@ fn smtp() -> Subject {
     }
 }
 
-fn twilio() -> Subject {
+pub fn twilio() -> Subject {
     const SID: &str = "AC0123456789abcdef0123456789abcdef";
     const TOKEN: &str = "the-right-auth-token";
     Subject {
@@ -201,7 +209,7 @@ fn twilio() -> Subject {
     }
 }
 
-fn sendgrid() -> Subject {
+pub fn sendgrid() -> Subject {
     const KEY: &str = "SG.the-right-key";
     Subject {
         name: "sendgrid",
@@ -218,7 +226,7 @@ fn sendgrid() -> Subject {
     }
 }
 
-fn ses() -> Subject {
+pub fn ses() -> Subject {
     const ID: &str = "AKIA0THERIGHT0ID";
     const SECRET: &str = "the/right+secret/access+key";
     Subject {
@@ -237,7 +245,7 @@ fn ses() -> Subject {
     }
 }
 
-fn mailgun() -> Subject {
+pub fn mailgun() -> Subject {
     const DOMAIN: &str = "mg.example.com";
     const KEY: &str = "the-right-api-key";
     Subject {
@@ -251,6 +259,59 @@ fn mailgun() -> Subject {
             account(Some(fake.url()), &[("domain", DOMAIN), ("from", FROM)], &[("api_key", key)])
         },
         suppresses: false,
+        ..USUAL
+    }
+}
+
+fn fcm() -> Subject {
+    /// A key that is made for tests and known to everybody.
+    const KEY: &str = include_str!("../../../src/fakes/keys/test_only_sns_key.pem");
+    Subject {
+        name: "fcm",
+        speaks: Speaks::Fcm,
+        account: "project",
+        secret: "",
+        build: providers::fcm::build,
+        settings: |fake, is_wrong| {
+            let service = serde_json::json!({
+                "type": "service_account", "project_id": if is_wrong { "another-project" } else { "project" }, "private_key": KEY,
+                "private_key_id": "k1", "client_email": "sender@project.iam.gserviceaccount.com",
+                "token_uri": format!("{}/token", fake.url()),
+            });
+            account(Some(fake.url()), &[], &[("service_account", &service.to_string())])
+        },
+        channel: Channel::Push,
+        to: |_| "fcm-device-token-of-ann".to_owned(),
+        scopes: &[(Whom::Account, Scope::Account), (Whom::Recipient, Scope::Recipient)],
+        asks_again_when_unauthorized: true,
+        ..USUAL
+    }
+}
+
+fn apns() -> Subject {
+    /// A key that is made for tests and known to everybody.
+    const KEY: &str = "-----BEGIN PRIVATE KEY-----
+MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgAN3yl1IKw7xZRfPK
+qh7pp3L8jWluXtvVRhYT7DUIMuyhRANCAASiJPhjlzjA7Rd+ip5/+kDrfUt9jKl5
+6yoFAEV/y8n7mz3koJFGChVnfpDefaGmNksiUjbqbavf1KkKDowl0k3x
+-----END PRIVATE KEY-----";
+    Subject {
+        name: "apns",
+        speaks: Speaks::Apns,
+        account: "TEAM123456",
+        secret: "",
+        build: providers::apns::build,
+        settings: |fake, is_wrong| {
+            let team = if is_wrong { "TEAM654321" } else { "TEAM123456" };
+            let options = [("team_id", team), ("key_id", "KEY1234567"), ("topic", "com.example.app")];
+            account(Some(fake.url()), &options, &[("private_key", KEY)])
+        },
+        channel: Channel::Push,
+        to: |_| "00fc13adff785122b4ad28809a3420982341241421348097878e577c991de8f0".to_owned(),
+        any_2xx_is_success: true,
+        tells_delay: false,
+        // There is no limit of the account.
+        scopes: &[(Whom::Account, Scope::Recipient), (Whom::Recipient, Scope::Recipient), (Whom::Connection, Scope::Connection)],
         ..USUAL
     }
 }

@@ -1,0 +1,326 @@
+//! The wire: connections of HTTP/2, opened and closed as [`Lines`] says, and one push over a stream of one of them.
+
+use std::collections::{HashMap, VecDeque};
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Uri;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http2::{Builder, Connection, SendRequest};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder, MaybeHttpsStream};
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+use tower_service::Service;
+
+use super::lines::{Lines, Said};
+
+/// Longest that connecting may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How often a connection is asked whether it is alive, and how long it may take to say so.
+const PING: Duration = Duration::from_secs(30);
+const PING_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// How often is looked for connections that are not needed any more.
+const TICK: Duration = Duration::from_secs(1);
+
+/// Most bytes of an answer's body: a reason.
+const BODY_BYTES: usize = 8 * 1024;
+
+type Sender = SendRequest<Full<Bytes>>;
+type Wire = Connection<TokioIo<MaybeHttps>, Full<Bytes>, TokioExecutor>;
+type MaybeHttps = TokioIo<MaybeHttpsStream<TokioIo<TcpStream>>>;
+type Promise = oneshot::Sender<Result<Stream, Unready>>;
+
+/// Why there is no stream.
+#[derive(Clone, Debug)]
+pub(super) enum Unready {
+    /// Nobody could be connected to.
+    Unreachable(String),
+    /// All connections are aside for so long.
+    Aside(Duration),
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The connection had ended before the push was taken; another may take it.
+    Stale(String),
+    /// The push was refused before it was looked at.
+    Unsent(String),
+    /// It may have been sent.
+    Lost(String),
+}
+
+/// The connections of an account.
+pub(super) struct Connections {
+    uri: Uri,
+    connector: HttpsConnector<HttpConnector>,
+    start: Instant,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    lines: Lines,
+    senders: HashMap<u64, (Sender, Arc<AtomicUsize>)>,
+    waiting: VecDeque<Promise>,
+}
+
+impl Connections {
+    /// Connections to the server of `uri`; none is opened yet.
+    pub(super) fn new(uri: Uri, lines: Lines) -> std::io::Result<Arc<Self>> {
+        let mut tcp = HttpConnector::new();
+        tcp.enforce_http(false);
+        tcp.set_nodelay(true);
+        let provider = rustls::crypto::aws_lc_rs::default_provider();
+        let secure = HttpsConnectorBuilder::new().with_provider_and_platform_verifier(provider)?.https_or_http();
+        let connector = secure.enable_http2().wrap_connector(tcp);
+        let inner = Inner { lines, senders: HashMap::new(), waiting: VecDeque::new() };
+        Ok(Arc::new(Self { uri, connector, start: Instant::now(), inner: Mutex::new(inner) }))
+    }
+
+    /// Sets how many pushes may be under way at once.
+    pub(super) fn set_most(self: &Arc<Self>, most: usize) {
+        self.inner().lines.set_most(most);
+        // Opening takes a runtime, and there may be none yet: what waits is looked after by the next push or tick.
+        self.close();
+    }
+
+    /// A stream, and whether it had to be waited for.
+    pub(super) async fn stream(self: &Arc<Self>) -> Result<(Stream, bool), Unready> {
+        let (promise, mut promised) = oneshot::channel();
+        self.inner().waiting.push_back(promise);
+        self.dispatch();
+        match promised.try_recv() {
+            Ok(stream) => stream.map(|stream| (stream, false)),
+            Err(_) => match promised.await {
+                Ok(stream) => stream.map(|stream| (stream, true)),
+                Err(_) => Err(Unready::Unreachable("the connections were closed".to_owned())),
+            },
+        }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    /// Gives streams to those who wait, opens what is missing and closes what is not needed.
+    fn dispatch(self: &Arc<Self>) {
+        // A promise whose owner has gone in this moment hands its stream back, outside of the lock.
+        while let Some((promise, stream)) = self.next() {
+            let _ = promise.send(stream);
+        }
+        let now = self.now();
+        let missing = {
+            let mut inner = self.inner();
+            let waiting = inner.waiting.len();
+            inner.lines.open(waiting, now)
+        };
+        for id in missing {
+            tokio::spawn(self.clone().open(id));
+        }
+        self.close();
+    }
+
+    fn next(self: &Arc<Self>) -> Option<(Promise, Result<Stream, Unready>)> {
+        let now = self.now();
+        let mut inner = self.inner();
+        let Inner { lines, senders, waiting } = &mut *inner;
+        waiting.retain(|promise| !promise.is_closed());
+        if waiting.is_empty() {
+            return None;
+        }
+        for (id, (sender, allowed)) in senders.iter() {
+            lines.allowed(*id, allowed.load(Ordering::Relaxed));
+            if sender.is_closed() {
+                lines.closing(*id);
+            }
+        }
+        let stream = match lines.take(now) {
+            Some(id) => {
+                let sender = senders.get(&id)?.0.clone();
+                Ok(Stream { of: self.clone(), id, sender, began: now, said: Said::Nothing })
+            }
+            None => Err(Unready::Aside(lines.stuck(now)?)),
+        };
+        Some((waiting.pop_front()?, stream))
+    }
+
+    fn close(&self) {
+        let now = self.now();
+        let mut inner = self.inner();
+        for id in inner.lines.close(now) {
+            // Without its sender a connection says good-bye and ends.
+            inner.senders.remove(&id);
+        }
+    }
+
+    async fn open(self: Arc<Self>, id: u64) {
+        let connected = tokio::time::timeout(CONNECT_TIMEOUT, self.connect()).await;
+        let connected = connected.unwrap_or_else(|_| Err(format!("no connection within {} s", CONNECT_TIMEOUT.as_secs())));
+        let now = self.now();
+        match connected {
+            Ok((sender, wire)) => {
+                let allowed = Arc::new(AtomicUsize::new(wire.current_max_send_streams()));
+                let mut inner = self.inner();
+                inner.lines.opened(id, now);
+                inner.senders.insert(id, (sender, allowed.clone()));
+                drop(inner);
+                tokio::spawn(drive(wire, allowed, Arc::downgrade(&self), id));
+            }
+            Err(reason) => {
+                let mut inner = self.inner();
+                let left = if inner.lines.failed(id, now) { std::mem::take(&mut inner.waiting) } else { VecDeque::new() };
+                drop(inner);
+                for promise in left {
+                    let _ = promise.send(Err(Unready::Unreachable(reason.clone())));
+                }
+            }
+        }
+        self.dispatch();
+    }
+
+    async fn connect(&self) -> Result<(Sender, Wire), String> {
+        let mut connector = self.connector.clone();
+        let io = connector.call(self.uri.clone()).await.map_err(|error| format!("could not connect: {}", root(&*error)))?;
+        let mut builder = Builder::new(TokioExecutor::new());
+        builder.timer(TokioTimer::new()).keep_alive_interval(PING).keep_alive_timeout(PING_TIMEOUT).keep_alive_while_idle(true);
+        builder.handshake(TokioIo::new(TokioIo::new(io))).await.map_err(|error| format!("could not connect: {}", root(&error)))
+    }
+
+    /// A push has ended.
+    fn ended(self: &Arc<Self>, id: u64, said: Said) {
+        let now = self.now();
+        self.inner().lines.ended(id, said, now);
+        self.dispatch();
+    }
+}
+
+/// Keeps a connection going until it ends, and tells how many streams its server allows.
+async fn drive(wire: Wire, allowed: Arc<AtomicUsize>, of: Weak<Connections>, id: u64) {
+    let mut wire = pin!(wire);
+    loop {
+        let has_ended = tokio::select! {
+            has_ended = std::future::poll_fn(|cx| match wire.as_mut().poll(cx) {
+                Poll::Ready(_) => Poll::Ready(true),
+                Poll::Pending => {
+                    let streams = wire.current_max_send_streams();
+                    match allowed.swap(streams, Ordering::Relaxed) == streams {
+                        true => Poll::Pending,
+                        false => Poll::Ready(false),
+                    }
+                }
+            }) => has_ended,
+            () = tokio::time::sleep(TICK) => false,
+        };
+        let Some(of) = of.upgrade() else {
+            // Nobody sends any more. What is under way keeps the connections.
+            let _ = wire.await;
+            return;
+        };
+        if has_ended {
+            let mut inner = of.inner();
+            inner.lines.lost(id);
+            inner.senders.remove(&id);
+        }
+        of.dispatch();
+        if has_ended {
+            return;
+        }
+    }
+}
+
+/// A place on a connection for one push. It is given back when this is dropped.
+pub(super) struct Stream {
+    of: Arc<Connections>,
+    id: u64,
+    sender: Sender,
+    began: Duration,
+    said: Said,
+}
+
+impl Stream {
+    /// Sends a push and reads the answer's head and body.
+    pub(super) async fn send(&mut self, push: http::Request<Full<Bytes>>) -> Result<http::Response<Bytes>, Failure> {
+        let answer = match self.sender.send_request(push).await {
+            Ok(answer) => answer,
+            Err(error) => return Err(self.failure(&error)),
+        };
+        let (head, body) = answer.into_parts();
+        // The head decides. A body that breaks off is as long as it is.
+        Ok(http::Response::from_parts(head, read(body).await))
+    }
+
+    /// Tells what the answer said about the connection.
+    pub(super) fn said(&mut self, said: Said) {
+        self.said = said;
+    }
+
+    /// True if how long it took tells nothing about load.
+    pub(super) fn is_narrow(&self) -> bool {
+        self.of.inner().lines.is_narrow(self.id, self.began)
+    }
+
+    fn failure(&mut self, error: &hyper::Error) -> Failure {
+        let reason = root(error);
+        let cause = std::error::Error::source(error).and_then(|source| source.downcast_ref::<h2::Error>());
+        match cause {
+            _ if error.is_canceled() => {
+                self.said = Said::Broken;
+                Failure::Stale(format!("the connection was closed: {reason}"))
+            }
+            // Streams behind the last one that a server names were not looked at.
+            Some(cause) if cause.is_go_away() && cause.is_remote() => {
+                self.said = Said::Broken;
+                Failure::Stale(format!("the server closes the connection: {reason}"))
+            }
+            Some(cause) if cause.is_reset() && cause.is_remote() => match cause.reason() {
+                Some(h2::Reason::REFUSED_STREAM) => Failure::Unsent("the stream was refused".to_owned()),
+                _ => Failure::Lost(format!("the stream was reset: {reason}")),
+            },
+            _ => {
+                self.said = Said::Broken;
+                Failure::Lost(format!("the connection broke: {reason}"))
+            }
+        }
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.of.clone().ended(self.id, self.said);
+    }
+}
+
+async fn read(mut body: Incoming) -> Bytes {
+    let mut bytes = Vec::new();
+    while let Some(Ok(frame)) = body.frame().await {
+        let Ok(chunk) = frame.into_data() else { continue };
+        bytes.extend_from_slice(&chunk[..chunk.len().min(BODY_BYTES - bytes.len())]);
+        if bytes.len() >= BODY_BYTES {
+            break;
+        }
+    }
+    bytes.into()
+}
+
+/// The innermost cause in words.
+fn root(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut cause = error;
+    while let Some(next) = cause.source() {
+        cause = next;
+    }
+    cause.to_string()
+}

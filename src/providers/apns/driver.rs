@@ -1,0 +1,197 @@
+//! The driver of an account.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use http::header::{HeaderName, HeaderValue};
+use http::{Request, Uri};
+use http_body_util::Full;
+use tokio::time::Instant;
+
+use super::connections::{Connections, Failure, Unready};
+use super::lines::{Lines, Said};
+use super::token::{Tokens, Unsigned};
+use super::{push, reasons};
+use crate::jobs::Issue;
+use crate::outbound::headers;
+use crate::providers::outcome::{self, refused};
+use crate::providers::{Account, Answer, Driver, Field, Message, Provider, Refused, Scope, Sent, Told, Tools};
+
+/// Keys of the settings.
+#[rustfmt::skip]
+pub const FIELDS: &[Field] = &[
+    Field { name: "team_id", is_secret: false, is_required: true, about: "the team, ten letters and digits" },
+    Field { name: "key_id", is_secret: false, is_required: true, about: "the key's id, ten letters and digits" },
+    Field { name: "private_key", is_secret: true, is_required: true, about: "the key, the .p8 file as Apple gives it out" },
+    Field { name: "topic", is_secret: false, is_required: true, about: "the app's id, such as com.example.app" },
+    Field { name: "streams_per_connection", is_secret: false, is_required: false, about: "pushes at once on one connection, 1 to 1000; 100 where it is absent" },
+];
+
+/// How many pushes may be under way where nobody has said it.
+const MOST: usize = 1000;
+
+/// How long a connection is aside after too many new tokens.
+const ASIDE: std::time::Duration = std::time::Duration::from_secs(60);
+
+/// The driver of an account.
+pub fn build(account: &Account, _: &Tools) -> Result<Box<dyn Driver>, Refused> {
+    Ok(Box::new(Apns::new(account)?))
+}
+
+pub(super) struct Apns {
+    base: String,
+    topic: String,
+    account: Account,
+    tokens: Mutex<Tokens>,
+    connections: Arc<Connections>,
+}
+
+/// What one try came to.
+enum Try {
+    /// This is what became of it.
+    Done(Answer),
+    /// The connection had ended; another may take it.
+    Stale(String),
+    /// The token has expired.
+    Expired(Answer),
+}
+
+impl Apns {
+    pub(super) fn new(account: &Account) -> Result<Self, Refused> {
+        let word = |name: &str| {
+            let text = outcome::option(account, name)?;
+            let is_fit = text.bytes().all(|byte| byte.is_ascii_graphic());
+            is_fit.then(|| text.to_owned()).ok_or_else(|| refused(name, "must be letters, digits and dots"))
+        };
+        let (team_id, key_id, topic) = (word("team_id")?, word("key_id")?, word("topic")?);
+        let pem = outcome::secret(account, "private_key")?;
+        let tokens = Tokens::new(pem, &key_id, &team_id)
+            .map_err(|Unsigned| refused("private_key", "must be an EC key on P-256 in PEM form, as in Apple's .p8 file"))?;
+        let streams = outcome::number(account, "streams_per_connection", 100, 1..=1000)?;
+        let base = outcome::base_url(account, "https://api.push.apple.com")?;
+        for (name, value) in &account.headers {
+            header(name, value.reveal())
+                .ok_or_else(|| refused("headers", format!("{name} is no header, or its value is none")))?;
+        }
+        let uri: Uri = base.parse().map_err(|_| refused("base_url", "must be a URL that begins with http:// or https://"))?;
+        let lines = Lines::new(usize::try_from(streams).unwrap_or(1), MOST);
+        let connections =
+            Connections::new(uri, lines).map_err(|error| refused("base_url", format!("cannot be reached by TLS: {error}")))?;
+        Ok(Self { base, topic, account: account.clone(), tokens: Mutex::new(tokens), connections })
+    }
+
+    fn request(&self, message: &Message, token: &str) -> Option<Request<Full<Bytes>>> {
+        let mut own = push::headers(message, &self.topic);
+        own.push(("authorization", format!("bearer {token}")));
+        let mut request = Request::post(format!("{}/3/device/{}", self.base, message.to));
+        for (name, value) in outcome::headers(&self.account, own) {
+            let (name, value) = header(&name, &value)?;
+            request = request.header(name, value);
+        }
+        request.body(Full::new(Bytes::from(push::payload(message)))).ok()
+    }
+
+    async fn send_once(&self, message: &Message, told: &Told, token: &str, deadline: Instant) -> Try {
+        let hidden = [message.to.as_str(), token];
+        let sent = |sent: Sent| Try::Done(Answer::new(sent, ""));
+        let transient = |text: &str| sent(Sent::Transient { reason: outcome::line(text, &hidden) });
+        let ambiguous = |text: &str| sent(Sent::Ambiguous { reason: outcome::line(text, &hidden) });
+        let unready = |delay, reason: &str| {
+            let throttled = Sent::Throttled { scope: Scope::Connection, key: None, delay, reason: reason.to_owned() };
+            Try::Done(Answer { is_untimed: true, ..Answer::new(throttled, "") })
+        };
+        let Some(request) = self.request(message, token).filter(|_| push::is_token(&message.to)) else {
+            return sent(Sent::PermanentRequest {
+                reason: "the push cannot be sent: a header or the token is not valid".to_owned(),
+            });
+        };
+        let (mut stream, has_waited) = tokio::select! {
+            biased;
+            stream = self.connections.stream() => match stream {
+                Ok(stream) => stream,
+                Err(Unready::Unreachable(reason)) => return transient(&reason),
+                Err(Unready::Aside(delay)) => return unready(Some(delay), "all connections are set aside: too many new tokens"),
+            },
+            () = told.stop.cancelled() => return transient("it was stopped before it was sent"),
+            () = tokio::time::sleep_until(deadline) => return unready(None, "there was no free stream in time"),
+        };
+        let answer = tokio::select! {
+            biased;
+            answer = stream.send(request) => answer,
+            () = told.stop.cancelled() => return ambiguous("it was stopped before an answer came"),
+            () = tokio::time::sleep_until(deadline) => {
+                return ambiguous(&format!("no answer within {} ms", told.timeout.as_millis()));
+            }
+        };
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(Failure::Stale(reason)) => return Try::Stale(reason),
+            Err(Failure::Unsent(reason)) => return transient(&reason),
+            Err(Failure::Lost(reason)) => return ambiguous(&reason),
+        };
+        let (status, heads) = (answer.status().as_u16(), headers(answer.headers()));
+        let id = push::id(&message.id);
+        let (mut judged, word) = reasons::judge(status, &heads, answer.body(), told.now_s, &message.to, &id);
+        judged.is_untimed |= has_waited || stream.is_narrow();
+        stream.said(match status {
+            200 => Said::Good,
+            _ if word == reasons::TOKEN_UPDATES => Said::Aside(ASIDE),
+            status if reasons::is_rejection(status) => Said::Rejected,
+            _ => Said::Nothing,
+        });
+        match word == reasons::EXPIRED {
+            true => Try::Expired(judged),
+            false => Try::Done(judged),
+        }
+    }
+
+    async fn try_send(&self, message: &Message, told: &Told) -> Answer {
+        let deadline = Instant::now() + told.timeout;
+        let (mut is_fresh, mut is_renewed) = (false, false);
+        loop {
+            let token = self.tokens.lock().unwrap_or_else(PoisonError::into_inner).current(told.now_s);
+            let Ok(token) = token else {
+                return Answer::new(Sent::AccountFailure { reason: "the private key cannot sign".to_owned() }, "");
+            };
+            // Neither of the two was processed, so each is tried once more: on another connection, and with another token.
+            match self.send_once(message, told, &token, deadline).await {
+                Try::Done(answer) => return answer,
+                Try::Stale(_) if !is_fresh => is_fresh = true,
+                Try::Stale(reason) => return Answer::new(Sent::Transient { reason: outcome::line(&reason, &[&message.to]) }, ""),
+                Try::Expired(answer) => {
+                    let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+                    if is_renewed || !tokens.expired(&token, told.now_s) {
+                        return answer;
+                    }
+                    is_renewed = true;
+                }
+            }
+        }
+    }
+}
+
+impl Driver for Apns {
+    fn provider(&self) -> Provider {
+        Provider::Apns
+    }
+
+    fn check(&self, message: &Message) -> Vec<Issue> {
+        push::check(message)
+    }
+
+    fn send<'a>(&'a self, message: &'a Message, told: &'a Told) -> BoxFuture<'a, Answer> {
+        Box::pin(self.try_send(message, told))
+    }
+
+    fn set_concurrency(&self, most: usize) {
+        self.connections.set_most(most);
+    }
+}
+
+/// A header as the wire wants it. Its value may be a credential.
+fn header(name: &str, value: &str) -> Option<(HeaderName, HeaderValue)> {
+    let mut value = HeaderValue::from_str(value).ok()?;
+    value.set_sensitive(true);
+    Some((HeaderName::from_bytes(name.as_bytes()).ok()?, value))
+}

@@ -1,0 +1,118 @@
+//! What Apple's answers mean.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::outbound::retry_after::{Headers, retry_after};
+use crate::providers::outcome::{self, Facts};
+use crate::providers::{Answer, Class, Code, Scope, Sent};
+
+/// The reason that sets a connection aside.
+pub(super) const TOKEN_UPDATES: &str = "TooManyProviderTokenUpdates";
+
+/// The reason that may be mended by a new token.
+pub(super) const EXPIRED: &str = "ExpiredProviderToken";
+
+const fn row(status: &'static str, code: &'static str, class: Class, about: &'static str) -> Code {
+    Code { status, code, class, about }
+}
+
+/// What answers mean. The code is `reason`.
+#[rustfmt::skip]
+pub const CODES: &[Code] = &[
+    row("200", "", Class::Accepted, "taken"),
+    row("400", "BadDeviceToken", Class::Suppress, "this is no token of this environment"),
+    row("400", "DeviceTokenNotForTopic", Class::Recipient, "the token belongs to another app"),
+    row("400", "TopicDisallowed", Class::Account, "the key may not push to this topic"),
+    row("400", "IdleTimeout", Class::Transient, "the connection was idle for too long"),
+    row("400", "BadCollapseId", Class::Request, "the collapse id is too long"),
+    row("400", "BadExpirationDate", Class::Request, "the expiration is wrong"),
+    row("400", "BadMessageId", Class::Request, "the id is no UUID"),
+    row("400", "BadPriority", Class::Request, "the priority is wrong"),
+    row("400", "BadTopic", Class::Request, "the topic is wrong"),
+    row("400", "DuplicateHeaders", Class::Request, "a header stands twice"),
+    row("400", "InvalidPushType", Class::Request, "the push type is wrong"),
+    row("400", "MissingDeviceToken", Class::Request, "the token is missing"),
+    row("400", "MissingTopic", Class::Request, "the topic is missing"),
+    row("400", "PayloadEmpty", Class::Request, "the payload is empty"),
+    row("400", "", Class::Request, "the request is wrong"),
+    row("403", "BadCertificate", Class::Account, "the certificate is not valid"),
+    row("403", "BadCertificateEnvironment", Class::Account, "the certificate is for the other environment"),
+    row("403", "BadEnvironmentKeyIdInToken", Class::Account, "the key is for the other environment"),
+    row("403", "ExpiredProviderToken", Class::Account, "our token has expired, and it is too early for a new one"),
+    row("403", "Forbidden", Class::Account, "the key does not allow it"),
+    row("403", "InvalidProviderToken", Class::Account, "our token is not valid: team, key id or key"),
+    row("403", "MissingProviderToken", Class::Account, "our token is missing"),
+    row("403", "UnrelatedKeyIdInToken", Class::Account, "the key is of another team than the connection's"),
+    row("403", "", Class::Account, "the key does not allow it"),
+    row("404", "BadPath", Class::Request, "the path is wrong"),
+    row("405", "MethodNotAllowed", Class::Request, "the method is wrong"),
+    row("410", "ExpiredToken", Class::Suppress, "the token has expired"),
+    row("410", "Unregistered", Class::Suppress, "the app is gone from the device"),
+    row("410", "", Class::Suppress, "the token is of no use any more"),
+    row("413", "PayloadTooLarge", Class::Request, "the payload is too large"),
+    row("429", "TooManyProviderTokenUpdates", Class::Throttled(Scope::Connection), "too many new tokens: the connection is of no use for a while"),
+    row("429", "TooManyRequests", Class::Throttled(Scope::Recipient), "too many pushes to one device"),
+    row("429", "", Class::Throttled(Scope::Recipient), "too many pushes to one device"),
+    row("4xx", "", Class::Request, "the request is wrong"),
+    row("500", "InternalServerError", Class::Transient, "Apple has a problem"),
+    row("503", "ServiceUnavailable", Class::Transient, "Apple is overloaded"),
+    row("503", "Shutdown", Class::Transient, "the server is going down"),
+    row("*", "", Class::Transient, "Apple has a problem"),
+];
+
+/// A push was rejected, after which Apple allows one stream for a moment.
+pub(super) fn is_rejection(status: u16) -> bool {
+    matches!(status, 400 | 403 | 410)
+}
+
+/// What an answer means for the token `to`, and its reason. `id` is the push's own, where Apple names none.
+pub(super) fn judge(status: u16, headers: &Headers, body: &[u8], now_s: i64, to: &str, id: &str) -> (Answer, String) {
+    let body: Value = serde_json::from_slice(body).unwrap_or_default();
+    let word = body["reason"].as_str().unwrap_or_default();
+    let code = status.to_string();
+    let class = outcome::class(CODES, &code, word);
+    let facts = Facts {
+        provider_id: Some(headers.get("apns-id").map_or(id, String::as_str).to_owned()),
+        key: Some(to.to_owned()),
+        delay: retry_after(headers, now_s),
+        reason: outcome::line(&format!("{status} {word}"), &[to]),
+    };
+    let mut sent = outcome::sent(class, facts);
+    if let Sent::Throttled { scope: Scope::Connection, key, delay, .. } = &mut sent {
+        // The next attempt goes by another connection.
+        (*key, *delay) = (None, Some(Duration::from_secs(1)));
+    }
+    let answer = Answer { is_untimed: is_rejection(status), ..Answer::new(sent, code) };
+    (answer, word.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::providers::wire_tests::{class_of, example, headers};
+
+    #[test]
+    fn every_row_is_what_its_answer_becomes() {
+        for row in CODES {
+            let status: u16 = example(row.status).parse().unwrap();
+            let body = json!({ "reason": row.code, "timestamp": 1 }).to_string();
+            let (answer, word) = judge(status, &headers(&[]), body.as_bytes(), 0, "token1", "id");
+            assert_eq!((class_of(&answer.sent), word.as_str()), (row.class, row.code), "{row:?}");
+            assert_eq!(answer.is_untimed, matches!(status, 400 | 403 | 410));
+            if let Sent::Throttled { scope, key, .. } = answer.sent {
+                assert_eq!(key.as_deref(), (scope == Scope::Recipient).then_some("token1"), "{row:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_accepted_push_has_apples_id_or_ours() {
+        let id = |pairs: &[(&str, &str)]| judge(200, &headers(pairs), b"", 0, "token1", "ours").0.sent;
+        assert_eq!(id(&[("apns-id", "theirs")]), Sent::Accepted { provider_id: Some("theirs".to_owned()) });
+        assert_eq!(id(&[]), Sent::Accepted { provider_id: Some("ours".to_owned()) });
+    }
+}
