@@ -10,6 +10,9 @@ use crate::control::{History, ewma, within};
 
 /// A share up to this counts as none.
 const NONE: f64 = 1e-4;
+/// What goes through counts for a quota when nobody has refused for this long, in seconds: counters of work and of tokens are not of
+/// the same moment.
+const SURE_S: f64 = 30.0;
 /// First error with which the rate feels its way up, its doubling time in seconds, and the greatest.
 const PROBE: f64 = 0.02;
 const PROBE_DOUBLES_S: f64 = 90.0;
@@ -30,8 +33,9 @@ impl Signal {
             self.learned = Some(Learned { at, share: self.share });
             self.last_bad = Some(at);
         } else {
-            // Whoever lets more through than was ever let through knows that the quota is at least that.
-            self.quota = self.quota.map(|quota| quota.max(through));
+            // Where more goes through for a while, and nobody refuses it, the quota is at least that.
+            let is_quiet = self.last_bad.is_some_and(|bad| at - bad > SURE_S);
+            self.quota = self.quota.map(|quota| if is_quiet { quota.max(through) } else { quota });
             self.last_bad = self.last_bad.or(Some(at));
         }
         self.front.stamp(now, at);

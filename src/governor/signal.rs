@@ -24,7 +24,7 @@ const SHARE_UNDER: f64 = 0.2;
 /// Latency is steep near saturation: this share of the gain.
 const LATENCY_GAIN: f64 = 0.35;
 /// What was complained of in a day does not answer for hours, and comes in batches: this share of the gain.
-const COMPLAINTS_GAIN: f64 = 0.1;
+const COMPLAINTS_GAIN: f64 = 0.05;
 /// The gain grows with the lag up to this many minutes.
 pub(crate) const LAG_MAX_MIN: f64 = 2.5;
 /// Trip levels are this many sigmas of the signal's own noise above the setpoint.

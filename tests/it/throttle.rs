@@ -820,6 +820,7 @@ async fn setting_is_refused_when_somebody_was_faster(world: World) {
         (Change { if_seq: Some(7), ..change(&[("rps", "9")]) }, "seq is 1, not 7"),
         (Change { term: Some(4), ..change(&[("rps", "9")]) }, "term 5 has written since term 4"),
         (Change { if_rps: Some("8".to_owned()), ..change(&[("rps", "9")]) }, "rps is 7, not 8"),
+        (Change { if_concurrency: Some("4".to_owned()), ..change(&[("concurrency", "5")]) }, "concurrency is missing, not 4"),
     ];
     for (attempt, expected) in attempts {
         match world.store.set(&a, &attempt).await {
@@ -829,6 +830,11 @@ async fn setting_is_refused_when_somebody_was_faster(world: World) {
     }
     let right = Change { if_seq: Some(1), term: Some(5), if_rps: Some("7".to_owned()), ..change(&[("rps", "9")]) };
     assert_eq!(world.store.set(&a, &right).await.unwrap().1.knobs.rps, 9.0);
+    // No limit is an empty text.
+    for (stands, next) in [("", 3), ("3", 4)] {
+        let right = Change { if_concurrency: Some(stands.to_owned()), ..change(&[("concurrency", &next.to_string())]) };
+        assert_eq!(world.store.set(&a, &right).await.unwrap().1.knobs.concurrency, next);
+    }
 }
 
 async fn setting_refuses_min_above_max_and_unknown_throttles(world: World) {
