@@ -26,7 +26,9 @@ use crate::cron::{self, Schedules};
 use crate::governor::Policy;
 use crate::jobs::postgres::Retention;
 use crate::jobs::{Kinds, Queue, Tuning};
+use crate::notify::{self, Deliveries};
 use crate::outbound::{self, Guard, HttpHandler, Secrets};
+use crate::providers::{Http, Pools, Tools};
 use crate::reindex::{self, Database, ReindexHandler};
 use crate::runner::{self, Worker};
 use crate::service::Vital;
@@ -111,6 +113,9 @@ impl App {
         let mut registry = Registry::default();
         let metrics = runner::Metrics::register(&mut registry);
         leased.register(&mut registry);
+        let pools = Arc::new(Pools::default());
+        let deliveries = Deliveries::new(queue.pool.clone());
+        deliveries.metrics.register(&mut registry);
         let cancel = CancellationToken::new();
         let vital = Vital::default();
         let keep = keep_knobs::run(throttles.clone(), Record::new(queue.pool.clone()), cancel.child_token());
@@ -120,6 +125,8 @@ impl App {
                 let config = worker_config(settings);
                 let keep = cron::keep(Schedules::new(queue.pool.clone()), cancel.child_token());
                 tasks.push(vital.spawn("cron", cancel.child_token(), keep));
+                let keep = notify::keep(deliveries.clone(), settings.retention_days, cancel.child_token());
+                tasks.push(vital.spawn("keep deliveries", cancel.child_token(), keep));
                 Some(Worker::start(config, queue.clone(), throttles.clone(), kinds.clone(), metrics).await?)
             }
             false => {
@@ -143,6 +150,10 @@ impl App {
                 throttles: throttles.clone(),
                 check_knobs: Knobs::check,
                 kinds,
+                pools: pools.clone(),
+                deliveries: deliveries.clone(),
+                tools: tools(settings)?,
+                public_url: settings.public_url.clone(),
                 decisions,
                 live: api::Live::default(),
                 tokens: tokens
@@ -275,6 +286,12 @@ pub fn built_in_kinds(settings: &Settings, queue: Option<&Queue>) -> anyhow::Res
     kinds.register("http", HttpHandler::new(outbound::Config { guard: guard.clone(), secrets, lookup: None })?);
     kinds.register("reindex", ReindexHandler::new(reindex::Config { guard }, own)?);
     Ok(kinds)
+}
+
+/// What drivers of providers and readers of their events are built with.
+fn tools(settings: &Settings) -> anyhow::Result<Tools> {
+    let guarded = Arc::new(Http::new(guard(settings)?)?);
+    Ok(Tools { http: Arc::new(Http::new(Guard::open())?), guarded })
 }
 
 /// Where jobs may go besides the public internet.

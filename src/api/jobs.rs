@@ -270,13 +270,13 @@ pub async fn attempts(
 }
 
 /// The sender's trace. A header that is not one is no reason to refuse the job: whoever traces begins a new trace then.
-fn traceparent(headers: &HeaderMap) -> Option<String> {
+pub(super) fn traceparent(headers: &HeaderMap) -> Option<String> {
     let text = headers.get("traceparent")?.to_str().ok()?;
     NewJob::is_traceparent(text).then(|| text.to_owned())
 }
 
 /// What the queue refused, as a problem; full lanes are counted.
-fn refused(app: &App, error: crate::jobs::Error, batch: bool) -> Problem {
+pub(super) fn refused(app: &App, error: crate::jobs::Error, batch: bool) -> Problem {
     if let crate::jobs::Error::Full { .. } = &error {
         app.http.note_backlog(BacklogAnswer::Rejected, 1);
     }
@@ -284,7 +284,7 @@ fn refused(app: &App, error: crate::jobs::Error, batch: bool) -> Problem {
 }
 
 /// Counts the jobs that were taken although their lane was over its cap.
-fn note_backlogs(app: &App, enqueued: &[Enqueued]) {
+pub(super) fn note_backlogs(app: &App, enqueued: &[Enqueued]) {
     let over = enqueued.iter().filter(|ticket| ticket.backlog.is_some()).count();
     app.http.note_backlog(BacklogAnswer::Signalled, over as u64);
 }

@@ -44,6 +44,10 @@ pub enum Code {
     RouteNotFound,
     /// There is no such job.
     JobNotFound,
+    /// There is no such message.
+    NotificationNotFound,
+    /// There is no such account of a pool.
+    AccountNotFound,
     /// There is no such throttle.
     ThrottleNotFound,
     /// There is no such schedule.
@@ -78,7 +82,7 @@ pub enum Code {
 
 impl Code {
     /// All codes, in the order of their status.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 28] = [
         Self::MalformedJson,
         Self::InvalidQuery,
         Self::InvalidPath,
@@ -89,6 +93,8 @@ impl Code {
         Self::ForeignOrigin,
         Self::RouteNotFound,
         Self::JobNotFound,
+        Self::NotificationNotFound,
+        Self::AccountNotFound,
         Self::ThrottleNotFound,
         Self::ScheduleNotFound,
         Self::MethodNotAllowed,
@@ -120,6 +126,8 @@ impl Code {
             Self::ForeignOrigin => ("foreign_origin", 403, "Requests from other sites are refused"),
             Self::RouteNotFound => ("route_not_found", 404, "There is no such route"),
             Self::JobNotFound => ("job_not_found", 404, "There is no such job"),
+            Self::NotificationNotFound => ("notification_not_found", 404, "There is no such notification"),
+            Self::AccountNotFound => ("account_not_found", 404, "There is no such account"),
             Self::ThrottleNotFound => ("throttle_not_found", 404, "There is no such throttle"),
             Self::ScheduleNotFound => ("schedule_not_found", 404, "There is no such schedule"),
             Self::MethodNotAllowed => ("method_not_allowed", 405, "The route does not know this method"),

@@ -197,8 +197,14 @@ async fn door(token: Option<&str>) -> Door {
     let mut kinds = jobs::Kinds::default();
     kinds.register("noop", Noop);
     let (live, cancel) = (Live::default(), CancellationToken::new());
+    let queue = jobs::Queue::new(pool);
+    let http = Arc::new(crate::providers::Http::new(crate::outbound::Guard::open()).unwrap());
     let deps = Deps {
-        queue: jobs::Queue::new(pool),
+        deliveries: crate::notify::Deliveries::new(queue.pool.clone()),
+        queue,
+        pools: Arc::new(crate::api::provider_events::example_pools()),
+        tools: crate::providers::Tools { http: http.clone(), guarded: http },
+        public_url: String::new(),
         throttles: shelf.clone(),
         check_knobs,
         kinds,

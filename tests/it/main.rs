@@ -29,6 +29,7 @@ mod languages;
 mod library;
 mod limitlion;
 mod notifications;
+mod notifications_api;
 mod operate;
 mod operate_doors;
 mod outbound;
