@@ -21,6 +21,7 @@ use super::waiting::{self, Waiting};
 use super::within::{MANY, ONE, within};
 use super::{body, clock};
 use crate::jobs::{Attempt, Backlog, Detail, Enqueued, Filter, NewJob, Queue, State as JobState, Summary};
+use crate::notify::recipient::mask_args;
 use crate::throttle::{self, Ask, LaneAsk, Name, Store};
 
 /// Throttles of a batch that are looked up for its warnings.
@@ -147,7 +148,8 @@ pub async fn enqueue(State(app): State<App>, request: Request) -> Result<impl In
     let location = format!("/api/v1/jobs/{}", ticket.id);
     // The job is there, whatever becomes of this look at it.
     let found = within(ONE, app.deps.queue.get(ticket.id)).await.ok().flatten();
-    let job = found.unwrap_or_else(|| as_sent(job, ticket.id));
+    let mut job = found.unwrap_or_else(|| as_sent(job, ticket.id));
+    mask_args(&job.summary.kind, &mut job.args);
     let Enqueued { duplicate, replaced, backlog, .. } = *ticket;
     Ok((status, [(LOCATION, location)], Json(Accepted { job, duplicate, replaced, backlog, warnings })))
 }
@@ -317,7 +319,9 @@ pub(super) async fn warnings<'a>(app: &App, throttles: impl Iterator<Item = &'a 
 
 /// A job that must exist.
 pub async fn found(app: &App, id: i64) -> Result<Detail, Problem> {
-    within(ONE, app.deps.queue.get(id)).await?.ok_or_else(|| Problem::job_not_found(id))
+    let mut detail = within(ONE, app.deps.queue.get(id)).await?.ok_or_else(|| Problem::job_not_found(id))?;
+    mask_args(&detail.summary.kind, &mut detail.args);
+    Ok(detail)
 }
 
 /// The job as the API shows it.

@@ -5,10 +5,8 @@ use serde_json::{Map, Value};
 use super::fields::{Errors, Fields, clipped};
 use super::jobs_input::{ARGS_BYTES_MAX, KEY_BYTES_MAX, find_nul, run_at};
 use crate::jobs::{Kinds, NewJob};
+use crate::notify::recipient::KIND;
 use crate::providers::{Channel, Pool, Pools};
-
-/// The kind of a message's job.
-pub const KIND: &str = "notification";
 
 /// The fields that are the job's arguments.
 const ARGS: [&str; 14] = [

@@ -223,6 +223,22 @@ async fn a_message_is_accepted_shown_and_found_with_its_recipient_masked() {
 }
 
 #[tokio::test]
+async fn a_message_by_the_door_of_jobs_has_its_priority_and_shows_no_recipient() {
+    let api = spawn().await;
+    let job = |word: &str| json!({"kind": "notification", "args": {"channel": "email", "to": "ada@example.com", "body": "x", "priority": word}});
+
+    let one = api.ask(Method::POST, "/api/v1/jobs", Some(job("low"))).await.json::<Value>().await.unwrap();
+    let many = api.ask(Method::POST, "/api/v1/jobs/batch", Some(json!([job("critical"), job("high")]))).await;
+    let many = many.json::<Value>().await.unwrap();
+
+    assert_eq!((&one["priority"], &one["args"]["to"]), (&json!(3), &json!("a***@e***.com")));
+    for (place, priority) in [(0, 0), (1, 1)] {
+        let shown = api.get(&format!("/api/v1/jobs/{}", many["jobs"][place]["id"])).await;
+        assert_eq!((&shown["priority"], &shown["args"]["to"]), (&json!(priority), &json!("a***@e***.com")));
+    }
+}
+
+#[tokio::test]
 async fn every_wrong_field_of_a_message_is_listed_at_once() {
     let api = spawn().await;
 
