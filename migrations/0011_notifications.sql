@@ -287,7 +287,8 @@ begin
              order by l.throttle, l.key limit walk_lanes)
         ) n
     loop
-        if not is_first then
+        -- The lane where the last call stopped may be gone from the directory.
+        if not is_first or lane.key <> at_key then
             is_later := false;
             at_priority := -1;
             at_id := 0;

@@ -119,6 +119,7 @@ impl App {
             }
         }
         leased.register(&mut registry);
+        let (pools, deliveries, tools) = (open.pools.clone(), open.means.deliveries.clone(), open.tools.clone());
         let cancel = CancellationToken::new();
         let vital = Vital::default();
         let keep = keep_knobs::run(throttles.clone(), Record::new(queue.pool.clone()), cancel.child_token());
@@ -154,6 +155,10 @@ impl App {
                 check_knobs: Knobs::check,
                 kinds,
                 desks,
+                pools,
+                deliveries,
+                tools,
+                public_url: settings.public_url.clone(),
                 decisions,
                 live: api::Live::default(),
                 tokens: tokens

@@ -74,8 +74,9 @@ pub async fn resume(
 ) -> Result<Json<Resumed>, Problem> {
     let desk = desk(&app, &name)?;
     if desk.pool().account(&account).is_none() {
-        let message = format!("pool {name} has no account {:?}; GET /api/v1/pools/{name} lists them", super::fields::clipped(&account));
-        return Err(Problem::new(Code::PoolNotFound, message));
+        let message =
+            format!("pool {name} has no account {:?}; GET /api/v1/pools/{name} lists them", super::fields::clipped(&account));
+        return Err(Problem::new(Code::AccountNotFound, message));
     }
     let ((), signed) = signed(request, caller, &[], |_| ()).await?;
     let changed = desk.resume(&account).await?;
@@ -86,6 +87,9 @@ pub async fn resume(
 fn desk<'a>(app: &'a App, name: &str) -> Result<&'a Desk, Problem> {
     let found = app.deps.desks.iter().find(|desk| desk.pool().name == name);
     found.ok_or_else(|| {
-        Problem::new(Code::PoolNotFound, format!("there is no pool {:?}; GET /api/v1/pools lists them", super::fields::clipped(name)))
+        Problem::new(
+            Code::PoolNotFound,
+            format!("there is no pool {:?}; GET /api/v1/pools lists them", super::fields::clipped(name)),
+        )
     })
 }

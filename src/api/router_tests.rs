@@ -205,8 +205,14 @@ async fn door(token: Option<&str>) -> Door {
     let mut kinds = jobs::Kinds::default();
     kinds.register("noop", Noop);
     let (live, cancel) = (Live::default(), CancellationToken::new());
+    let queue = jobs::Queue::new(pool);
+    let http = Arc::new(crate::providers::Http::new(crate::outbound::Guard::open()).unwrap());
     let deps = Deps {
-        queue: jobs::Queue::new(pool),
+        deliveries: crate::notify::Deliveries::new(queue.pool.clone()),
+        queue,
+        pools: Arc::new(crate::api::provider_events::example_pools()),
+        tools: crate::providers::Tools { http: http.clone(), guarded: http },
+        public_url: String::new(),
         throttles: shelf.clone(),
         check_knobs,
         kinds,
@@ -262,7 +268,7 @@ async fn every_route_is_in_the_document_and_every_path_of_the_document_is_a_rout
     let document: Value = door.get("/openapi.json").send().await.unwrap().json().await.unwrap();
     assert_eq!(document["openapi"], "3.1.0");
     let paths = document["paths"].as_object().unwrap();
-    assert_eq!(paths.len(), 39, "{:?}", paths.keys());
+    assert_eq!(paths.len(), 43, "{:?}", paths.keys());
 
     for (path, item) in paths {
         let url = path.replace("{name}", "none").replace("{key}", "acme").replace("{id}", "x");

@@ -15,6 +15,8 @@ use super::gate::Gate;
 use super::line::Lines;
 use super::live::Live;
 use super::metrics::HttpMetrics;
+use crate::notify::Deliveries;
+use crate::providers::{Pools, Tools};
 use crate::{jobs, throttle};
 
 /// Checks knobs that a person wrote: field and JSON value in, field and the text for the hash out. This is
@@ -34,6 +36,14 @@ pub struct Deps {
     pub kinds: jobs::Kinds,
     /// The pools of accounts that this process looks at.
     pub desks: Vec<crate::providers::pool::Desk>,
+    /// The pools of accounts that carry messages.
+    pub pools: Arc<Pools>,
+    /// What became of messages.
+    pub deliveries: Deliveries,
+    /// What reading providers' events may need.
+    pub tools: Tools,
+    /// How the outside reaches us; empty where nobody said.
+    pub public_url: String,
     /// The governor's journal.
     pub decisions: Arc<dyn Decisions>,
     /// The last ten minutes and whoever listens; filled by [`super::sample::run`].

@@ -74,7 +74,9 @@ pub fn read(tables: &BTreeMap<String, Table>, vault: Option<&dyn Vault>) -> Resu
 fn pool(name: &str, table: &Table, vault: Option<&dyn Vault>) -> Result<Pool, PoolProblem> {
     let at = At(format!("pools.{name}"));
     if Name::new(format!("{name}:accounts")).is_err() {
-        return Err(at.problem("", "is not a pool's name: it names a throttle; use 1 to 119 letters, digits or any of . _ - / : { }"));
+        return Err(
+            at.problem("", "is not a pool's name: it names a throttle; use 1 to 119 letters, digits or any of . _ - / : { }")
+        );
     }
     let provider = provider(&at, table)?;
     let fields = build::fields(provider);
@@ -90,7 +92,10 @@ fn pool(name: &str, table: &Table, vault: Option<&dyn Vault>) -> Result<Pool, Po
     }
     for (place, limited) in read.iter().enumerate() {
         if read[..place].iter().any(|other| other.account.name == limited.account.name) {
-            return Err(at.problem("accounts", format!("has the name {:?} twice; each account needs one of its own", limited.account.name)));
+            return Err(at.problem(
+                "accounts",
+                format!("has the name {:?} twice; each account needs one of its own", limited.account.name),
+            ));
         }
     }
     let seconds = |key, default, low, high| Ok(Duration::from_secs_f64(at.number(table, key, default, low, high)?));
@@ -133,7 +138,9 @@ fn account(
 ) -> Result<Vec<Limited>, PoolProblem> {
     let name = at.text(own, "name")?.filter(|name| (1..=128).contains(&name.len()) && !name.chars().any(char::is_control));
     let Some(name) = name else {
-        return Err(At(format!("{}.accounts[{place}]", at.0)).problem("name", "must name the account: a text of 1 to 128 characters"));
+        return Err(
+            At(format!("{}.accounts[{place}]", at.0)).problem("name", "must name the account: a text of 1 to 128 characters")
+        );
     };
     let at = At(format!("{}.{name}", at.0));
     check_keys(&at, own, fields, &[])?;
@@ -161,7 +168,10 @@ fn account(
             };
             Ok(pools.into_iter().map(of).collect())
         }
-        _ => Err(at.problem("ip_pools", "must be a list of names of IP pools, each with a rate of its own; only sendgrid has them")),
+        _ => {
+            Err(at
+                .problem("ip_pools", "must be a list of names of IP pools, each with a rate of its own; only sendgrid has them"))
+        }
     }
 }
 
@@ -173,7 +183,9 @@ fn read_field(
     vault: Option<&dyn Vault>,
     account: &mut Account,
 ) -> Result<(), PoolProblem> {
-    if !field.is_secret {
+    let (by_env, by_file) = (format!("{}_env", field.name), format!("{}_file", field.name));
+    let is_elsewhere = [own, of_pool].into_iter().any(|table| table.contains_key(&by_env) || table.contains_key(&by_file));
+    if !field.is_secret && !is_elsewhere {
         let value = own.get(field.name).or_else(|| of_pool.get(field.name));
         let text = value.map(|value| match value {
             Value::String(text) => Ok(text.clone()),
@@ -187,7 +199,6 @@ fn read_field(
         }
         return Ok(());
     }
-    let (by_env, by_file) = (format!("{}_env", field.name), format!("{}_file", field.name));
     // What the account says wins over what its pool does, whichever of the two ways it takes.
     let table = if own.contains_key(&by_env) || own.contains_key(&by_file) { own } else { of_pool };
     let (variable, file) = (at.text(table, &by_env)?, at.text(table, &by_file)?);
@@ -202,11 +213,14 @@ fn read_field(
         (None, Some(file), Some(vault)) => vault.file(file),
     };
     match found.filter(|secret| vault.is_none() || !secret.trim().is_empty()) {
-        Some(secret) => drop(account.secrets.insert(field.name.to_owned(), Secret::new(secret))),
+        Some(text) if field.is_secret => drop(account.secrets.insert(field.name.to_owned(), Secret::new(text))),
+        Some(text) => drop(account.options.insert(field.name.to_owned(), text.trim().to_owned())),
         None if variable.is_some() => {
             return Err(at.problem(&by_env, format!("names {:?}, which is not set or empty", variable.unwrap_or_default())));
         }
-        None => return Err(at.problem(&by_file, format!("names {:?}, which cannot be read or is empty", file.unwrap_or_default()))),
+        None => {
+            return Err(at.problem(&by_file, format!("names {:?}, which cannot be read or is empty", file.unwrap_or_default())));
+        }
     }
     Ok(())
 }
@@ -253,10 +267,10 @@ fn url(at: &At, value: &Value) -> Result<String, PoolProblem> {
 fn check_keys(at: &At, table: &Table, fields: &[Field], more: &[&str]) -> Result<(), PoolProblem> {
     let mut known: Vec<String> = more.iter().chain(&ACCOUNT_KEYS).map(|key| (*key).to_owned()).collect();
     for field in fields {
-        match field.is_secret {
-            true => known.extend([format!("{}_env", field.name), format!("{}_file", field.name)]),
-            false => known.push(field.name.to_owned()),
+        if !field.is_secret {
+            known.push(field.name.to_owned());
         }
+        known.extend([format!("{}_env", field.name), format!("{}_file", field.name)]);
     }
     for key in table.keys().filter(|key| !known.contains(key)) {
         if fields.iter().any(|field| field.is_secret && field.name == key) {

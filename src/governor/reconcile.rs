@@ -671,7 +671,10 @@ fn observe(
     let idle = is_told && span_s.is_some_and(|span_s| desk.meter.is_idle(span_s));
     (desk.counters, desk.heard_to) = (Some(counters), desk.meter.at());
     let (achieved, limiting) = match policy.law.actuator {
-        Actuator::Rps => (flow.map(|flow| flow.achieved_rps), flow.map(|flow| flow.limited_by(slower(status.knobs.rps, status.knobs.capacity)))),
+        Actuator::Rps => (
+            flow.map(|flow| flow.achieved_rps),
+            flow.map(|flow| flow.limited_by(slower(status.knobs.rps, status.knobs.capacity))),
+        ),
         Actuator::Concurrency => {
             let in_use = desk.meter.running().filter(|_| is_told);
             (in_use, in_use.map(|in_use| limited_by_slots(in_use, status.knobs.concurrency as f64, waiting)))

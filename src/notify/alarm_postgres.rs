@@ -6,8 +6,8 @@ use serde_json::json;
 
 use crate::jobs::{NewJob, Queue};
 use crate::postgres::Db;
-use crate::providers::pool::Change;
 use crate::providers::Pool;
+use crate::providers::pool::Change;
 
 /// Most changes that a page of them shows.
 const PAGE_MAX: i64 = 200;

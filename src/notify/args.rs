@@ -313,20 +313,28 @@ mod tests {
     #[test]
     fn a_message_with_a_body_or_a_template_is_read() {
         let plain = Notification::parse(&json!({"channel": "sms", "to": "+15550100", "body": "hello"})).ok().unwrap();
-        assert_eq!((plain.channel, plain.category.as_str(), plain.fill().unwrap().body.as_str()), (Channel::Sms, "transactional", "hello"));
+        assert_eq!(
+            (plain.channel, plain.category.as_str(), plain.fill().unwrap().body.as_str()),
+            (Channel::Sms, "transactional", "hello")
+        );
         let args = json!({
             "channel": "email", "to": "a@example.com", "category": "marketing", "priority": "critical", "valid_for_s": 60,
             "template": {"subject": "Hi {{ name }}", "body": "Dear {{ name }}", "html": "<p>{{ name }}</p>"}, "data": {"name": "Ada"},
         });
         let filled = Notification::parse(&args).ok().unwrap();
         let texts = filled.fill().unwrap();
-        assert_eq!((texts.subject.as_deref(), texts.body.as_str(), texts.html.as_deref()), (Some("Hi Ada"), "Dear Ada", Some("<p>Ada</p>")));
+        assert_eq!(
+            (texts.subject.as_deref(), texts.body.as_str(), texts.html.as_deref()),
+            (Some("Hi Ada"), "Dear Ada", Some("<p>Ada</p>"))
+        );
         assert_eq!(filled.valid_for, Some(Duration::from_secs(60)));
     }
 
     #[test]
     fn everything_that_is_wrong_is_listed_and_no_address_is_shown() {
-        let issues = wrong(json!({"channel": "fax", "to": 7, "priority": "urgent", "colour": 1, "valid_for_s": 0, "on_ambiguous": "drop"}));
+        let issues = wrong(
+            json!({"channel": "fax", "to": 7, "priority": "urgent", "colour": 1, "valid_for_s": 0, "on_ambiguous": "drop"}),
+        );
         for expected in [
             "/colour is not a field",
             "/channel must be one of sms, email, push, chat, webhook",

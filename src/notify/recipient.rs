@@ -2,8 +2,12 @@
 //! `flyball.normal_recipient`, `flyball.recipient_digest` and `flyball.mask_recipient` is the same.
 
 use aws_lc_rs::digest;
+use serde_json::Value;
 
 use crate::providers::Channel;
+
+/// The kind of a message's job.
+pub const KIND: &str = "notification";
 
 /// What is blank to both languages.
 const BLANKS: [char; 6] = [' ', '\t', '\n', '\r', '\u{c}', '\u{b}'];
@@ -45,6 +49,19 @@ pub fn mask(channel: Channel, recipient: &str) -> String {
     }
 }
 
+/// Masks the recipient in the arguments of a message's job; those of other kinds stay as they are.
+pub fn mask_args(kind: &str, args: &mut Value) {
+    if kind != KIND {
+        return;
+    }
+    let channel = args.get("channel").and_then(Value::as_str);
+    let channel = channel.and_then(|word| Channel::WORDS.iter().find(|(known, _)| *known == word)).map(|(_, channel)| *channel);
+    if let Some(to) = args.get_mut("to").filter(|to| !to.is_null()) {
+        let masked = channel.zip(to.as_str()).map(|(channel, to)| mask(channel, to));
+        *to = Value::String(masked.unwrap_or_else(|| "***".to_owned()));
+    }
+}
+
 /// The first letter and what stands behind the last dot.
 fn mask_host(host: &str) -> String {
     let end = host.rfind('.').map_or("", |at| &host[at..]);
@@ -70,6 +87,8 @@ fn last_two(text: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -88,6 +107,21 @@ mod tests {
     fn another_channel_or_case_of_a_token_is_another_recipient() {
         assert_ne!(digest(Channel::Push, "abc"), digest(Channel::Chat, "abc"));
         assert_ne!(digest(Channel::Push, "abc"), digest(Channel::Push, "ABC"));
+    }
+
+    #[test]
+    fn the_arguments_of_a_message_show_its_recipient_masked_whatever_they_hold() {
+        let masked = |kind, mut args: Value| {
+            mask_args(kind, &mut args);
+            args
+        };
+        assert_eq!(
+            masked(KIND, json!({"channel": "email", "to": "ada@example.com", "body": "x"})),
+            json!({"channel": "email", "to": "a***@e***.com", "body": "x"})
+        );
+        assert_eq!(masked(KIND, json!({"channel": "fax", "to": ["ada@example.com"]}))["to"], "***");
+        assert_eq!(masked("http", json!({"to": "ada@example.com"}))["to"], "ada@example.com");
+        assert_eq!(masked(KIND, json!("text")), json!("text"));
     }
 
     #[test]

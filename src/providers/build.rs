@@ -1,7 +1,7 @@
 //! Which driver a provider has.
 
 use super::{Account, Driver, Field, Provider, Refused, Tools};
-use super::{fcm, mailgun, sendgrid, ses, slack, smtp, telegram, twilio, webhook};
+use super::{apns, fcm, mailgun, sendgrid, ses, slack, smtp, telegram, twilio, webhook};
 
 /// The keys that an account of the provider may have, besides those that all accounts have.
 pub fn fields(provider: Provider) -> &'static [Field] {
@@ -11,11 +11,11 @@ pub fn fields(provider: Provider) -> &'static [Field] {
         Provider::Ses => ses::FIELDS,
         Provider::Smtp => smtp::FIELDS,
         Provider::Mailgun => mailgun::FIELDS,
+        Provider::Apns => apns::FIELDS,
         Provider::Fcm => fcm::FIELDS,
         Provider::Telegram => telegram::FIELDS,
         Provider::Slack => slack::FIELDS,
         Provider::Webhook => webhook::FIELDS,
-        _ => &[],
     }
 }
 
@@ -27,10 +27,10 @@ pub fn build(provider: Provider, account: &Account, tools: &Tools) -> Result<Box
         Provider::Ses => ses::build(account, tools),
         Provider::Smtp => smtp::build(account, tools),
         Provider::Mailgun => mailgun::build(account, tools),
+        Provider::Apns => apns::build(account, tools),
         Provider::Fcm => fcm::build(account, tools),
         Provider::Telegram => telegram::build(account, tools),
         Provider::Slack => slack::build(account, tools),
         Provider::Webhook => webhook::build(account, tools),
-        _ => todo!(),
     }
 }

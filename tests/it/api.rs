@@ -58,6 +58,10 @@ async fn spawn_api_on(token: Option<&str>, store: Arc<dyn Store>, prefix: String
     let cancel = CancellationToken::new();
     let deps = Deps {
         queue: queue.clone(),
+        pools: Arc::default(),
+        deliveries: flyball::notify::Deliveries::new(queue.pool.clone()),
+        tools: crate::support::tools(),
+        public_url: String::new(),
         throttles: store.clone(),
         check_knobs: Knobs::check,
         kinds,

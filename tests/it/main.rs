@@ -33,6 +33,7 @@ mod library;
 mod limitlion;
 mod notification_kind;
 mod notifications;
+mod notifications_api;
 mod operate;
 mod operate_doors;
 mod outbound;

@@ -128,7 +128,7 @@ async fn with_all_accounts_gone_messages_wait_die_at_their_deadline_and_run_agai
     // Nothing has spun meanwhile: each account was tried by those that were under way first, and then once after each cooldown.
     let requests = house.fake.totals_of_all().requests;
     assert!(requests < 150, "{requests} requests");
-    let reason: String = sqlx::query_scalar("select reason from flyball.notification where id = $1")
+    let reason: String = sqlx::query_scalar("select reason from flyball.notification where job_id = $1")
         .bind(short[0])
         .fetch_one(house.database.pool())
         .await
@@ -154,7 +154,10 @@ async fn a_throttled_sender_blocks_no_account_and_a_wrong_number_is_no_dead_lett
     house.fake.fail(&sid(1), Fault::PermanentRecipient);
     let wrong = house.send(1, json!({"to": "+15550199"})).await;
     // The account is not blocked by what concerned its sender.
-    eventually("the end of the job", SOON, || async { (house.job_state(wrong[0]).await == Some(State::Completed)).then_some(()) }).await;
+    eventually("the end of the job", SOON, || async {
+        (house.job_state(wrong[0]).await == Some(State::Completed)).then_some(())
+    })
+    .await;
     house.fake.heal(&sid(1));
     house.all("sent", 1).await;
     assert_eq!(house.changes().await, []);

@@ -36,6 +36,10 @@ async fn house() -> House {
     let cancel = CancellationToken::new();
     let deps = Deps {
         queue: queue.clone(),
+        pools: Arc::default(),
+        deliveries: flyball::notify::Deliveries::new(queue.pool.clone()),
+        tools: crate::support::tools(),
+        public_url: String::new(),
         throttles: store.clone(),
         check_knobs: Knobs::check,
         kinds: Kinds::default(),

@@ -285,7 +285,8 @@ async fn an_account_that_is_refused_opens_at_once_and_the_others_go_on() {
         assert_ne!(other.at, held.at);
         workers.desks[1].succeeded(&other, None).await;
     }
-    eventually("the open breaker on the page", SOON, || async { (workers.flow(1, held.at + 1) == Flow::Open).then_some(()) }).await;
+    eventually("the open breaker on the page", SOON, || async { (workers.flow(1, held.at + 1) == Flow::Open).then_some(()) })
+        .await;
 }
 
 /// A provider whose accounts really bear so much each second, by its own clock.

@@ -163,6 +163,7 @@ const NOUNS: &[&str] = &[
     "jobs/outcome.rs",
     "jobs/record.rs",
     "jobs/retry.rs",
+    "notify/notification.rs",
     "notify/recipient.rs",
     "notify/record.rs",
     "notify/state.rs",

@@ -88,7 +88,7 @@ pub(super) async fn record(db: &Db, written: &[Written]) -> Result<Vec<()>, Erro
         .bind(column(written, |one| one.provider))
         .bind(column(written, |one| one.account.as_deref()))
         .bind(column(written, |one| one.state.word()))
-        .bind(column(written, |one| one.provider_id.as_deref().filter(|id| !id.is_empty())))
+        .bind(column(written, |one| one.provider_id.as_deref().filter(|id| !id.is_empty()).map(line)))
         .bind(column(written, |one| recipient::digest(one.channel, &one.recipient)))
         .bind(column(written, |one| recipient::mask(one.channel, &one.recipient)))
         .bind(column(written, |one| one.category.as_str()))

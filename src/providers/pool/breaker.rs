@@ -86,8 +86,10 @@ impl Breaker {
         match self.state {
             State::Closed => {
                 let is_new = now_ms - self.window_from_ms >= law.window_ms;
-                let (from, failures, before) = if is_new { (now_ms, 0, 0) } else { (self.window_from_ms, self.failures, self.successes) };
-                let counted = Self { failures: failures + 1, successes: before + successes, window_from_ms: from, ..self.clone() };
+                let (from, failures, before) =
+                    if is_new { (now_ms, 0, 0) } else { (self.window_from_ms, self.failures, self.successes) };
+                let counted =
+                    Self { failures: failures + 1, successes: before + successes, window_from_ms: from, ..self.clone() };
                 let is_most = u64::from(counted.failures) >= counted.successes;
                 if counted.failures >= law.failures && is_most { counted.open(now_ms, law, why) } else { counted }
             }

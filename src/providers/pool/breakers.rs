@@ -95,8 +95,7 @@ impl Breakers {
                 // A new cooldown after a probe that failed is told as well.
                 let is_told = from != to || before.until_ms != after.until_ms;
                 let why = if after.why.is_empty() { before.why } else { after.why };
-                let change =
-                    Change { account: account.to_owned(), from, to, why, at_ms: noted.now_ms, until_ms: after.until_ms };
+                let change = Change { account: account.to_owned(), from, to, why, at_ms: noted.now_ms, until_ms: after.until_ms };
                 return Ok(is_told.then_some(change));
             }
         }

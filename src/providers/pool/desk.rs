@@ -12,7 +12,9 @@ use super::breaker::{Change, Law, State};
 use super::{Breakers, Choice, PoolView, Ring};
 use crate::jobs::Quota;
 use crate::providers::Pool;
-use crate::throttle::{Ask, Ended, Error, Grant, Holder, LaneAsk, Limit, MAX_LANES_PER_ASK, Name, Notes, Refund, Refused, Scope, Store};
+use crate::throttle::{
+    Ask, Ended, Error, Grant, Holder, LaneAsk, Limit, MAX_LANES_PER_ASK, Name, Notes, Refund, Refused, Scope, Store,
+};
 
 /// Messages that are served by one call at most.
 const AT_ONCE: usize = 256;
@@ -429,9 +431,13 @@ impl Shared {
 fn rest_of(grant: &Grant) -> (Duration, String) {
     match &grant.limit {
         Some(Limit::Paused { why, .. }) => (grant.wait, why.clone()),
-        Some(Limit::Probing { .. }) => (grant.wait.max(UNKNOWN_WAIT), "one message finds out whether more are welcome".to_owned()),
+        Some(Limit::Probing { .. }) => {
+            (grant.wait.max(UNKNOWN_WAIT), "one message finds out whether more are welcome".to_owned())
+        }
         Some(Limit::StoreLost) | None => (UNKNOWN_WAIT, "the throttle store did not answer".to_owned()),
-        Some(Limit::Unknown { name } | Limit::Stopped { name, .. }) => (UNKNOWN_WAIT, format!("the throttle {name} lets nothing through")),
+        Some(Limit::Unknown { name } | Limit::Stopped { name, .. }) => {
+            (UNKNOWN_WAIT, format!("the throttle {name} lets nothing through"))
+        }
         Some(_) => (grant.wait, "the account has used its rate".to_owned()),
     }
 }
@@ -440,7 +446,8 @@ fn rest_of(grant: &Grant) -> (Duration, String) {
 async fn tell(shared: Arc<Shared>, mut ended: mpsc::Receiver<End>) {
     let mut ends = Vec::new();
     while ended.recv_many(&mut ends, ENDS_AT_ONCE).await > 0 {
-        let mut by_account: std::collections::BTreeMap<String, (u32, f64, u32, Option<Quota>)> = std::collections::BTreeMap::new();
+        let mut by_account: std::collections::BTreeMap<String, (u32, f64, u32, Option<Quota>)> =
+            std::collections::BTreeMap::new();
         for end in ends.drain(..) {
             let told = by_account.entry(shared.name(end.account)).or_default();
             if end.is_success {

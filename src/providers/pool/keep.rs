@@ -117,7 +117,8 @@ async fn look(shared: &Shared, drivers: &[Box<dyn Driver>], said: &mut Option<Ca
         }
         *said = Some(capacity);
     }
-    let all_there: Vec<Part> = limits.iter().map(|rps| Part { rps: scaled(*rps, shared.pool.headroom), is_there: true }).collect();
+    let all_there: Vec<Part> =
+        limits.iter().map(|rps| Part { rps: scaled(*rps, shared.pool.headroom), is_there: true }).collect();
     let back_at_ms = (capacity.there == 0).then(|| accounts.iter().filter_map(|account| account.until_ms).min()).flatten();
     shared.view.store(Arc::new(PoolView {
         name: shared.pool.name.clone(),
@@ -159,7 +160,10 @@ fn account(shared: &Shared, name: &str, limit: f64, state: Option<&KeyState>, no
         until_ms,
         why,
         limit_rps,
-        learned_rps: state.and_then(|state| state.learned_rps).map(messages).filter(|learned| limit_rps < 0.0 || *learned < limit_rps),
+        learned_rps: state
+            .and_then(|state| state.learned_rps)
+            .map(messages)
+            .filter(|learned| limit_rps < 0.0 || *learned < limit_rps),
         refused: state.map_or(0.0, |state| state.refused),
         failures: breaker.failures,
         changed_at_ms: breaker.changed_at_ms,

@@ -22,7 +22,8 @@ impl Notes for RedisStore {
             pipe.cmd("HGETALL").arg(self.layout.key(throttle, NOTES, ""));
             pipe.cmd("TIME");
             let pipe = &pipe;
-            let read = |mut redis: Connection| async move { pipe.query_async::<(Vec<(String, String)>, (i64, i64))>(&mut redis).await };
+            let read =
+                |mut redis: Connection| async move { pipe.query_async::<(Vec<(String, String)>, (i64, i64))>(&mut redis).await };
             let (notes, (s, us)) = self.servers.run(self.layout.slot(throttle), self.operator_bound, read).await?;
             let now_ms = self.clock.as_ref().map_or(s * 1000 + us / 1000, |clock| clock() / 1000);
             Ok(Noted { notes: notes.into_iter().collect(), now_ms })
