@@ -140,10 +140,11 @@ fn ses(told: &Told) -> Value {
 }
 
 fn mailgun(told: &Told) -> Value {
-    let (event, severity) = match told.fate {
+    // What fails at last without being a bounce was tried for hours: `old`.
+    let (event, reason) = match told.fate {
         Fate::Delivered => ("delivered", None),
-        Fate::Bounced => ("failed", Some("permanent")),
-        Fate::Failed => ("failed", Some("temporary")),
+        Fate::Bounced => ("failed", Some(("bounce", 550))),
+        Fate::Failed => ("failed", Some(("old", 452))),
         Fate::Complained => ("complained", None),
         Fate::Unsubscribed => ("unsubscribed", None),
     };
@@ -151,10 +152,10 @@ fn mailgun(told: &Told) -> Value {
         "id": told.event_id, "timestamp": told.at_ms as f64 / 1_000.0, "event": event, "recipient": told.to,
         "message": { "headers": { "message-id": told.id.trim_matches(['<', '>']), "to": told.to } },
     });
-    if let Some(severity) = severity {
-        data["severity"] = json!(severity);
-        data["reason"] = json!("bounce");
-        data["delivery-status"] = json!({ "code": if severity == "permanent" { 550 } else { 452 }, "message": "no" });
+    if let Some((reason, code)) = reason {
+        data["severity"] = json!("permanent");
+        data["reason"] = json!(reason);
+        data["delivery-status"] = json!({ "code": code, "message": "no" });
     }
     data
 }
