@@ -11,7 +11,6 @@ use flyball::notify::{Attempt, Deliveries, DeliveryState, Written};
 use flyball::providers::{Account, Channel, Limited, Pool, Pools, Provider, Secret as Credential};
 use flyball::throttle::{Knobs, Store};
 use futures_util::future::BoxFuture;
-use jiff::Timestamp;
 use reqwest::{Method, Response, StatusCode};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
