@@ -272,6 +272,7 @@ async fn every_route_is_in_the_document_and_every_path_of_the_document_is_a_rout
 
     for (path, item) in paths {
         let url = path.replace("{name}", "none").replace("{key}", "acme").replace("{id}", "x");
+        let url = url.replace("{pool}", "none").replace("{account}", "none");
         for method in [Method::GET, Method::POST, Method::PATCH, Method::PUT, Method::DELETE] {
             let response = door.ask(method.clone(), &url).send().await.unwrap();
             let is_known = response.status() != StatusCode::METHOD_NOT_ALLOWED;
@@ -282,7 +283,8 @@ async fn every_route_is_in_the_document_and_every_path_of_the_document_is_a_rout
                 let body = problem(response, 405, "method_not_allowed").await;
                 assert!(body["detail"].as_str().unwrap().contains("Allow header"), "{body}");
             } else if response.status() == StatusCode::NOT_FOUND {
-                problem(response, 404, "throttle_not_found").await;
+                let code = if path.starts_with("/api/v1/provider-events/") { "account_not_found" } else { "throttle_not_found" };
+                problem(response, 404, code).await;
             }
         }
     }

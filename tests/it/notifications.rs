@@ -357,7 +357,7 @@ async fn a_message_that_waits_beyond_its_deadline_dies_and_runs_again_when_accou
     let patient = enqueue_one(&queue, patient.throttle("mail")).await;
     let keyed = enqueue_one(&queue, message("k@b.c").key("tenant").unique("u")).await;
     let plain = enqueue_one(&queue, message("p@b.c")).await;
-    let later = enqueue_one(&queue, message("l@b.c").run_at(Timestamp::now() + Duration::from_secs(60))).await;
+    let later = enqueue_one(&queue, message("l@b.c").run_at(flyball::api::clock::now() + Duration::from_secs(60))).await;
     let retried = enqueue_one(&queue, message("r@b.c")).await;
     let elsewhere = enqueue_one(&queue, message("e@b.c").throttle("other")).await;
     let http = enqueue_one(&queue, NewJob::new("http", json!({"url": "http://x/"})).throttle("mail")).await;
@@ -468,7 +468,7 @@ async fn what_ended_before_anything_was_tried_is_shown_as_failed_with_the_reason
     bury(&queue, dead).await;
     let cancelled = enqueue_one(&queue, message("b@b.c")).await;
     queue.cancel(cancelled).await.unwrap();
-    let waits = enqueue_one(&queue, message("c@b.c").run_at(Timestamp::now() + HOUR)).await;
+    let waits = enqueue_one(&queue, message("c@b.c").run_at(flyball::api::clock::now() + HOUR)).await;
 
     let of = async |id| {
         let (state, reason, ..) = seen(&database, id).await;

@@ -11,7 +11,6 @@ use flyball::notify::{Attempt, Deliveries, DeliveryState, Written};
 use flyball::providers::{Account, Channel, Limited, Pool, Pools, Provider, Secret as Credential};
 use flyball::throttle::{Knobs, Store};
 use futures_util::future::BoxFuture;
-use jiff::Timestamp;
 use reqwest::{Method, Response, StatusCode};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -144,7 +143,7 @@ impl Api {
 
     async fn sent(&self, id: i64, account: &str) {
         let attempt = |account: &str, outcome, reason: &str| Attempt {
-            at: Timestamp::now(),
+            at: flyball::api::clock::now(),
             account: account.into(),
             outcome,
             status: "200".into(),
@@ -169,7 +168,7 @@ impl Api {
 
     /// Posts an event as Mailgun would, signed with a key.
     async fn tell(&self, account: &str, key: &str, event: Value) -> Response {
-        let timestamp = Timestamp::now().as_second().to_string();
+        let timestamp = flyball::api::clock::now().as_second().to_string();
         let key = hmac::Key::new(hmac::HMAC_SHA256, key.as_bytes());
         let tag = hmac::sign(&key, format!("{timestamp}t0ken").as_bytes());
         let signature: String = tag.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
@@ -184,7 +183,7 @@ impl Api {
 
 fn event(event_id: &str, id: i64, word: &str) -> Value {
     json!({
-        "id": event_id, "event": word, "timestamp": Timestamp::now().as_second(), "recipient": "ada@example.com",
+        "id": event_id, "event": word, "timestamp": flyball::api::clock::now().as_second(), "recipient": "ada@example.com",
         "severity": "permanent", "message": {"headers": {"message-id": format!("m{id}@mg.example.com")}},
     })
 }
