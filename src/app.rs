@@ -6,6 +6,7 @@ mod govern;
 mod keep_knobs;
 mod library;
 mod logging;
+mod pools;
 mod servers;
 
 use std::collections::BTreeSet;
@@ -26,17 +27,21 @@ use crate::cron::{self, Schedules};
 use crate::governor::Policy;
 use crate::jobs::postgres::Retention;
 use crate::jobs::{Kinds, Queue, Tuning};
+use crate::notify::NotificationHandler;
 use crate::outbound::{self, Guard, HttpHandler, Secrets};
 use crate::reindex::{self, Database, ReindexHandler};
 use crate::runner::{self, Worker};
 use crate::service::Vital;
 use crate::throttle::postgres::Record;
-use crate::throttle::{self, Knobs, KnobsFile, LeasedStore, Name, RedisStore, Store, seed};
+use crate::throttle::{self, Knobs, KnobsFile, LeasedStore, Name, Notes, RedisStore, Store, seed};
 
 pub use decisions::Journalled;
 pub use library::{Builder, Runner};
 pub use logging::start_logging;
 pub use servers::prometheus_sources;
+
+/// The kind that sends messages.
+const NOTIFICATION: &str = "notification";
 
 /// How long a process waits for Postgres and Redis when it starts.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -94,6 +99,7 @@ impl App {
         queue.refuse_hidden_pooler().await?;
         queue.migrate().await.context("the schema could not be brought up to date")?;
         let redis = Arc::new(RedisStore::connect(&settings.redis_url, &settings.redis_prefix)?);
+        let notes: Arc<dyn Notes> = redis.clone();
         let leased = Arc::new(LeasedStore::new(redis, Duration::from_millis(settings.token_lease_ms.into())));
         let throttles: Arc<dyn Store> = leased.clone();
         let tenants: BTreeSet<&str> =
@@ -101,20 +107,25 @@ impl App {
         let tenants: Vec<&str> = tenants.into_iter().filter(|_| roles.api).collect();
         seed_knobs(&*throttles, &Record::new(queue.pool.clone()), &files, &tenants).await?;
 
+        let mut registry = Registry::default();
+        let metrics = runner::Metrics::register(&mut registry);
+        let open = pools::open(settings, guard(settings)?, &queue, &throttles, &notes, &mut registry).await?;
         let mut kinds = built_in_kinds(settings, Some(&queue))?;
+        kinds.register(NOTIFICATION, NotificationHandler::new(open.pools.clone(), Some(open.means.clone())));
         kinds.extend(more);
         for (kind, set) in &settings.kinds {
             if !kinds.tune(kind, &tuning(set)) {
                 tracing::warn!(kind, "there are settings for a kind that this process does not have");
             }
         }
-        let mut registry = Registry::default();
-        let metrics = runner::Metrics::register(&mut registry);
         leased.register(&mut registry);
+        let (pools, deliveries, tools) = (open.pools.clone(), open.means.deliveries.clone(), open.tools.clone());
         let cancel = CancellationToken::new();
         let vital = Vital::default();
         let keep = keep_knobs::run(throttles.clone(), Record::new(queue.pool.clone()), cancel.child_token());
         let mut tasks = vec![vital.spawn("keep knobs", cancel.child_token(), keep)];
+        let desks = open.means.carriers.values().map(|carrier| carrier.desk.clone()).collect();
+        tasks.extend(open.start(roles.runner, settings.retention_days, &vital, &cancel));
         let worker = match roles.runner {
             true => {
                 let config = worker_config(settings);
@@ -143,6 +154,11 @@ impl App {
                 throttles: throttles.clone(),
                 check_knobs: Knobs::check,
                 kinds,
+                desks,
+                pools,
+                deliveries,
+                tools,
+                public_url: settings.public_url.clone(),
                 decisions,
                 live: api::Live::default(),
                 tokens: tokens
@@ -274,6 +290,7 @@ pub fn built_in_kinds(settings: &Settings, queue: Option<&Queue>) -> anyhow::Res
     let mut kinds = Kinds::default();
     kinds.register("http", HttpHandler::new(outbound::Config { guard: guard.clone(), secrets, lookup: None })?);
     kinds.register("reindex", ReindexHandler::new(reindex::Config { guard }, own)?);
+    kinds.register(NOTIFICATION, NotificationHandler::new(Arc::new(settings.pools_without_credentials()), None));
     Ok(kinds)
 }
 

@@ -1,5 +1,6 @@
 //! Settings: the commented default file, a file of the user's own, and the environment, in this order.
 
+pub mod pools;
 mod servers;
 
 use std::collections::BTreeMap;
@@ -8,8 +9,10 @@ use std::path::Path;
 use serde::Deserialize;
 
 use crate::postgres::{Access, Pooler};
+use crate::providers::Pools;
 use crate::throttle::Name;
 
+pub use pools::{ACCOUNT_KEYS, POOL_KEYS};
 pub use servers::{DatabaseServer, POSTGRES_KEYS, PROMETHEUS_KEYS, PrometheusServer};
 
 /// The reference of all settings: every key with its default, its unit, its range and its environment variable.
@@ -29,6 +32,7 @@ pub const KEYS: &[(&str, &str)] = &[
     ("token_lease_ms", "FLYBALL_TOKEN_LEASE_MS"),
     ("prometheus_url", "PROMETHEUS_URL"),
     ("listen", "FLYBALL_LISTEN"),
+    ("public_url", "FLYBALL_PUBLIC_URL"),
     ("api_token", "FLYBALL_API_TOKEN"),
     ("knobs_dir", "FLYBALL_KNOBS_DIR"),
     ("concurrency", "FLYBALL_CONCURRENCY"),
@@ -59,6 +63,7 @@ pub struct Settings {
     pub token_lease_ms: u32,
     pub prometheus_url: String,
     pub listen: String,
+    pub public_url: String,
     pub api_token: String,
     pub knobs_dir: String,
     pub concurrency: usize,
@@ -78,6 +83,8 @@ pub struct Settings {
     pub prometheus: BTreeMap<String, PrometheusServer>,
     #[serde(default)]
     pub postgres: BTreeMap<String, DatabaseServer>,
+    #[serde(default)]
+    pub pools: BTreeMap<String, toml::Table>,
 }
 
 /// Keys whose value is one of a few words, those words, and how a refusal names them.
@@ -171,6 +178,9 @@ pub enum Error {
         /// What was wrong and what is allowed.
         message: String,
     },
+    /// A pool, or an account of one, cannot be used as it stands.
+    #[error(transparent)]
+    Pool(#[from] pools::PoolProblem),
     /// A value is of the wrong type or out of range.
     #[error("{place} is {value}; allowed is {allowed}")]
     Value {
@@ -287,6 +297,16 @@ impl Settings {
         Ok(tokens)
     }
 
+    /// The pools with their credentials, read from where the settings say they are.
+    pub fn pools(&self) -> Result<Pools, Error> {
+        Ok(pools::read(&self.pools, Some(&pools::Real))?)
+    }
+
+    /// The pools as far as they can be known without reading credentials, for whoever only checks arguments.
+    pub fn pools_without_credentials(&self) -> Pools {
+        pools::read(&self.pools, None).unwrap_or_default()
+    }
+
     /// How the database is reached.
     pub fn database(&self) -> Access {
         Access {
@@ -335,6 +355,11 @@ impl Settings {
         if self.listen.is_empty() {
             return refuse("listen", "empty".to_owned(), "host:port, for instance 127.0.0.1:8080");
         }
+        let is_http = ["http://", "https://"].iter().any(|scheme| self.public_url.starts_with(scheme));
+        if !self.public_url.is_empty() && (!is_http || self.public_url.contains(['?', '#', ' '])) {
+            let allowed = "http:// or https://, without a query, or empty for none";
+            return refuse("public_url", "not such a URL".to_owned(), allowed);
+        }
         let is_postgres = |url: &str| url.starts_with("postgres://") || url.starts_with("postgresql://");
         if !is_postgres(&self.database_url) {
             return refuse("database_url", "not such a URL".to_owned(), "postgres://user@host/database");
@@ -367,6 +392,7 @@ impl Settings {
                 return refuse(&format!("{table}.{name}.{key}"), value.to_owned(), allowed);
             }
         }
+        pools::read(&self.pools, None)?;
         for (kind, set) in &self.kinds {
             let numbers = [set.timeout_s, set.max_attempts.map(f64::from), set.retry_base_s, set.retry_factor, set.retry_max_s];
             for ((key, least, most, allowed), number) in KIND_KEYS.iter().zip(numbers) {
@@ -426,7 +452,7 @@ fn words_of(key: &str) -> Option<(&'static [&'static str], &'static str)> {
 }
 
 /// Settings that are tables of tables.
-const TABLES: [&str; 4] = ["kinds", "api_tokens", "prometheus", "postgres"];
+const TABLES: [&str; 5] = ["kinds", "api_tokens", "prometheus", "postgres", "pools"];
 
 /// Reads those tables for the sake of their errors, which know their lines.
 fn own_tables(file: &str, text: &str) -> Result<(), Error> {
@@ -440,6 +466,8 @@ fn own_tables(file: &str, text: &str) -> Result<(), Error> {
         _prometheus: BTreeMap<String, PrometheusServer>,
         #[serde(default, rename = "postgres")]
         _postgres: BTreeMap<String, DatabaseServer>,
+        #[serde(default, rename = "pools")]
+        _pools: BTreeMap<String, toml::Table>,
     }
     toml::from_str::<Tables>(text).map(drop).map_err(|error| located(file, text, &error))
 }

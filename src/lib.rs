@@ -17,6 +17,7 @@ pub mod cron;
 pub mod fakes;
 pub mod governor;
 pub mod jobs;
+pub mod notify;
 pub mod outbound;
 pub mod postgres;
 pub mod providers;

@@ -61,10 +61,11 @@ class World {
   }
 
   populate() {
-    const base = { manual_until_ms: null, burst: 1, window: 1, min: 1, max: 2000, safe_rps: 5, key_rps: -1, key_burst: 1, on_store_loss: 'closed', borrow: false, on_429: 'active-informed', over_limit: 'wait', concurrency: -1, key_concurrency: -1, weight: 1, max_backlog: null, on_backlog: 'signal', valid_until_ms: null, by: 'governor', at_ms: this.now * 1000, why: '' };
+    const base = { manual_until_ms: null, burst: 1, window: 1, min: 1, max: 2000, safe_rps: 5, capacity: -1, capacity_why: '', key_rps: -1, key_burst: 1, on_store_loss: 'closed', borrow: false, on_429: 'active-informed', over_limit: 'wait', concurrency: -1, key_concurrency: -1, weight: 1, max_backlog: null, on_backlog: 'signal', valid_until_ms: null, by: 'governor', at_ms: this.now * 1000, why: '' };
     const add = (name, mode, knobs, more = {}) => this.throttles.set(name, { name, mode, parent: null, paused: false, knobs: { ...base, ...knobs }, signals: null, breaker: null, ready: 0, scheduled: 0, running: 0, dead: 0, achieved: 0, share: 0, problems: [], seq: this.seq++, ...more });
     add('reindex', 'auto', { rps: 240 }, { ready: 42000, breaker: 'closed', limiting: 'search-load', reason: '', signals: { 'search-load': { value: 0.9, setpoint: 1, trip: 2 }, 'store-latency': { value: 40, setpoint: 80, trip: 240 } } });
     add('notify.sms', 'auto', { rps: 28, min: 0.5, max: 100, safe_rps: 1, key_rps: 1, on_store_loss: 'local' }, { parent: 'notify', ready: 310, scheduled: 12, dead: 3, breaker: 'closed', limiting: 'idle', reason: '', signals: { 'provider-429': { value: 0.01, setpoint: 0.02, trip: 0.2 } } });
+    add('notify.push', 'auto', { rps: -1, concurrency: 42, min: 1, max: 500 }, { actuator: 'concurrency', parent: null, ready: 90, breaker: 'closed', limiting: 'answers', reason: 'answers reads 0.1, setpoint 0.1 (2 s old): holding 42 slots', signals: { answers: { value: 0.1, setpoint: 0.1, trip: 0.2 } } });
     add('webhooks', 'manual', { rps: 50, by: 'tom', why: 'customer asked for more', key_rps: 2 }, { ready: 1204, scheduled: 31, dead: 2 });
     add('mail.import', 'manual', { rps: 5, by: 'redis-cli', why: '' }, { ready: 87, problems: [{ field: 'rps', message: '"ten" is not a number; running at safe_rps 5' }], bad: true });
     add('default', 'off', { rps: -1, by: '' }, { ready: 0 });
@@ -201,7 +202,7 @@ class World {
   }
 
   signals(t) {
-    return Object.entries(t.signals ?? {}).map(([name, s]) => ({ name, kind: name.includes('429') ? 'ratio' : name.includes('latency') ? 'latency' : 'load', value: s.stale ? null : s.value, setpoint: s.setpoint, trip: s.trip, at: iso(this.now - 3), age_s: s.age_s ?? (this.now % 5) + 0.4, stale: Boolean(s.stale) }));
+    return Object.entries(t.signals ?? {}).map(([name, s]) => ({ name, kind: name.includes('429') ? 'ratio' : name.includes('latency') ? 'latency' : 'load', value: s.stale ? null : s.value, setpoint: s.setpoint, trip: s.trip, at: iso(this.now - 3), age_s: s.age_s ?? (this.now % 5) + 0.4, stale: Boolean(s.stale), ask_rps: null, learned_quota: name.includes('429') ? { rps: 40.2, at: iso(this.now - 240), refused_share: 0.021 } : null }));
   }
 
   tick() {
@@ -215,7 +216,7 @@ class World {
   show(t) {
     return { name: t.name, mode: t.mode, parent: t.parent, paused: t.paused, seq: t.seq, knobs: t.knobs, effective_rps: this.effective(t), achieved_rps: t.achieved, limiting_share: t.share, state: this.state(t), problems: t.problems,
       depth: { ready: Math.round(t.ready), scheduled: t.scheduled, running: t.running, dead: t.dead, oldest_ready_s: t.ready > 0 ? 95 + t.ready / 50 : null, at: iso(this.now - 1) },
-      governor: t.signals && { breaker: t.breaker, limiting: t.limiting, reason: t.reason, at: iso(t.decidedAt ?? this.now), signals: this.signals(t),
+      governor: t.signals && { actuator: t.actuator ?? 'rps', unit: t.actuator ? 'slots' : 'rps', breaker: t.breaker, limiting: t.limiting, reason: t.reason, at: iso(t.decidedAt ?? this.now), signals: this.signals(t),
         findings: [{ finding: 'idle', since: iso(this.now - 900), sentence: 'nobody waits for tokens while 120 jobs wait' }], gain_factor: 1 } };
   }
 
@@ -268,7 +269,7 @@ function validate(body) {
   for (const [name, value] of Object.entries(body)) {
     const bad = (message) => errors.push({ pointer: `/${name}`, message });
     if (['min', 'max', 'safe_rps', 'burst', 'window'].includes(name) && !(typeof value === 'number' && value >= 0 && value <= 1e6)) bad(`${value} is not allowed: use a number from 0 to 1000000`);
-    if (['rps', 'key_rps'].includes(name) && !(typeof value === 'number' && (value === -1 || (value >= 0 && value <= 1e6)))) bad(`${value} is not allowed: use 0 to 1000000, or -1 for unlimited`);
+    if (['rps', 'key_rps', 'capacity'].includes(name) && !(typeof value === 'number' && (value === -1 || (value >= 0 && value <= 1e6)))) bad(`${value} is not allowed: use 0 to 1000000, or -1 for unlimited`);
     if (name === 'mode' && !['auto', 'manual', 'shadow', 'off'].includes(value)) bad(`"${value}" is not a mode: use auto, manual, shadow or off`);
   }
   return errors;

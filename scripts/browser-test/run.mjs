@@ -197,6 +197,16 @@ async function checks(browser, url, mock) {
     if (!found.why || !/rps|stopped|holding|raising|lowering/.test(found.reason)) faults.push(`the sentence is "${found.why}", the line "${found.reason}"`);
     return faults;
   });
+  if (mock) await check('a learned quota stands beside the knob with its age, and slots are called slots', async () => {
+    const read = (name) => page.evaluate(`(() => { const s = document.getElementById('throttle-${name}'); const q = s.querySelector('.readout.quota'); return { quota: q.hidden ? '' : q.textContent, knob: s.querySelector('.readout').textContent, standing: s.querySelector('.badge').textContent }; })()`);
+    const [sms, push] = [await read('notify.sms'), await read('notify.push')];
+    const faults = [];
+    if (!/^learned quota40\.2\/s.*ago, 2 % refused$/.test(sms.quota)) faults.push(`the quota reads "${sms.quota}"`);
+    if (push.quota !== '') faults.push(`a quota that nobody learned reads "${push.quota}"`);
+    if (!/^knob42 slots/.test(push.knob) || push.standing !== 'flowing') faults.push(`slots read "${push.knob}", ${push.standing}`);
+    if (!/^knob28\/s/.test(sms.knob)) faults.push(`a rate reads "${sms.knob}"`);
+    return faults;
+  });
   await check('what a watchdog has found is told under the reason', async () => {
     const told = await page.evaluate(`${panel}.textContent.includes('idle since') && ${panel}.textContent.includes('nobody waits for tokens while 120 jobs wait')`);
     return told ? [] : ['the finding is not on the page'];

@@ -28,6 +28,12 @@ pub async fn json(request: Request, bytes_max: usize) -> Result<Value, Problem> 
     Ok(json::parse(&bytes(&parts.headers, body, bytes_max).await?)?)
 }
 
+/// The body as it is.
+pub async fn raw(request: Request, bytes_max: usize) -> Result<axum::body::Bytes, Problem> {
+    let (parts, body) = request.into_parts();
+    bytes(&parts.headers, body, bytes_max).await
+}
+
 /// As [`json`], with an empty body read as an empty object.
 pub async fn json_or_empty(request: Request, bytes_max: usize) -> Result<Value, Problem> {
     if request.body().is_end_stream() {

@@ -120,6 +120,12 @@ impl<'e> Fields<'e> {
         self.errors.body(at, message);
     }
 
+    /// Notes that something is wrong at a JSON pointer below this object.
+    pub fn wrong_at(&mut self, below: &str, message: impl Into<String>) {
+        let at = format!("{}{below}", self.at);
+        self.errors.body(at, message);
+    }
+
     /// A text of so many bytes without NUL; `None` if it is absent or was noted as wrong.
     pub fn text(&mut self, name: &str, bytes: RangeInclusive<usize>) -> Option<String> {
         let value = self.take(name)?;

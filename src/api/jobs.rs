@@ -21,6 +21,7 @@ use super::waiting::{self, Waiting};
 use super::within::{MANY, ONE, within};
 use super::{body, clock};
 use crate::jobs::{Attempt, Backlog, Detail, Enqueued, Filter, NewJob, Queue, State as JobState, Summary};
+use crate::notify::recipient::mask_args;
 use crate::throttle::{self, Ask, LaneAsk, Name, Store};
 
 /// Throttles of a batch that are looked up for its warnings.
@@ -147,7 +148,8 @@ pub async fn enqueue(State(app): State<App>, request: Request) -> Result<impl In
     let location = format!("/api/v1/jobs/{}", ticket.id);
     // The job is there, whatever becomes of this look at it.
     let found = within(ONE, app.deps.queue.get(ticket.id)).await.ok().flatten();
-    let job = found.unwrap_or_else(|| as_sent(job, ticket.id));
+    let mut job = found.unwrap_or_else(|| as_sent(job, ticket.id));
+    mask_args(&job.summary.kind, &mut job.args);
     let Enqueued { duplicate, replaced, backlog, .. } = *ticket;
     Ok((status, [(LOCATION, location)], Json(Accepted { job, duplicate, replaced, backlog, warnings })))
 }
@@ -270,13 +272,13 @@ pub async fn attempts(
 }
 
 /// The sender's trace. A header that is not one is no reason to refuse the job: whoever traces begins a new trace then.
-fn traceparent(headers: &HeaderMap) -> Option<String> {
+pub(super) fn traceparent(headers: &HeaderMap) -> Option<String> {
     let text = headers.get("traceparent")?.to_str().ok()?;
     NewJob::is_traceparent(text).then(|| text.to_owned())
 }
 
 /// What the queue refused, as a problem; full lanes are counted.
-fn refused(app: &App, error: crate::jobs::Error, batch: bool) -> Problem {
+pub(super) fn refused(app: &App, error: crate::jobs::Error, batch: bool) -> Problem {
     if let crate::jobs::Error::Full { .. } = &error {
         app.http.note_backlog(BacklogAnswer::Rejected, 1);
     }
@@ -284,7 +286,7 @@ fn refused(app: &App, error: crate::jobs::Error, batch: bool) -> Problem {
 }
 
 /// Counts the jobs that were taken although their lane was over its cap.
-fn note_backlogs(app: &App, enqueued: &[Enqueued]) {
+pub(super) fn note_backlogs(app: &App, enqueued: &[Enqueued]) {
     let over = enqueued.iter().filter(|ticket| ticket.backlog.is_some()).count();
     app.http.note_backlog(BacklogAnswer::Signalled, over as u64);
 }
@@ -317,7 +319,9 @@ pub(super) async fn warnings<'a>(app: &App, throttles: impl Iterator<Item = &'a 
 
 /// A job that must exist.
 pub async fn found(app: &App, id: i64) -> Result<Detail, Problem> {
-    within(ONE, app.deps.queue.get(id)).await?.ok_or_else(|| Problem::job_not_found(id))
+    let mut detail = within(ONE, app.deps.queue.get(id)).await?.ok_or_else(|| Problem::job_not_found(id))?;
+    mask_args(&detail.summary.kind, &mut detail.args);
+    Ok(detail)
 }
 
 /// The job as the API shows it.

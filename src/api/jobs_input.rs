@@ -190,7 +190,7 @@ fn args(fields: &mut Fields<'_>, kind: Option<&str>, args: &Value, known: &Known
 }
 
 /// Pointers to every text and every field name in `value` that holds a NUL.
-fn find_nul(value: &Value, at: &str, found: &mut Vec<String>) {
+pub fn find_nul(value: &Value, at: &str, found: &mut Vec<String>) {
     match value {
         Value::String(text) if text.contains('\0') => found.push(at.to_owned()),
         Value::Array(items) => items.iter().enumerate().for_each(|(i, item)| find_nul(item, &format!("{at}/{i}"), found)),

@@ -48,7 +48,7 @@ impl Group {
         Some(match *method {
             _ if is_dashboard => Self::Dashboard,
             Method::GET | Method::HEAD | Method::OPTIONS => Self::Read,
-            Method::POST if path == "/api/v1/jobs" || path == "/api/v1/jobs/batch" => Self::Enqueue,
+            Method::POST if ["/api/v1/jobs", "/api/v1/jobs/batch", "/api/v1/notifications"].contains(&path) => Self::Enqueue,
             Method::POST if path.starts_with("/api/v1/throttles/") && TOKENS.iter().any(|verb| path.ends_with(verb)) => {
                 Self::Acquire
             }
@@ -172,6 +172,8 @@ mod tests {
         assert_eq!(of(Method::GET, "/api/v1/jobs"), Some(Group::Read));
         assert_eq!(of(Method::POST, "/api/v1/jobs"), Some(Group::Enqueue));
         assert_eq!(of(Method::POST, "/api/v1/jobs/batch"), Some(Group::Enqueue));
+        assert_eq!(of(Method::POST, "/api/v1/notifications"), Some(Group::Enqueue));
+        assert_eq!(of(Method::POST, "/api/v1/suppressions"), Some(Group::Write));
         assert_eq!(of(Method::POST, "/api/v1/jobs/cancel"), Some(Group::Write));
         assert_eq!(of(Method::PATCH, "/api/v1/throttles/mail"), Some(Group::Write));
         assert_eq!(of(Method::POST, "/api/v1/throttles/a%2Fb/acquire"), Some(Group::Acquire));

@@ -282,6 +282,11 @@ impl Sampled {
                 status(&|status| status.knobs.rps),
             ),
             (
+                "flyball_throttle_concurrency",
+                "The knob concurrency: jobs that may run at once over all processes; -1 no limit",
+                status(&|status| status.knobs.concurrency as f64),
+            ),
+            (
                 "flyball_throttle_min_rps",
                 "The knob min: the lowest rate that a governor may set",
                 status(&|status| status.knobs.min),
@@ -362,6 +367,16 @@ impl Sampled {
                 "flyball_governor_signal_stale",
                 "1 while a signal's reading is too old or unusable",
                 signals(&|signal| Some(f64::from(u8::from(signal.stale)))),
+            ),
+            (
+                "flyball_governor_learned_quota_rps",
+                "What a ratio signal has learned of a quota that nobody told, in tokens per second (or slots, where these are turned)",
+                signals(&|signal| signal.learned_quota.as_ref().map(|quota| quota.rps)),
+            ),
+            (
+                "flyball_governor_learned_quota_refused_share",
+                "The share that was refused when that was learned, 0 to 1",
+                signals(&|signal| signal.learned_quota.as_ref().map(|quota| quota.refused_share)),
             ),
             (
                 "flyball_governor_shadow_rps",

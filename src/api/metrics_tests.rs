@@ -37,6 +37,7 @@ fn measured(name: &str) -> Measured {
         age_s: Some(4.2),
         stale: false,
         ask_rps: Some(6.5),
+        learned_quota: Some(crate::api::QuotaState { rps: 40.5, at: Timestamp::UNIX_EPOCH, refused_share: 0.25 }),
     };
     let shadow = ShadowState {
         since: Timestamp::UNIX_EPOCH,
@@ -60,6 +61,8 @@ fn measured(name: &str) -> Measured {
         slope: Some(Slope { achieved_rps: 4.9, limiting_share: 0.97 }),
         depth: Depth { throttle: name.into(), ready: 7, oldest_ready_at: Some(Timestamp::UNIX_EPOCH), ..Depth::default() },
         governor: Some(GovernorState {
+            actuator: "rps".to_owned(),
+            unit: "rps".to_owned(),
             rps: 4.0,
             breaker: "half_open".into(),
             limiting: Some("search-load".into()),

@@ -33,18 +33,23 @@ pub mod live;
 pub mod many;
 pub mod metrics;
 pub mod moves;
+pub mod notifications;
+pub mod notifications_input;
 pub mod openapi;
 pub mod operate;
 pub mod pace;
 pub mod pause;
+pub mod pools;
 pub mod postgres;
 pub mod problem;
+pub mod provider_events;
 pub mod query;
 pub mod router;
 pub mod sample;
 pub mod serve;
 pub mod state;
 pub mod stream;
+pub mod suppressions;
 pub mod throttle_view;
 pub mod throttles;
 pub mod waiting;
@@ -59,5 +64,6 @@ pub use listen::{ListenError, bind};
 pub use live::Live;
 pub use serve::serve;
 pub use state::{
-    Decision, Decisions, Deps, FindingState, GovernorState, HandState, NoDecisions, ReadError, ShadowState, SignalState, Trip,
+    Decision, Decisions, Deps, FindingState, GovernorState, HandState, NoDecisions, QuotaState, ReadError, ShadowState,
+    SignalState, Trip,
 };

@@ -44,10 +44,16 @@ pub enum Code {
     RouteNotFound,
     /// There is no such job.
     JobNotFound,
+    /// There is no such message.
+    NotificationNotFound,
+    /// There is no such account of a pool.
+    AccountNotFound,
     /// There is no such throttle.
     ThrottleNotFound,
     /// There is no such schedule.
     ScheduleNotFound,
+    /// There is no such pool.
+    PoolNotFound,
     /// The route does not know the method.
     MethodNotAllowed,
     /// The body took too long to arrive.
@@ -78,7 +84,7 @@ pub enum Code {
 
 impl Code {
     /// All codes, in the order of their status.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 29] = [
         Self::MalformedJson,
         Self::InvalidQuery,
         Self::InvalidPath,
@@ -89,8 +95,11 @@ impl Code {
         Self::ForeignOrigin,
         Self::RouteNotFound,
         Self::JobNotFound,
+        Self::NotificationNotFound,
+        Self::AccountNotFound,
         Self::ThrottleNotFound,
         Self::ScheduleNotFound,
+        Self::PoolNotFound,
         Self::MethodNotAllowed,
         Self::RequestTimeout,
         Self::WrongState,
@@ -120,8 +129,11 @@ impl Code {
             Self::ForeignOrigin => ("foreign_origin", 403, "Requests from other sites are refused"),
             Self::RouteNotFound => ("route_not_found", 404, "There is no such route"),
             Self::JobNotFound => ("job_not_found", 404, "There is no such job"),
+            Self::NotificationNotFound => ("notification_not_found", 404, "There is no such notification"),
+            Self::AccountNotFound => ("account_not_found", 404, "There is no such account"),
             Self::ThrottleNotFound => ("throttle_not_found", 404, "There is no such throttle"),
             Self::ScheduleNotFound => ("schedule_not_found", 404, "There is no such schedule"),
+            Self::PoolNotFound => ("pool_not_found", 404, "There is no such pool"),
             Self::MethodNotAllowed => ("method_not_allowed", 405, "The route does not know this method"),
             Self::RequestTimeout => ("request_timeout", 408, "The body took too long to arrive"),
             Self::WrongState => ("wrong_state", 409, "The state of the job forbids it"),

@@ -13,7 +13,7 @@ use super::problem::{self, Code, Problem};
 use super::state::{App, Deps};
 use super::{
     acquire, assets, audit, auth, crons, decisions, fields, gate, guard, health, jobs, keys, lane_list, lanes, many, metrics,
-    moves, openapi, pause, stream, throttles, workers,
+    moves, notifications, openapi, pause, pools, provider_events, stream, suppressions, throttles, workers,
 };
 
 /// The API: every route here is in `/openapi.json`, because the document is made from this.
@@ -44,11 +44,18 @@ pub fn api() -> OpenApiRouter<App> {
         .routes(routes!(lanes::purge))
         .routes(routes!(keys::pause))
         .routes(routes!(keys::resume))
+        .routes(routes!(pools::list))
+        .routes(routes!(pools::show))
+        .routes(routes!(pools::resume))
         .routes(routes!(crons::list))
         .routes(routes!(crons::show, crons::set, crons::delete))
         .routes(routes!(crons::run))
         .routes(routes!(crons::pause))
         .routes(routes!(crons::resume))
+        .routes(routes!(notifications::list, notifications::send))
+        .routes(routes!(notifications::show))
+        .routes(routes!(suppressions::list, suppressions::add, suppressions::remove))
+        .routes(routes!(provider_events::tell))
         .routes(routes!(decisions::list))
         .routes(routes!(decisions::failures))
         .routes(routes!(audit::list))

@@ -15,6 +15,8 @@ use super::gate::Gate;
 use super::line::Lines;
 use super::live::Live;
 use super::metrics::HttpMetrics;
+use crate::notify::Deliveries;
+use crate::providers::{Pools, Tools};
 use crate::{jobs, throttle};
 
 /// Checks knobs that a person wrote: field and JSON value in, field and the text for the hash out. This is
@@ -32,6 +34,16 @@ pub struct Deps {
     pub check_knobs: CheckKnobs,
     /// The handlers of this process, for their checks of arguments.
     pub kinds: jobs::Kinds,
+    /// The pools of accounts that this process looks at.
+    pub desks: Vec<crate::providers::pool::Desk>,
+    /// The pools of accounts that carry messages.
+    pub pools: Arc<Pools>,
+    /// What became of messages.
+    pub deliveries: Deliveries,
+    /// What reading providers' events may need.
+    pub tools: Tools,
+    /// How the outside reaches us; empty where nobody said.
+    pub public_url: String,
     /// The governor's journal.
     pub decisions: Arc<dyn Decisions>,
     /// The last ten minutes and whoever listens; filled by [`super::sample::run`].
@@ -95,7 +107,13 @@ pub struct Decision {
 /// How a governor stands.
 #[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct GovernorState {
-    /// The rate that it decided on; in shadow mode the rate that it would set.
+    /// The knob that it turns: `rps` or `concurrency`.
+    #[schema(example = "rps")]
+    pub actuator: String,
+    /// What that knob is in: `rps` (tokens per second) or `slots` (jobs at once). All that is called a rate here is in it.
+    #[schema(example = "rps")]
+    pub unit: String,
+    /// The knob that it decided on; in shadow mode the one that it would set.
     pub rps: f64,
     /// `closed`, `half_open` or `open`.
     pub breaker: String,
@@ -213,6 +231,20 @@ pub struct SignalState {
     pub stale: bool,
     /// The rate that it asks for; `null` before its first reading.
     pub ask_rps: Option<f64>,
+    /// What refusals have taught of a quota that nobody told; `null` for other signals and before the first refusal.
+    pub learned_quota: Option<QuotaState>,
+}
+
+/// A quota as refusals have taught it.
+#[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
+#[schema(as = LearnedQuota)]
+pub struct QuotaState {
+    /// What was let through of it, in tokens per second (or slots, where these are turned).
+    pub rps: f64,
+    /// When it was learned: the newest refusal.
+    pub at: Timestamp,
+    /// The share that was refused then, 0 to 1.
+    pub refused_share: f64,
 }
 
 /// A journal with nothing in it, for processes that have no governor and for tests.

@@ -63,6 +63,10 @@ pub struct KnobsView {
     pub max: f64,
     /// Rate when `rps` cannot be read or its lease has lapsed.
     pub safe_rps: f64,
+    /// What stands behind the throttle can bear now; no rate in force is above it. -1 is no limit.
+    pub capacity: f64,
+    /// Why `capacity` is what it is; empty where nobody said so.
+    pub capacity_why: String,
     /// Rate of each key; -1 is unlimited.
     pub key_rps: f64,
     /// As `burst`, for each key.
@@ -181,6 +185,8 @@ impl KnobsView {
             min: knobs.min,
             max: knobs.max,
             safe_rps: knobs.safe_rps,
+            capacity: knobs.capacity,
+            capacity_why: knobs.capacity_why.clone(),
             key_rps: knobs.key_rps,
             key_burst: knobs.key_burst,
             on_store_loss: knobs.on_store_loss.as_str(),
@@ -232,7 +238,7 @@ pub fn mode_word(knobs: &Knobs) -> &'static str {
 /// How the throttle stands, as a word.
 pub fn state_word(status: &Status) -> &'static str {
     // Each of these makes the throttle run at safe_rps, or at rps if that is slower.
-    const CAREFUL: [&str; 6] = ["rps", "burst", "window", "safe_rps", "key_rps", "key_burst"];
+    const CAREFUL: [&str; 7] = ["rps", "burst", "window", "safe_rps", "capacity", "key_rps", "key_burst"];
     let is_careful = status.problems.iter().any(|problem| CAREFUL.contains(&problem.field.as_str()));
     match status.effective_rps {
         _ if status.knobs.paused => "paused",
@@ -265,6 +271,16 @@ fn explain_rate(status: &Status) -> String {
     let when = Timestamp::from_millisecond(knobs.at_ms).ok().filter(|_| knobs.at_ms > 0);
     let when = when.map_or_else(String::new, |at| format!(" at {at:.0}"));
     let why = if knobs.why.is_empty() { String::new() } else { format!(": {}", knobs.why) };
+    if !knobs.paused && knobs.is_limited_by_capacity(status.at_us) {
+        let why = match knobs.capacity_why.as_str() {
+            "" => String::new(),
+            why => format!(": {why}"),
+        };
+        return match status.effective_rps {
+            0.0 => format!("{name} is stopped because its capacity is 0{why}"),
+            _ => format!("{name} runs at {rate} a second because that is its capacity now{why}"),
+        };
+    }
     match state_word(status) {
         "paused" => format!("{name} is paused; {who} wrote its knobs last{when}{why}"),
         "stopped" => format!("{name} is stopped because its rate is 0; {who} wrote its knobs last{when}{why}"),

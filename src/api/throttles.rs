@@ -69,6 +69,8 @@ pub struct Edit {
     max: Option<f64>,
     /// Rate when `rps` cannot be read or its lease has lapsed.
     safe_rps: Option<f64>,
+    /// What stands behind the throttle can bear now; no rate in force is above it. -1 is no limit.
+    capacity: Option<f64>,
     /// Rate of each key; -1 is unlimited.
     key_rps: Option<f64>,
     /// As `burst`, for each key.

@@ -93,7 +93,10 @@ pub fn sentence(throttle: &str, key: &str, effective_rps: f64, limit: &Limit) ->
         }
         Limit::Paused { why, .. } if why.is_empty() => format!("key {key:?} of throttle {throttle} is paused"),
         Limit::Paused { why, .. } => format!("key {key:?} of throttle {throttle} is paused: {}", first_line(why)),
-        Limit::Stopped { name } => format!("throttle {name} is stopped: its rate is 0 or somebody paused it"),
+        Limit::Stopped { name, why } if why.is_empty() => {
+            format!("throttle {name} is stopped: its rate is 0 or somebody paused it")
+        }
+        Limit::Stopped { name, why } => format!("throttle {name} is stopped: {}", first_line(why)),
         Limit::Concurrency { name, key: false } => {
             format!("as many jobs of throttle {name} run as may run at once; it starts when one of them ends")
         }

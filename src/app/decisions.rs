@@ -6,7 +6,9 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 
 use super::clock;
-use crate::api::{Decision, Decisions, FindingState, GovernorState, HandState, ReadError, ShadowState, SignalState, Trip};
+use crate::api::{
+    Decision, Decisions, FindingState, GovernorState, HandState, QuotaState, ReadError, ShadowState, SignalState, Trip,
+};
 use crate::governor::decision::timestamp;
 use crate::governor::postgres::Error;
 use crate::governor::why::{self, Asked};
@@ -50,8 +52,9 @@ impl Journalled {
         let ready = depths.throttles.iter().find(|depth| depth.throttle == name.as_str()).map(|depth| depth.ready as u64);
         let asked = Asked { name: name.as_str(), status, view: view.as_ref(), decisions: &decisions, ready, now };
         let mut sentence = why::sentence(asked);
-        // The sentence tells of a wrong rps by itself; whatever else is wrong with the knobs must not stay untold.
-        for problem in status.iter().flat_map(|status| &status.problems).filter(|problem| problem.field != "rps") {
+        let told = view.as_ref().map_or("rps", |view| view.actuator.field());
+        // The sentence tells of a wrong knob that is governed by itself; whatever else is wrong with the knobs must not stay untold.
+        for problem in status.iter().flat_map(|status| &status.problems).filter(|problem| problem.field != told) {
             sentence += &format!(" Its knob {}: {}.", problem.field, problem.message);
         }
         Ok(sentence)
@@ -113,6 +116,11 @@ fn standing(view: View) -> GovernorState {
         age_s: signal.age_s,
         stale: signal.stale,
         ask_rps: signal.ask_rps,
+        learned_quota: signal.learned_quota.map(|quota| QuotaState {
+            rps: quota.rps,
+            at: quota.at,
+            refused_share: quota.refused_share,
+        }),
     });
     let shadow = view.shadow.map(|score| ShadowState {
         since: timestamp(score.since),
@@ -139,6 +147,8 @@ fn standing(view: View) -> GovernorState {
         sentence: found.sentence,
     });
     GovernorState {
+        actuator: view.actuator.field().to_owned(),
+        unit: view.actuator.unit().to_owned(),
         rps: view.rps,
         breaker: word(&view.breaker).unwrap_or_default(),
         limiting: Some(view.limiting),

@@ -11,6 +11,7 @@ use crate::governor::{Governor, Journal, Sources};
 use crate::jobs::postgres::Feedbacks;
 use crate::jobs::{self, Queue};
 use crate::service::Leader;
+use crate::signals::complaints_postgres;
 use crate::signals::{Depth, DepthSource, Feedback, FeedbackSource, Prometheus, Told};
 use crate::throttle::Store;
 
@@ -49,7 +50,10 @@ pub(super) fn governor(
     // Apart from the others, and not patient: neither a crowd of requests nor a Postgres that is away holds the knob up.
     let apart = queue.apart(2, PATIENCE);
     let usual = Prometheus::new(&settings.prometheus_url)?;
-    let sources = Sources::new(usual).with_depth(depth(queue.clone())).with_feedback(feedback(Feedbacks::new(&apart)));
+    let timed = policies.iter().filter(|(_, policy)| policy.hears_durations()).map(|(name, _)| name.to_string()).collect();
+    let told = feedback(Feedbacks::new(&apart).with_durations(timed));
+    let sources = Sources::new(usual).with_depth(depth(queue.clone())).with_feedback(told);
+    let sources = sources.with_complaints(complaints_postgres::from_tally(apart.clone()));
     let sources = servers::named(settings, sources)?;
     Ok(Governor::with(throttles.clone(), Journal::new(apart).with_patience(PATIENCE), sources, policies)?)
 }
@@ -90,7 +94,9 @@ fn feedback(told: Feedbacks) -> FeedbackSource {
                     refused: one.tally.refused as f64,
                     failed: one.tally.failed as f64,
                     busy_s: one.tally.busy_s,
+                    untimed: one.tally.untimed as f64,
                 },
+                durations: one.tally.durations,
                 running: one.tally.running as f64,
                 age_s: one.age_s,
                 born_s: one.born_s,

@@ -18,8 +18,8 @@ const EVERY: Duration = Duration::from_secs(1);
 /// Throttles that are read at a time.
 const ASKED_AT_ONCE: usize = 32;
 
-/// Fields that change with every write and say nothing worth restoring.
-const PASSING: &[&str] = &["seq", "term", "at"];
+/// Fields that change with every write, or with what stands behind the throttle, and say nothing worth restoring.
+const PASSING: &[&str] = &["seq", "term", "at", "capacity", "capacity_why"];
 
 pub(super) async fn run(store: Arc<dyn Store>, record: Record, cancel: CancellationToken) {
     let saved = Arc::new(tokio::sync::Mutex::new(BTreeMap::new()));

@@ -21,7 +21,7 @@ use crate::governor::counters::Counters;
 use crate::governor::policy::{Kind, Signal, Source};
 use crate::governor::reconcile::spell;
 use crate::governor::sources::probe;
-use crate::governor::{Bounds, Observation, Policy, Sample, Sources, State, calibration};
+use crate::governor::{Actuator, Bounds, Observation, Policy, Sample, Sources, State, calibration};
 use crate::signals::{self, Probe};
 use crate::throttle::{self, Change, Mode, Name, Status, Store};
 
@@ -153,6 +153,11 @@ impl Session {
             let list = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
             return Err(Refusal::State(format!("{wanted} has no load from Prometheus to calibrate; there are: {list}")));
         };
+        if policy.law.actuator != Actuator::Rps {
+            let what =
+                "its governor turns concurrency, and a calibration turns rps; leave actuator out of [governor] to calibrate";
+            return Err(Refusal::State(format!("{name}: {what}")));
+        }
         let signal = chosen.to_owned();
         let looks = policy.signals.iter().filter_map(|about| Some((about.name.clone(), about.probe.as_ref()?)));
         let probes = looks.map(|(name, look)| Ok((name, probe(look)?)));

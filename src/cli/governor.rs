@@ -9,7 +9,7 @@ use anyhow::{Context as _, bail};
 use super::exit::Failure;
 use super::output;
 use crate::governor::filter::{Filter, Mistake};
-use crate::governor::{Bounds, Policy};
+use crate::governor::{Actuator, Bounds, Policy};
 use crate::throttle::file::{FileError, FileProblem, KnobsFile};
 use crate::throttle::{Knobs, rules};
 
@@ -42,14 +42,17 @@ answered at once. Blank lines are skipped; at the end of the input it ends.
 All but now may be left out or null. The answer: rps, breaker (closed, open or half_open), limiting, reason, terms. A line that
 cannot be read is answered by {\"error\": {\"line\", \"field\", \"message\"}} and changes nothing.
 
-FILE is a knobs file: [knobs] with rps to begin at, min, max and safe_rps; [[signal]]; [governor]. Other knobs do not count here.";
+FILE is a knobs file: [knobs] with rps to begin at, min, max and safe_rps; [[signal]]; [governor]. Other knobs do not count here.
+
+With actuator = \"concurrency\" in [governor] every rps above is slots: [knobs] has concurrency to begin at, achieved_rps is how many slots
+are in use, and the answer's rps is the number of slots to set, a whole one.";
 
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// The knobs file with the policy
     #[arg(long, value_name = "FILE")]
     policy: PathBuf,
-    /// Begin at so many jobs per second instead of the file's rps
+    /// Begin at so many jobs per second (or slots) instead of what the file says
     #[arg(long, value_name = "N", conflicts_with = "state")]
     rps: Option<String>,
     /// Go on from the state in this file, if it is there, and leave the state there at the end of the input
@@ -60,12 +63,18 @@ pub(super) struct Args {
 pub(super) fn run(command: Command) -> anyhow::Result<ExitCode> {
     let Command::Step(args) = command;
     let (policy, knobs) = policy(&args.policy)?;
-    let bounds = Bounds { min: knobs.min, max: knobs.max, safe_rps: knobs.safe_rps };
-    let rps = match &args.rps {
-        None => knobs.rps,
-        Some(text) => match rules::number("rps", text) {
+    let actuator = policy.law.actuator;
+    let bounds = actuator.bounds(Bounds { min: knobs.min, max: knobs.max, safe_rps: knobs.safe_rps });
+    let rps = match (&args.rps, actuator) {
+        (None, Actuator::Rps) => knobs.rps,
+        (None, Actuator::Concurrency) if knobs.concurrency < 0 => bounds.max,
+        (None, Actuator::Concurrency) => knobs.concurrency as f64,
+        (Some(text), _) => match rules::number(actuator.field(), text) {
             Some(rps) => rps,
-            None => bail!(Failure::Refused(format!("--rps {text:?} is not allowed: it must be {}", rules::allowed("rps")))),
+            None => {
+                let allowed = rules::allowed(actuator.field());
+                bail!(Failure::Refused(format!("--rps {text:?} is not allowed: it must be {allowed}")))
+            }
         },
     };
     let mut filter = match args.state.as_deref().map(kept).transpose()?.flatten() {

@@ -10,7 +10,7 @@ use super::output::say;
 use super::{output, when};
 use crate::app;
 use crate::config::Settings;
-use crate::governor::{Bounds, Policy};
+use crate::governor::{Actuator, Bounds, Policy};
 use crate::replay::report::replayed;
 use crate::replay::run::Figures;
 use crate::replay::{self, Record, Report};
@@ -55,6 +55,10 @@ pub(super) struct Args {
 
 pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCode> {
     let (file, policy) = policy(&args.policy)?;
+    if policy.law.actuator != Actuator::Rps {
+        let what = "its governor turns concurrency, and a replay is about rates; leave actuator out of [governor] to replay";
+        bail!(Failure::Refused(format!("{}: {what}", args.policy.display())));
+    }
     let throttle = file.name.as_str();
     let record = match &args.file {
         Some(path) => from_file(path, &policy)?,

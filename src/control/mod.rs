@@ -2,10 +2,11 @@
 //!
 //! Nothing here reads a clock, waits or fails: time, randomness and measurements are arguments, and whatever goes in,
 //! what comes out is finite. The room imports nothing of ours; [`crate::governor`] assembles the pieces into a law, and
-//! [`crate::jobs`] uses [`backoff`].
+//! [`crate::jobs`] uses [`backoff`] and [`durations`].
 
 pub mod backoff;
 pub mod clamp;
+pub mod durations;
 pub mod ewma;
 pub mod front;
 pub mod history;

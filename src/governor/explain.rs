@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
+use super::actuator::Actuator;
 use super::breaker::Phase;
 use super::hand::Hand;
 use super::limits::Clamp;
 use super::plan::{Plan, State};
 use super::policy::{Kind, Policy};
+use super::view::QuotaView;
 
 /// What decided.
 #[derive(Clone, Debug, PartialEq)]
@@ -67,13 +69,17 @@ fn limiting(state: &State, cause: &Cause) -> String {
 }
 
 fn reason(state: &State, policy: &Policy, now: f64, before: f64, cause: &Cause) -> String {
+    let unit = state.actuator.unit();
     let rate = number(state.knob);
     match cause {
-        Cause::NoReading => format!("no signal has been read yet; holding {rate} rps"),
-        Cause::StoppedByHand => "a person stopped it (rps 0); it goes on when somebody sets a rate".to_owned(),
+        Cause::NoReading => format!("no signal has been read yet; holding {rate} {unit}"),
+        Cause::StoppedByHand => {
+            let (field, what) = (state.actuator.field(), if state.actuator == Actuator::Rps { "a rate" } else { "a number" });
+            format!("a person stopped it ({field} 0); it goes on when somebody sets {what}")
+        }
         Cause::Followed { why } => format!("{why}; the governor only follows"),
         Cause::HandedBack { why } => {
-            format!("{why}, on from {}", if state.knob < 0.0 { "no limit".to_owned() } else { format!("{rate} rps") })
+            format!("{why}, on from {}", if state.knob < 0.0 { "no limit".to_owned() } else { format!("{rate} {unit}") })
         }
         Cause::Stale { names } => {
             let blind_s = names.iter().filter_map(|n| state.signals.iter().find(|s| s.name == *n)).filter_map(|s| s.front.seen);
@@ -82,9 +88,9 @@ fn reason(state: &State, policy: &Policy, now: f64, before: f64, cause: &Cause) 
             let does = if state.breaker.phase == Phase::Open {
                 "staying stopped".to_owned()
             } else if state.knob < before * (1.0 - 1e-6) {
-                format!("lowering {} to {rate} rps, towards safe_rps", number(before))
+                format!("lowering {} to {rate} {unit}, towards {}", number(before), state.actuator.refuge())
             } else {
-                format!("staying at {rate} rps until it can be read again")
+                format!("staying at {rate} {unit} until it can be read again")
             };
             format!("no new reading of {} {how_long}; {does}", names.join(", "))
         }
@@ -115,7 +121,7 @@ fn reason(state: &State, policy: &Policy, now: f64, before: f64, cause: &Cause) 
             );
             format!(
                 "{reads}: {}{follows}{}",
-                motion(before, state.knob),
+                motion(before, state.knob, unit),
                 clamps.last().map_or_else(String::new, |c| bound(state, policy, now, *c))
             )
         }
@@ -123,23 +129,24 @@ fn reason(state: &State, policy: &Policy, now: f64, before: f64, cause: &Cause) 
 }
 
 /// What the rate does, as a verb.
-fn motion(before: f64, after: f64) -> String {
+fn motion(before: f64, after: f64, unit: &str) -> String {
     if before <= 0.0 {
-        format!("restarting at {} rps", number(after))
+        format!("restarting at {} {unit}", number(after))
     } else if after > before * 1.005 {
-        format!("raising {} to {} rps", number(before), number(after))
+        format!("raising {} to {} {unit}", number(before), number(after))
     } else if after < before * 0.995 {
-        format!("lowering {} to {} rps", number(before), number(after))
+        format!("lowering {} to {} {unit}", number(before), number(after))
     } else {
-        format!("holding {} rps", number(after))
+        format!("holding {} {unit}", number(after))
     }
 }
 
 fn bound(state: &State, policy: &Policy, now: f64, clamp: Clamp) -> String {
+    let (unit, waited_for) = (state.actuator.unit(), state.actuator.waited_for());
     match clamp {
         Clamp::Slew => ", as fast as is allowed".to_owned(),
-        Clamp::Idle => "; not raised, because nobody waits for tokens".to_owned(),
-        Clamp::Week => "; nobody waits for tokens, so it stands ready at what this hour of the week has borne".to_owned(),
+        Clamp::Idle => format!("; not raised, because nobody waits for {waited_for}"),
+        Clamp::Week => format!("; nobody waits for {waited_for}, so it stands ready at what this hour of the week has borne"),
         Clamp::Confirm => "; not raised until a sample confirms the restart".to_owned(),
         Clamp::Late => "; not raised, because the next reading is late".to_owned(),
         Clamp::Soft => state.above_soft(policy).map_or_else(
@@ -152,20 +159,24 @@ fn bound(state: &State, policy: &Policy, now: f64, clamp: Clamp) -> String {
         Clamp::Person => state.hold.map_or_else(String::new, |hold| {
             let (set, left) = (seconds(now - hold.from), seconds(hold.until - now));
             let who = state.watch.hand.as_ref().map_or_else(|| "a person".to_owned(), Hand::who_and_why);
-            format!("; {who} set {} rps {set} ago, it is not raised for {left} more", number(hold.rps))
+            format!("; {who} set {} {unit} {set} ago, it is not raised for {left} more", number(hold.rps))
         }),
-        Clamp::Max => ", the highest rate allowed (max)".to_owned(),
+        Clamp::Max => ", the highest rate allowed (max or capacity)".to_owned(),
         Clamp::Min => ", the lowest rate allowed (min)".to_owned(),
     }
 }
 
 fn terms(state: &State, policy: &Policy, now: f64, cause: &Cause) -> BTreeMap<String, Value> {
     let mut terms = BTreeMap::new();
+    if state.actuator != Actuator::Rps {
+        terms.insert("actuator".to_owned(), json!(state.actuator));
+    }
     let mut put = |name: &str, value: f64| {
         // Six digits are plenty for people, and JSON has no NaN.
         let rounded = if value == 0.0 { 0.0 } else { format!("{value:.5e}").parse().unwrap_or(0.0) };
         terms.insert(name.to_owned(), json!(rounded));
     };
+    let mut learned = Map::new();
     put("u", state.u);
     put("w", state.work.w);
     if let Cause::Signal { index, .. } = cause {
@@ -189,6 +200,11 @@ fn terms(state: &State, policy: &Policy, now: f64, cause: &Cause) -> BTreeMap<St
             put("quota_rps", quota / state.work.w);
         }
     }
+    for signal in &state.signals {
+        if let Some(quota) = QuotaView::of(signal, state.work.w) {
+            learned.insert(signal.name.clone(), json!(quota));
+        }
+    }
     if state.breaker.phase != Phase::Closed {
         put("trip_height", state.breaker.height);
         put("trip_rps", state.breaker.v_trip / state.work.w);
@@ -206,6 +222,9 @@ fn terms(state: &State, policy: &Policy, now: f64, cause: &Cause) -> BTreeMap<St
         }
         terms.insert("signal".to_owned(), json!(state.signals[*index].name));
         terms.insert("clamps".to_owned(), json!(clamps));
+    }
+    if !learned.is_empty() {
+        terms.insert("learned_quota".to_owned(), Value::Object(learned));
     }
     terms
 }

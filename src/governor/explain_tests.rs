@@ -79,7 +79,7 @@ fn every_clamp_has_a_word_and_words_of_its_own() {
         Clamp::Floor => ("floor", ", the floor below the usual rate"),
         Clamp::Late => ("late", "; not raised, because the next reading is late"),
         Clamp::Person => ("person", "; a person set 30 rps 20 s ago, it is not raised for 40 s more"),
-        Clamp::Max => ("max", ", the highest rate allowed (max)"),
+        Clamp::Max => ("max", ", the highest rate allowed (max or capacity)"),
         Clamp::Min => ("min", ", the lowest rate allowed (min)"),
     };
     let told: BTreeSet<&str> = Clamp::ALL.into_iter().map(|clamp| place(clamp).0).collect();

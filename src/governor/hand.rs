@@ -4,6 +4,7 @@
 //! A door of Flyball writes `by`, `at` and `why` beside a change. A person with `redis-cli` may write `by` and `why` too; where
 //! they do not, nobody knows who it was, only when it was seen.
 
+use super::actuator::Actuator;
 use super::explain::number;
 use crate::throttle::{Knobs, Mode};
 
@@ -55,9 +56,9 @@ struct Seen {
 }
 
 impl Watch {
-    /// Looks at the knobs at `now` (unix seconds), where `rps` is the rate's text and `ours` says that the governor wrote it.
+    /// Looks at the knobs at `now` (unix seconds), where `rps` is the text of the knob that `actuator` names and `ours` says that the governor wrote it.
     /// True if somebody has turned the mode or the rate since the last look.
-    pub fn see(&mut self, knobs: &Knobs, rps: Option<&str>, ours: bool, now: f64) -> bool {
+    pub fn see(&mut self, knobs: &Knobs, actuator: Actuator, rps: Option<&str>, ours: bool, now: f64) -> bool {
         let (by, why) = (knobs.by.clone(), knobs.why.clone());
         let sees = Seen { mode: knobs.mode, rps: rps.map(str::to_owned), seq: knobs.seq, by, why };
         let Some(saw) = self.seen.replace(sees.clone()) else { return false };
@@ -69,7 +70,7 @@ impl Watch {
             }
         }
         if saw.rps != sees.rps && !ours {
-            what.push(format!("rps {}", rate(rps)));
+            what.push(format!("{} {}", actuator.field(), rate(rps)));
         }
         if what.is_empty() {
             return false;
@@ -113,7 +114,7 @@ impl Watch {
 /// A rate as somebody wrote it, short enough for a sentence.
 fn rate(text: Option<&str>) -> String {
     match text.map(|text| (text, text.trim().parse::<f64>())) {
-        None => "taken away".to_owned(),
+        None | Some(("", _)) => "taken away".to_owned(),
         Some((_, Ok(rps))) if rps >= 0.0 => number(rps),
         Some((text, Ok(_))) => text.trim().chars().take(32).collect(),
         Some((text, Err(_))) => format!("{:?}", text.chars().take(32).collect::<String>()),
@@ -131,24 +132,27 @@ mod tests {
     #[test]
     fn a_hand_has_a_name_a_time_and_a_reason_where_they_were_told() {
         let mut watch = Watch::default();
-        assert!(!watch.see(&knobs(Mode::Auto, 1, "governor", "load"), Some("20"), true, 980.0));
-        assert!(!watch.see(&knobs(Mode::Auto, 2, "governor", "load"), Some("21"), true, 985.0), "its own writes are no hand");
+        assert!(!watch.see(&knobs(Mode::Auto, 1, "governor", "load"), Actuator::Rps, Some("20"), true, 980.0));
+        assert!(
+            !watch.see(&knobs(Mode::Auto, 2, "governor", "load"), Actuator::Rps, Some("21"), true, 985.0),
+            "its own writes are no hand"
+        );
         assert_eq!(watch.hand, None);
 
         // By a door.
-        assert!(watch.see(&knobs(Mode::Manual, 3, "ann", "deploy"), Some("30"), false, 1000.0));
+        assert!(watch.see(&knobs(Mode::Manual, 3, "ann", "deploy"), Actuator::Rps, Some("30"), false, 1000.0));
         let ann =
             Hand { what: "mode manual, rps 30".to_owned(), by: Some("ann".to_owned()), at: 990.0, why: "deploy".to_owned() };
         assert_eq!(watch.hand, Some(ann));
-        assert!(!watch.see(&knobs(Mode::Manual, 3, "ann", "deploy"), Some("30"), false, 1005.0));
+        assert!(!watch.see(&knobs(Mode::Manual, 3, "ann", "deploy"), Actuator::Rps, Some("30"), false, 1005.0));
 
         // With redis-cli: what stands beside it is about another change.
-        assert!(watch.see(&knobs(Mode::Manual, 3, "ann", "deploy"), Some("0"), false, 1010.0));
+        assert!(watch.see(&knobs(Mode::Manual, 3, "ann", "deploy"), Actuator::Rps, Some("0"), false, 1010.0));
         let nobody = Hand { what: "rps 0".to_owned(), by: None, at: 1010.0, why: String::new() };
         assert_eq!(watch.hand, Some(nobody));
 
         // With redis-cli, and a name beside it.
-        assert!(watch.see(&knobs(Mode::Off, 3, "bob", "test"), Some("0"), false, 1020.0));
+        assert!(watch.see(&knobs(Mode::Off, 3, "bob", "test"), Actuator::Rps, Some("0"), false, 1020.0));
         assert_eq!(watch.hand.as_ref().unwrap().who_and_why(), "bob (\"test\")");
         assert_eq!(watch.hand.as_ref().unwrap().at, 1020.0);
     }
@@ -158,15 +162,15 @@ mod tests {
         let until = |mode, ms| Knobs { mode, manual_until_ms: ms, ..Knobs::default() };
         for before in [Mode::Auto, Mode::Shadow, Mode::Off] {
             let mut watch = Watch::default();
-            watch.see(&until(before, None), Some("5"), true, 900.0);
-            watch.see(&until(Mode::Manual, Some(1_000_000)), Some("5"), true, 910.0);
+            watch.see(&until(before, None), Actuator::Rps, Some("5"), true, 900.0);
+            watch.see(&until(Mode::Manual, Some(1_000_000)), Actuator::Rps, Some("5"), true, 910.0);
             assert_eq!(watch.over(&until(Mode::Manual, Some(1_000_000)), 999.0), None);
             assert_eq!(watch.over(&until(Mode::Manual, Some(1_000_000)), 1000.0), Some(before));
             assert_eq!(watch.over(&until(Mode::Manual, None), 1e9), None, "without an end it stays");
             assert_eq!(watch.over(&until(before, Some(1_000_000)), 2000.0), None, "it counts in manual mode only");
 
             watch.went_back(before, "over", 1000.0);
-            assert!(!watch.see(&until(before, None), Some("5"), true, 1005.0), "no person did that");
+            assert!(!watch.see(&until(before, None), Actuator::Rps, Some("5"), true, 1005.0), "no person did that");
             assert_eq!(watch.hand.as_ref().unwrap().by.as_deref(), Some("governor"));
         }
         assert_eq!(Watch::default().over(&until(Mode::Manual, Some(1)), 1000.0), Some(Mode::Auto), "where no other was seen");

@@ -81,7 +81,7 @@ pub const KEYS: &[Key] = &[
     signal(
         "kind",
         "",
-        Default::Depends("\"load\"; for feedback what its query says"),
+        Default::Depends("\"load\"; for feedback what its query says; latency for complaints"),
         Allowed::Word(&["load", "latency", "ratio"]),
         "`load`: grows with the rate (load average, queue length, utilisation). `latency`: grows steeply near saturation. \
          `ratio`: the share of work that is refused, 0 to 1.",
@@ -90,10 +90,11 @@ pub const KEYS: &[Key] = &[
         "source",
         "",
         Default::Word("prometheus"),
-        Allowed::Word(&["prometheus", "depth", "age", "feedback", "http", "postgres"]),
+        Allowed::Word(&["prometheus", "depth", "age", "feedback", "http", "postgres", "complaints"]),
         "`prometheus`: a query. `depth`: ready jobs of the throttle named by `query`; `age`: seconds that the oldest of them has \
          waited. `feedback`: what this throttle's own jobs say. `http`: a number on the page `url`. `postgres`: what the statement \
-         `query` answers. Those that can trip the breaker are looked at every second, all but `prometheus`.",
+         `query` answers. `complaints`: the share of what the worst account of the pool `query` had accepted in 24 hours that \
+         was complained of. Those that can trip the breaker are looked at every second, all but `prometheus`.",
     ),
     signal(
         "server",
@@ -108,10 +109,11 @@ pub const KEYS: &[Key] = &[
         Default::Depends("required, except for feedback and http"),
         Allowed::Text(4096),
         "The PromQL query, best a plain selector: its raw samples are read with their own times. For `depth` and `age`: a \
-         throttle's name. For `postgres`: a read-only statement of at most 0.4 s that answers one row with one number, and its time \
+         throttle's name. For `complaints`: a pool's. For `postgres`: a read-only statement of at most 0.4 s that answers one row with one number, and its time \
          if a second column is called `at`. For `feedback` of which kind: `refused`, the share of attempts that the other side \
          refused (a ratio; 429 and its kin); `errors`, the share that failed or timed out (a latency); `latency`, the mean duration \
-         of those that succeeded, in seconds.",
+         of those that succeeded, in seconds; `latency_p99`, what only one in a hundred of them exceeds, where twenty or more have \
+         ended (a latency as well).",
     ),
     signal(
         "url",
@@ -145,7 +147,7 @@ pub const KEYS: &[Key] = &[
     signal(
         "setpoint",
         "of the signal",
-        Default::Required,
+        Default::Depends("required; 0.001 for complaints"),
         Allowed::Above(0.0, 1e12),
         "The value to hold, in the signal's own unit; for a ratio at most 0.5.",
     ),
@@ -168,7 +170,7 @@ pub const KEYS: &[Key] = &[
     signal(
         "lag_s",
         "s",
-        Default::Depends("60 for prometheus, 15 for feedback errors, else 0"),
+        Default::Depends("60 for prometheus, 15 for feedback errors and latency_p99, 900 for complaints, else 0"),
         Allowed::Number(0.0, 900.0),
         "What the exporter averages over: 60 for load1, 300 for load5, half the range of `rate()` and `avg_over_time()`, 0 for a \
          plain gauge. Too high a value is corrected by itself. For `feedback` twice this, and at least a tick, is averaged over.",
@@ -201,6 +203,15 @@ pub const KEYS: &[Key] = &[
         Allowed::Text(512),
         "The number's place on that page, if it is JSON.",
     ),
+    Key {
+        part: Part::Governor,
+        name: "actuator",
+        unit: "",
+        default: Default::Word("rps"),
+        allowed: Allowed::Word(&["rps", "concurrency"]),
+        what: "The knob that is turned: `rps`, tokens per second, or `concurrency`, jobs at once over all processes: whole slots, and \
+               `min` and `max` then mean slots too. For a provider without a quota that answers the slower the more is open at once.",
+    },
     number("tick_s", "s", 5.0, 1.0, 60.0, "How often the rate is decided."),
     number("gain", "", 1.6, 0.05, 10.0, "Nats of rate per unit of relative error, at a lag of 60 s."),
     number("integral_min_s", "s", 20.0, 2.0, 600.0, "Shortest integral time; a longer lag makes it longer."),
@@ -256,7 +267,7 @@ pub const KEYS: &[Key] = &[
     flag(
         "durations",
         true,
-        "Whether to let *work* through (rate x mean duration): an inner loop that answers dearer jobs in seconds. Switch it off for jobs whose duration says nothing about the resource.",
+        "Whether to let *work* through (rate x mean duration): an inner loop that answers dearer jobs in seconds. Switch it off for jobs whose duration says nothing about the resource. Always off with `actuator = \"concurrency\"`: slots are work already.",
     ),
     number(
         "duration_step",

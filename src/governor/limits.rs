@@ -13,7 +13,7 @@ const IDLE_SIGMAS: f64 = 1.0;
 /// The controllers do not wind below this share of the usual rate.
 const FLOOR_SHARE: f64 = 0.03;
 
-/// The knobs that bound a governor, in jobs per second.
+/// The knobs that bound a governor, in jobs per second; in slots, as [`super::actuator`] says them.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Bounds {
     /// The lowest rate that it may set.
@@ -190,14 +190,15 @@ impl State {
         (least * self.work.w).ln()
     }
 
-    /// The knob, in jobs per second, as things stand.
+    /// The knob, in its own unit, as things stand.
     pub(super) fn rate(&self, bounds: Bounds, now: f64) -> f64 {
         if self.stopped || self.breaker.phase == Phase::Open {
             return 0.0;
         }
         let held = self.hold.filter(|hold| now < hold.until).map_or(f64::INFINITY, |hold| hold.rps);
         let least = bounds.min.min(held).max(Bounds::LEAST);
-        within(self.u.exp() / self.work.w, least, bounds.max.min(held))
+        let most = bounds.max.min(held);
+        self.actuator.rounded(within(self.u.exp() / self.work.w, least, most), self.knob, least, most)
     }
 
     /// Sets `u` to a rate in jobs per second: 0 is the lowest, anything negative the highest.

@@ -1,4 +1,4 @@
-//! The governor: turns the `rps` knob so that the signals stay at their setpoints.
+//! The governor: turns the knob `rps` or `concurrency` so that the signals stay at their setpoints.
 //!
 //! Read [`plan`] first: pure, `State + Observation -> Plan`, every decision with its reason. [`reconcile`] is the loop
 //! around it: read the throttle and the signals, plan, persist, turn the knob, journal. [`why`] tells people. The law
@@ -7,6 +7,7 @@
 //! This room knows throttles and signals. It knows nothing of jobs (a queue's depth is handed in as a signal) and does not
 //! decide who leads (it is told a term, and everything it writes is fenced by it).
 
+pub mod actuator;
 pub mod breaker;
 pub mod calibration;
 pub mod counters;
@@ -34,14 +35,19 @@ pub mod why;
 pub mod work;
 
 #[cfg(test)]
+mod complaints_tests;
+#[cfg(test)]
 mod levels_tests;
 #[cfg(test)]
 mod plant_tests;
 #[cfg(test)]
 mod properties_tests;
 #[cfg(test)]
+mod slots_tests;
+#[cfg(test)]
 mod vectors_tests;
 
+pub use actuator::Actuator;
 pub use breaker::Phase;
 pub use decision::Decision;
 pub use limits::Bounds;

@@ -6,6 +6,7 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::actuator::Actuator;
 use super::keys::{self, Allowed, Default, Part};
 use super::policy::{Heard, Kind, Law, Look, Place, Policy, Problem, Refused, SIGNALS_MAX, Signal, Source};
 use crate::signals::exposition::Series;
@@ -19,9 +20,13 @@ pub(super) fn policy(text: &str, file: &str) -> Result<Option<Policy>, Refused> 
     if report.problems.is_empty() { Ok(policy) } else { Err(Refused(report.problems)) }
 }
 
+/// The share of complaints above which the large mailbox providers put mail aside, and what a day's share is braked over, in seconds.
+const COMPLAINTS: f64 = 0.001;
+const COMPLAINTS_LAG_S: f64 = 900.0;
+
 /// The law without any override.
 pub(super) fn default_law() -> Law {
-    law(&Values { part: Part::Governor, place: 0..0, given: BTreeMap::new() })
+    law(&Values { part: Part::Governor, place: 0..0, given: BTreeMap::new(), tried: Vec::new() })
 }
 
 fn read(report: &mut Report) -> Option<Policy> {
@@ -37,7 +42,12 @@ fn read(report: &mut Report) -> Option<Policy> {
 
     let law = match entry("governor").map(|value| (value.span(), value.get_ref())) {
         None => default_law(),
-        Some((place, DeValue::Table(table))) => law(&values(report, Part::Governor, place, table)),
+        Some((place, DeValue::Table(table))) => {
+            let values = values(report, Part::Governor, place, table);
+            let law = law(&values);
+            check_law(report, &values, &law);
+            law
+        }
         Some((place, _)) => {
             report.refuse(&place, "governor", "is not a table; write [governor]");
             default_law()
@@ -76,7 +86,9 @@ fn check_names(report: &mut Report, policy: &Policy, place: &Spanned<DeValue>) {
 }
 
 fn law(values: &Values) -> Law {
+    let actuator = if values.text("actuator") == "concurrency" { Actuator::Concurrency } else { Actuator::Rps };
     Law {
+        actuator,
         tick_s: values.number("tick_s"),
         gain: values.number("gain"),
         integral_min_s: values.number("integral_min_s"),
@@ -94,13 +106,23 @@ fn law(values: &Values) -> Law {
         retrip_s: values.number("retrip_s"),
         quota_margin: values.number("quota_margin"),
         quiet_s: values.number("quiet_s"),
-        durations: values.flag("durations"),
+        // Of jobs that take longer fewer end in a slot by themselves; to lower the slots as well would count it twice.
+        durations: values.flag("durations") && actuator == Actuator::Rps,
         duration_step: values.number("duration_step"),
         observer: values.flag("observer"),
         predictor: values.flag("predictor"),
         noise_max: values.number("noise_max"),
         filter_max_s: values.number("filter_max_s"),
         feed_forward: values.flag("feed_forward"),
+    }
+}
+
+/// What no single key of the law can say.
+fn check_law(report: &mut Report, values: &Values, law: &Law) {
+    if law.actuator == Actuator::Concurrency && values.given("durations") && values.flag("durations") {
+        let reason = "true is not allowed with actuator \"concurrency\": jobs that take longer already leave their slots later, and would \
+                      count twice; use false or leave it out";
+        report.refuse(&values.place("durations"), "governor.durations", reason);
     }
 }
 
@@ -117,6 +139,7 @@ fn signal(report: &mut Report, table: &Spanned<DeValue>) -> Option<Signal> {
         "feedback" => Source::Feedback,
         "http" => Source::Http,
         "postgres" => Source::Postgres,
+        "complaints" => Source::Complaints,
         _ => Source::Prometheus,
     };
     let written = match values.text("kind") {
@@ -134,13 +157,20 @@ fn signal(report: &mut Report, table: &Spanned<DeValue>) -> Option<Signal> {
         Source::Feedback if written == Some(Kind::Latency) => Some(Heard::Latency),
         _ => None,
     };
-    let kind = written.or(heard.map(Heard::kind)).unwrap_or(Kind::Load);
+    // A share of a whole day does not follow the rate within minutes, and is no quota: it is braked for slowly.
+    let slow = (source == Source::Complaints).then_some(Kind::Latency);
+    let kind = written.or(slow).or(heard.map(Heard::kind)).unwrap_or(Kind::Load);
     let usual_lag_s = match (source, heard) {
         (Source::Prometheus, _) => 60.0,
-        (_, Some(Heard::Errors)) => 15.0,
+        (Source::Complaints, _) => COMPLAINTS_LAG_S,
+        (_, Some(Heard::Errors | Heard::LatencyP99)) => 15.0,
         _ => 0.0,
     };
-    let setpoint = values.number("setpoint");
+    let setpoint = values.given_number("setpoint").unwrap_or(if source == Source::Complaints { COMPLAINTS } else { 1.0 });
+    if source != Source::Complaints && !values.given("setpoint") && !values.tried("setpoint") {
+        let allowed = keys::find(Part::Signal, "setpoint").map_or_else(String::new, |key| key.allowed.words());
+        report.refuse(&table.span(), "signal.setpoint", format!("is missing; use {allowed}"));
+    }
     let signal = Signal {
         name: values.text("name").to_owned(),
         kind,
@@ -187,7 +217,7 @@ fn check(report: &mut Report, values: &Values, signal: &Signal) {
 
 /// Setpoint, soft and hard level, in this order.
 fn check_levels(values: &Values, signal: &Signal, refuse: &mut impl FnMut(&str, String)) {
-    let is_share = signal.kind == Kind::Ratio || signal.heard == Some(Heard::Errors);
+    let is_share = signal.kind == Kind::Ratio || signal.heard == Some(Heard::Errors) || signal.source == Source::Complaints;
     if is_share && signal.setpoint > 0.5 {
         refuse("setpoint", format!("{} is too much for a ratio; use at most 0.5", signal.setpoint));
     }
@@ -219,12 +249,18 @@ fn check_source(values: &Values, signal: &Signal, refuse: &mut impl FnMut(&str, 
         Source::Age if signal.query.is_empty() => {
             refuse("query", "is missing; use the name of the throttle whose oldest ready job counts".to_owned());
         }
+        Source::Complaints if signal.query.is_empty() => {
+            refuse("query", "is missing; use the name of the pool whose accounts count".to_owned());
+        }
         Source::Http if values.given("query") => refuse("query", "is not for source \"http\"; use url".to_owned()),
         _ => {}
     }
     match (source, signal.heard) {
         (Source::Depth | Source::Age, _) if signal.kind != Kind::Load => {
             refuse("kind", format!("must be \"load\" for source {:?}", values.text("source")));
+        }
+        (Source::Complaints, _) if signal.kind != Kind::Latency => {
+            refuse("kind", "must be \"latency\" for source \"complaints\": a day's share is no load and no quota".to_owned());
         }
         (Source::Feedback, None) if values.given("query") => {
             let words = Heard::WORDS.map(|(word, _)| format!("{word:?}")).join(" or ");
@@ -326,11 +362,17 @@ struct Values {
     part: Part,
     place: Range<usize>,
     given: BTreeMap<&'static str, (Value, Range<usize>)>,
+    tried: Vec<&'static str>,
 }
 
 impl Values {
     fn given(&self, name: &str) -> bool {
         self.given.contains_key(name)
+    }
+
+    /// Whether the key stands there, even if its value is not allowed.
+    fn tried(&self, name: &str) -> bool {
+        self.tried.contains(&name)
     }
 
     fn given_number(&self, name: &str) -> Option<f64> {
@@ -395,7 +437,7 @@ fn values(report: &mut Report, part: Part, place: Range<usize>, table: &DeTable)
     for key in keys::KEYS.iter().filter(|k| k.part == part && k.default == Default::Required && !tried.contains(&k.name)) {
         report.refuse(&place, format!("{title}.{}", key.name), format!("is missing; use {}", key.allowed.words()));
     }
-    Values { part, place, given }
+    Values { part, place, given, tried }
 }
 
 fn accept(value: &DeValue, allowed: Allowed) -> Option<Value> {

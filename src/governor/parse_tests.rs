@@ -65,7 +65,7 @@ fn every_mistake_is_named_with_file_line_key_and_what_is_allowed() {
             signal_with("[[signal]]\nname = \"a\"\nquery = \"r\"\nsetpoint = 3"),
             ":6: signal.name: \"a\" is the name of another signal too",
         ),
-        (signal_with("[governor]\ntick = 5"), ":6: governor.tick: is not a key; use one of tick_s,"),
+        (signal_with("[governor]\ntick = 5"), ":6: governor.tick: is not a key; use one of actuator, tick_s,"),
         (signal_with("[governor]\ntick_s = 0"), ":6: governor.tick_s: 0 is not allowed; use a number from 1 to 60"),
         (signal_with("[governor]\nbreaker = 1"), ":6: governor.breaker: 1 is not allowed; use true or false"),
         ("[[signal]]\nname = \"a\"\nquery = \"q\"\n".to_owned(), ":1: signal.setpoint: is missing; use a number above 0"),
@@ -114,6 +114,7 @@ fn feedback_is_heard_by_its_word_and_has_the_kind_that_fits_it() {
     assert_eq!(of("kind = \"ratio\""), (Heard::Refused, Kind::Ratio, 0.0, false));
     assert_eq!(of("kind = \"latency\"\ntrip = 1"), (Heard::Latency, Kind::Latency, 0.0, true));
     assert_eq!(of("query = \"errors\""), (Heard::Errors, Kind::Latency, 15.0, false));
+    assert_eq!(of("query = \"latency_p99\""), (Heard::LatencyP99, Kind::Latency, 15.0, false));
     assert_eq!(of("query = \"errors\"\nlag_s = 60\ntrip = 0.9"), (Heard::Errors, Kind::Latency, 60.0, true));
     let deaf = Policy::parse(&format!("{}[governor]\ndurations = false\n", signal_with("")), "f").unwrap().unwrap();
     assert!(!deaf.hears() && Policy::parse(&signal_with(""), "f").unwrap().unwrap().hears(), "durations are heard");

@@ -1,7 +1,7 @@
 //! From what is known to what is done: `State + Observation -> Plan`. Pure; the same code runs in `flyball serve`, in the
 //! tests' plants and as a filter on the command line.
 //!
-//! The knob is `r` jobs a second. Inside, everything is done on the *work rate* `v = r*w` (`w`: mean duration of a job, 1
+//! The knob is `r` jobs a second, or `r` jobs at once ([`super::actuator`]): rates are then slots. Inside, everything is done on the *work rate* `v = r*w` (`w`: mean duration of a job, 1
 //! where nobody says) and the controllers work on `u = ln v` with the error `e = 1 - load/setpoint`: the loop's gain is
 //! then our share of the load, between 0 and 1, whatever a job costs. One tuning fits every plant.
 //!
@@ -19,6 +19,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use super::actuator::Actuator;
 use super::breaker::{Breaker, Phase};
 use super::explain::{self, Cause};
 use super::hand::Watch;
@@ -48,10 +49,10 @@ pub struct Observation {
     /// New samples, and those seen before if that is simpler: the same time again is no news.
     #[serde(default)]
     pub readings: Vec<Sample>,
-    /// Jobs let through per second since the last tick; `None` where the counter began again.
+    /// Jobs let through per second since the last tick, or slots in use; `None` where the counter began again.
     #[serde(default)]
     pub achieved_rps: Option<f64>,
-    /// Share of that time in which somebody waited for this throttle's tokens, 0 to 1.
+    /// Share of that time in which somebody waited for this throttle's tokens or slots, 0 to 1.
     #[serde(default)]
     pub limiting_share: Option<f64>,
     /// Mean duration of the jobs that succeeded since the last tick, in seconds.
@@ -66,7 +67,7 @@ pub struct Observation {
     /// No job was at work since the last tick: there is nothing that the work could say, which is not silence.
     #[serde(default)]
     pub idle: bool,
-    /// The rate in the knob, if somebody else wrote it since the last tick: 0 stops, -1 is unlimited.
+    /// The knob, if somebody else wrote it since the last tick: 0 stops, -1 is unlimited.
     #[serde(default)]
     pub knob_rps: Option<f64>,
     /// Jobs that wait for this throttle, if that is known.
@@ -91,7 +92,7 @@ pub struct Sample {
 /// What is to be done, and why.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Plan {
-    /// The rate to set, in jobs per second; 0 stops.
+    /// The knob to set, in jobs per second or slots; 0 stops.
     pub rps: f64,
     /// The breaker.
     pub breaker: Phase,
@@ -107,6 +108,9 @@ pub struct Plan {
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct State {
     form: u32,
+    /// The knob that is turned.
+    #[serde(default)]
+    pub actuator: Actuator,
     /// The log work rate in force.
     pub u: f64,
     /// The rate of the newest plan, in jobs per second.
@@ -161,8 +165,9 @@ impl State {
         let u = if rps > 0.0 { rps.clamp(bounds.min, bounds.max).ln() } else { bounds.min.ln() };
         Self {
             form: FORM,
+            actuator: policy.law.actuator,
             u,
-            knob: u.exp(),
+            knob: policy.law.actuator.rounded(u.exp(), 0.0, bounds.min, bounds.max),
             began_at: now,
             at: None,
             work: Work::default(),
@@ -205,7 +210,7 @@ impl State {
     /// A stored state, to look at.
     pub fn stored(stored: Value, policy: &Policy) -> Option<Self> {
         let mut state: Self = serde_json::from_value(stored).ok()?;
-        if state.form != FORM || !state.u.is_finite() || !state.work.is_sound() {
+        if state.form != FORM || state.actuator != policy.law.actuator || !state.u.is_finite() || !state.work.is_sound() {
             return None;
         }
         state.adopt(policy);
@@ -509,7 +514,7 @@ fn feedback(heard: Option<Heard>, seen: &Observation) -> Option<f64> {
         Heard::Refused if all > 0.0 => Some(seen.rejected / all),
         Heard::Refused => Some(0.0),
         Heard::Latency => seen.mean_duration_s,
-        Heard::Errors => None,
+        Heard::Errors | Heard::LatencyP99 => None,
     }
 }
 

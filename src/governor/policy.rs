@@ -3,6 +3,7 @@
 //! It is the `[[signal]]` and `[governor]` part of a knobs file. What is wrong in it is refused at start, with file, line,
 //! key and what is allowed ([`super::keys`] is the table of all keys).
 
+use super::actuator::Actuator;
 use super::parse;
 
 /// Most signals that one throttle may have.
@@ -101,17 +102,21 @@ pub enum Heard {
     Errors,
     /// The mean duration of what succeeded, in seconds.
     Latency,
+    /// The duration that only one in a hundred of what succeeded exceeds, in seconds.
+    #[serde(rename = "latency_p99")]
+    LatencyP99,
 }
 
 impl Heard {
     /// All of them, by their words.
-    pub const WORDS: [(&str, Self); 3] = [("refused", Self::Refused), ("errors", Self::Errors), ("latency", Self::Latency)];
+    pub const WORDS: [(&str, Self); 4] =
+        [("refused", Self::Refused), ("errors", Self::Errors), ("latency", Self::Latency), ("latency_p99", Self::LatencyP99)];
 
     /// The kind of signal that it is. Only refusals measure a quota; failures and durations grow near saturation.
     pub fn kind(self) -> Kind {
         match self {
             Self::Refused => Kind::Ratio,
-            Self::Errors | Self::Latency => Kind::Latency,
+            Self::Errors | Self::Latency | Self::LatencyP99 => Kind::Latency,
         }
     }
 }
@@ -144,12 +149,15 @@ pub enum Source {
     Http,
     /// What a statement on a database answers.
     Postgres,
+    /// The share of mail of a pool of provider accounts that was complained of.
+    Complaints,
 }
 
 /// The law's numbers; each is described in [`super::keys::KEYS`] under the same name.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs, reason = "every field is a key of the table, which is the one place that describes it")]
 pub struct Law {
+    pub actuator: Actuator,
     pub tick_s: f64,
     pub gain: f64,
     pub integral_min_s: f64,
@@ -205,7 +213,14 @@ impl Policy {
 
     /// Whether it needs to hear how the throttle's own jobs end.
     pub fn hears(&self) -> bool {
-        self.law.durations || self.signals.iter().any(|signal| signal.heard.is_some())
+        self.law.durations
+            || self.law.actuator == Actuator::Concurrency
+            || self.signals.iter().any(|signal| signal.heard.is_some())
+    }
+
+    /// True if it is heard how long each of the throttle's own jobs takes.
+    pub fn hears_durations(&self) -> bool {
+        self.signals.iter().any(|signal| signal.heard == Some(Heard::LatencyP99))
     }
 
     /// The signal of that name.

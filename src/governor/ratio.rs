@@ -5,11 +5,14 @@
 //! hard gate in the throttle and not a signal.
 
 use super::policy::{self, Law};
-use super::signal::Signal;
+use super::signal::{Learned, Signal};
 use crate::control::{History, ewma, within};
 
 /// A share up to this counts as none.
 const NONE: f64 = 1e-4;
+/// What goes through counts for a quota when nobody has refused for this long, in seconds: counters of work and of tokens are not of
+/// the same moment.
+const SURE_S: f64 = 30.0;
 /// First error with which the rate feels its way up, its doubling time in seconds, and the greatest.
 const PROBE: f64 = 0.02;
 const PROBE_DOUBLES_S: f64 = 90.0;
@@ -24,11 +27,16 @@ impl Signal {
         self.share = within(y, 0.0, 0.98);
         let x = (1.0 - policy.setpoint) / (1.0 - self.share);
         (self.front.x, self.front.z, self.front.xf) = (x, x, x);
+        let through = history.mean(at - dt, at) * (1.0 - self.share);
         if self.share > NONE {
-            self.quota = Some(history.mean(at - dt, at) * (1.0 - self.share));
+            self.quota = Some(through);
+            self.learned = Some(Learned { at, share: self.share });
             self.last_bad = Some(at);
-        } else if self.last_bad.is_none() {
-            self.last_bad = Some(at);
+        } else {
+            // Where more goes through for a while, and nobody refuses it, the quota is at least that.
+            let is_quiet = self.last_bad.is_some_and(|bad| at - bad > SURE_S);
+            self.quota = self.quota.map(|quota| if is_quiet { quota.max(through) } else { quota });
+            self.last_bad = self.last_bad.or(Some(at));
         }
         self.front.stamp(now, at);
     }

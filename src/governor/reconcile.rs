@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex};
 use futures_util::future::join_all;
 use tokio::sync::{Mutex as AsyncMutex, broadcast};
 
+use super::actuator::{Actuator, BREAKERS_ZERO, limited_by_slots};
 use super::calibration;
 use super::counters::Counters;
 use super::decision::{Decision, timestamp};
@@ -26,16 +27,13 @@ use super::sources::{self, Eyes, Sources};
 use super::view::View;
 use super::watchdogs::{Found, Sharing};
 use crate::signals::{self, DepthSource, FeedbackSource, Meter, Prometheus};
-use crate::throttle::{self, Change, Mode, Name, Status, Store};
-
-/// The breaker's zero as it is written into the knob: a spelling of our own, so that it is never taken for a person's stop,
-/// even if this process dies between writing and remembering it.
-const BREAKERS_ZERO: &str = "0.000";
+use crate::throttle::bucket::slower;
+use crate::throttle::{self, Change, Knobs, Mode, Name, Status, Store};
 
 /// A knob that need not move is written again when this share of its lease is left.
 const RENEW_AT: f64 = 0.7;
 
-/// The knob that repeats the `rps` which a governor wrote. It is written with it in one step, so that an `rps` that reads
+/// The knob that repeats the `rps` or the `concurrency` which a governor wrote. It is written with it in one step, so that one that reads
 /// otherwise is a person's, even if the state of who wrote it could not be kept.
 const GOVERNED: &str = "governed";
 
@@ -262,8 +260,7 @@ impl Governor {
         if let Some(told) = &told {
             desk.meter.take_in(told, now);
         }
-        let mut seen = observe(&throttle.policy, &mut desk, &status, readings, told.is_some());
-        seen.waiting = ready;
+        let seen = observe(&throttle.policy, &mut desk, &status, readings, told.is_some(), ready);
         let Some(mut state) = desk.state.take() else { return Ok(Report::default()) };
         let found = state.watchdogs.found.clone();
         let outcome = self.decide(throttle, &mut desk, term, &status, &mut state, seen).await;
@@ -287,12 +284,13 @@ impl Governor {
         state: &mut State,
         mut seen: Observation,
     ) -> Result<Report, Trouble> {
-        let (policy, knobs, bounds) = (&throttle.policy, &status.knobs, bounds(status));
-        let raw = status.raw.get("rps").map(String::as_str);
+        let (policy, knobs, bounds) = (&throttle.policy, &status.knobs, bounds(throttle, status));
+        let actuator = policy.law.actuator;
+        let raw = actuator.text(&status.raw);
         let governed = status.raw.get(GOVERNED).map(String::as_str);
         let mine = raw.is_some_and(|raw| raw == BREAKERS_ZERO || state.is_ours(raw) || governed == Some(raw))
             || calibration::wrote(status);
-        let turned = state.watch.see(knobs, raw, mine, seen.now);
+        let turned = state.watch.see(knobs, actuator, raw, mine, seen.now);
         if let Some(mode) = state.watch.over(knobs, seen.now) {
             return self.hand_back(throttle, desk, term, status, state, &seen, mode).await;
         }
@@ -303,10 +301,12 @@ impl Governor {
             Mode::Off => Some("nothing governs this throttle (mode off)".to_owned()),
             Mode::Manual => Some(format!("a person turns this throttle (mode manual{})", until(knobs))),
             Mode::Auto | Mode::Shadow if knobs.paused => Some("a person has paused this throttle".to_owned()),
-            Mode::Auto => unreadable(status).or_else(|| calibration::holds(status, state.knob)),
+            // What a pool can bear is a rate; slots in use are none of it.
+            Mode::Auto | Mode::Shadow if knobs.capacity == 0.0 => Some(without_capacity(knobs)),
+            Mode::Auto => unreadable(status, actuator).or_else(|| calibration::holds(status, actuator, state.knob)),
             Mode::Shadow => None,
         };
-        if (knobs.mode != Mode::Auto || calibration::holds(status, state.knob).is_some())
+        if (knobs.mode != Mode::Auto || calibration::holds(status, actuator, state.knob).is_some())
             && let Some(raw) = raw
         {
             // What a person set meanwhile is where the governor goes on from, not an edit to be held.
@@ -322,25 +322,27 @@ impl Governor {
             let before = state.knob;
             let told =
                 state.watch.hand.as_ref().filter(|_| turned).map(|hand| format!("; {} set {}", hand.who_and_why(), hand.what));
-            let plan = state.follow(policy, bounds, &seen, knobs.rps, &format!("{why}{}", told.unwrap_or_default()));
+            let plan =
+                state.follow(policy, bounds, &seen, actuator.setting(status), &format!("{why}{}", told.unwrap_or_default()));
             self.keep(throttle, term, state).await?;
             if turned {
                 self.journal(throttle, desk, term, Decision::new(throttle.name.as_str(), seen.now, &plan, before, knobs.mode))
                     .await;
             }
             self.end_lease(throttle, term, status).await?;
-            return Ok(Report { decided: 1, ..Report::default() });
+            let written = self.keep_lease(throttle, term, status, &plan, mine).await?;
+            return Ok(Report { decided: 1, written, ..Report::default() });
         }
         if knobs.mode == Mode::Auto {
             if !mine {
-                seen.knob_rps = Some(knobs.rps);
-            } else if status.lease_lapsed {
+                seen.knob_rps = Some(actuator.setting(status));
+            } else if status.lease_lapsed && actuator == Actuator::Rps {
                 state.restart_from(policy, bounds, status.effective_rps, seen.now);
             }
         }
-        let before = knobs.rps;
+        let before = actuator.setting(status);
         let plan = match knobs.mode {
-            Mode::Shadow => state.shadow(policy, bounds, &seen, status.effective_rps),
+            Mode::Shadow => state.shadow(policy, bounds, &seen, actuator.in_force(status)),
             _ => state.tick(policy, bounds, &seen),
         };
         if knobs.mode == Mode::Auto {
@@ -373,8 +375,9 @@ impl Governor {
     ) -> Result<Report, Trouble> {
         let (knobs, before) = (&status.knobs, state.knob);
         let why = format!("manual mode is over{}; back to {}", until(knobs).replace(" until", " since"), mode.as_str());
-        let plan = state.hand_back(&throttle.policy, bounds(status), seen, knobs.rps, &why);
-        let rps = status.raw.get("rps").cloned();
+        let actuator = throttle.policy.law.actuator;
+        let plan = state.hand_back(&throttle.policy, bounds(throttle, status), seen, actuator.setting(status), &why);
+        let rps = actuator.text(&status.raw).map(str::to_owned);
         rps.iter().for_each(|rps| state.will_write(rps));
         self.keep(throttle, term, state).await?;
         let mut fields = BTreeMap::from([
@@ -382,11 +385,11 @@ impl Governor {
             ("manual_until_ms".to_owned(), None),
             ("valid_until".to_owned(), None),
         ]);
-        if mode == Mode::Auto {
+        if mode == Mode::Auto && actuator == Actuator::Rps {
             fields.insert("valid_until".to_owned(), Some(lease_until_ms(throttle, status).to_string()));
         }
         let (by, if_seq) = (GOVERNOR.to_owned(), Some(knobs.seq));
-        let change = Change { fields, term: Some(term), if_rps: rps, if_seq, by, why: why.clone(), ..Change::default() };
+        let change = Change { fields, term: Some(term), if_seq, by, why: why.clone(), ..unturned(actuator, rps) };
         match self.store.set(&throttle.name, &change).await {
             Ok(_) => {}
             // A person was faster: what they want is seen at the next tick.
@@ -398,6 +401,24 @@ impl Governor {
         self.keep(throttle, term, state).await?;
         self.journal(throttle, desk, term, Decision::new(throttle.name.as_str(), seen.now, &plan, before, mode)).await;
         Ok(Report { decided: 1, written: 1, ..Report::default() })
+    }
+
+    /// Renews the lease of our own rate while nothing can be borne: when it can be again, that rate is the one to go on from, not the
+    /// safe one.
+    async fn keep_lease(
+        &self,
+        throttle: &Governed,
+        term: u64,
+        status: &Status,
+        plan: &Plan,
+        mine: bool,
+    ) -> Result<usize, Trouble> {
+        let knobs = &status.knobs;
+        let is_ours = mine && knobs.mode == Mode::Auto && !knobs.paused && knobs.capacity == 0.0;
+        match status.raw.get("rps").filter(|_| is_ours && !status.lease_lapsed && !is_fresh(throttle, term, status)) {
+            Some(rps) => self.write(throttle, term, status, plan, rps).await,
+            None => Ok(0),
+        }
     }
 
     /// Takes away a lease that a person's own `HSET` of the mode left behind: it would count again, long lapsed, the moment they hand
@@ -432,18 +453,22 @@ impl Governor {
             return Ok(Report::default());
         }
         let counters = Counters::of(&status);
-        let achieved = desk.looked.and_then(|earlier| counters.since(&earlier)).map(|flow| flow.achieved_rps);
+        let flow = desk.looked.and_then(|earlier| counters.since(&earlier)).map(|flow| flow.achieved_rps);
         desk.looked = Some(counters);
         if let Some(told) = &told {
             desk.meter.take_in(told, now);
             looks.extend(sources::overheard(&throttle.policy, &desk.meter, desk.acted_at()));
         }
+        let achieved = match throttle.policy.law.actuator {
+            Actuator::Rps => flow,
+            Actuator::Concurrency => desk.meter.running(),
+        };
         // Two looks at one sample are one look.
         looks.retain(|look| desk.looks.insert(look.signal.clone(), look.at).is_none_or(|before| look.at > before));
         let Some(mut state) = desk.state.take() else { return Ok(Report::default()) };
         let plan = match status.knobs.mode {
-            Mode::Shadow => state.shadow_fast(&throttle.policy, bounds(&status), now, &looks),
-            _ => state.fast(&throttle.policy, bounds(&status), now, achieved, &looks),
+            Mode::Shadow => state.shadow_fast(&throttle.policy, bounds(throttle, &status), now, &looks),
+            _ => state.fast(&throttle.policy, bounds(throttle, &status), now, achieved, &looks),
         };
         let outcome = match plan {
             None => Ok(Report { alarmed: state.signals.iter().any(|signal| signal.alarms > 0), ..Report::default() }),
@@ -470,7 +495,8 @@ impl Governor {
         let written =
             if status.knobs.mode == Mode::Auto { self.write(throttle, term, status, &plan, BREAKERS_ZERO).await? } else { 0 };
         let now = status.at_us as f64 / 1e6;
-        let decision = Decision::new(throttle.name.as_str(), now, &plan, status.knobs.rps, status.knobs.mode);
+        let before = throttle.policy.law.actuator.setting(status);
+        let decision = Decision::new(throttle.name.as_str(), now, &plan, before, status.knobs.mode);
         self.keep(throttle, term, state).await?;
         self.journal(throttle, desk, term, decision).await;
         Ok(Report { decided: 1, written, tripped: 1, ..Report::default() })
@@ -485,29 +511,29 @@ impl Governor {
         state: &mut State,
         plan: &Plan,
     ) -> Result<usize, Trouble> {
-        let text = spell(plan.rps);
+        let actuator = throttle.policy.law.actuator;
+        let text = actuator.spell(plan.rps);
         state.will_write(&text);
         self.keep(throttle, term, state).await?;
-        let lease_ms = throttle.policy.law.lease_s() * 1e3;
-        let left_ms = status.knobs.valid_until_ms.map_or(0.0, |until| until as f64 - status.at_us as f64 / 1e3);
-        // The first word of a term is always written, so that from then on no word of an earlier one counts.
-        if status.raw.get("rps") == Some(&text) && left_ms > RENEW_AT * lease_ms && status.knobs.term == term {
+        if actuator.text(&status.raw) == Some(&text) && is_fresh(throttle, term, status) {
             return Ok(0);
         }
         self.write(throttle, term, status, plan, &text).await
     }
 
     async fn write(&self, throttle: &Governed, term: u64, status: &Status, plan: &Plan, text: &str) -> Result<usize, Trouble> {
-        let until_ms = lease_until_ms(throttle, status);
+        let actuator = throttle.policy.law.actuator;
+        // Slots have no lease: when nobody governs them any more they keep their last value.
+        let until_ms = (actuator == Actuator::Rps).then(|| lease_until_ms(throttle, status).to_string());
+        let text = || Some(text.to_owned());
         let change = Change {
-            fields: [("rps", text.to_owned()), (GOVERNED, text.to_owned()), ("valid_until", until_ms.to_string())]
-                .map(|(k, v)| (k.to_owned(), Some(v)))
+            fields: [(actuator.field(), text()), (GOVERNED, text()), ("valid_until", until_ms)]
+                .map(|(field, text)| (field.to_owned(), text))
                 .into(),
             term: Some(term),
-            if_rps: status.raw.get("rps").cloned(),
             by: GOVERNOR.to_owned(),
             why: plan.reason.clone(),
-            ..Change::default()
+            ..unturned(actuator, actuator.text(&status.raw).map(str::to_owned))
         };
         match self.store.set(&throttle.name, &change).await {
             Ok(_) => Ok(1),
@@ -576,10 +602,12 @@ impl Governor {
         *desk = Desk { term: Some(term), due, ..Desk::default() };
         desk.kept = self.journal.recent(Some(name), 1).await?.pop();
         desk.state = stored.and_then(|(_, stored)| State::resume(stored, &throttle.policy, now)).or_else(|| {
-            let raw = status.raw.get("rps").map(String::as_str);
-            let bounds = bounds(status);
+            let actuator = throttle.policy.law.actuator;
+            let raw = actuator.text(&status.raw);
+            let bounds = bounds(throttle, status);
+            let has_lapsed = status.lease_lapsed && actuator == Actuator::Rps;
             // A breaker's stop whose state is lost goes on from the lowest rate, not from a person's stop.
-            let rate = if raw == Some(BREAKERS_ZERO) && !status.lease_lapsed { bounds.min } else { status.effective_rps };
+            let rate = if raw == Some(BREAKERS_ZERO) && !has_lapsed { bounds.min } else { actuator.start(status, bounds) };
             let mut state = State::new(&throttle.policy, bounds, rate, now);
             state.will_write(raw.unwrap_or_default());
             Some(state)
@@ -627,7 +655,14 @@ impl Governor {
 }
 
 /// What was seen since the last tick.
-fn observe(policy: &Policy, desk: &mut Desk, status: &Status, mut readings: Vec<Sample>, is_told: bool) -> Observation {
+fn observe(
+    policy: &Policy,
+    desk: &mut Desk,
+    status: &Status,
+    mut readings: Vec<Sample>,
+    is_told: bool,
+    waiting: Option<f64>,
+) -> Observation {
     let counters = Counters::of(status);
     let flow = desk.counters.and_then(|earlier| counters.since(&earlier));
     let span_s = desk.meter.at().map(|at| sources::span_s(policy, at, desk.heard_to)).filter(|span_s| *span_s > 0.0);
@@ -635,11 +670,22 @@ fn observe(policy: &Policy, desk: &mut Desk, status: &Status, mut readings: Vec<
     readings.extend(sources::heard(policy, &desk.meter, desk.heard_to, desk.acted_at()));
     let idle = is_told && span_s.is_some_and(|span_s| desk.meter.is_idle(span_s));
     (desk.counters, desk.heard_to) = (Some(counters), desk.meter.at());
+    let (achieved, limiting) = match policy.law.actuator {
+        Actuator::Rps => (
+            flow.map(|flow| flow.achieved_rps),
+            flow.map(|flow| flow.limited_by(slower(status.knobs.rps, status.knobs.capacity))),
+        ),
+        Actuator::Concurrency => {
+            let in_use = desk.meter.running().filter(|_| is_told);
+            (in_use, in_use.map(|in_use| limited_by_slots(in_use, status.knobs.concurrency as f64, waiting)))
+        }
+    };
     Observation {
         now: status.at_us as f64 / 1e6,
         readings,
-        achieved_rps: flow.map(|flow| flow.achieved_rps),
-        limiting_share: flow.map(|flow| flow.limited_by(status.knobs.rps)),
+        achieved_rps: achieved,
+        limiting_share: limiting,
+        waiting,
         mean_duration_s: step.and_then(|step| step.mean_duration_s()),
         completed: step.map_or(0.0, |step| step.completed),
         rejected: step.map_or(0.0, |step| step.refused),
@@ -660,13 +706,45 @@ fn tell(throttle: &Governed, state: &State, earlier: &[Found]) {
 }
 
 /// Why the knob cannot be read, if it cannot: the governor leaves it for a person to correct.
-fn unreadable(status: &Status) -> Option<String> {
-    let problem = status.problems.iter().find(|problem| problem.field == "rps")?;
-    Some(format!("the knob rps {}", problem.message))
+fn unreadable(status: &Status, actuator: Actuator) -> Option<String> {
+    let problem = status.problems.iter().find(|problem| problem.field == actuator.field())?;
+    Some(format!("the knob {} {}", actuator.field(), problem.message))
 }
 
-fn bounds(status: &Status) -> Bounds {
-    Bounds { min: status.knobs.min, max: status.knobs.max, safe_rps: status.knobs.safe_rps }
+fn bounds(throttle: &Governed, status: &Status) -> Bounds {
+    let Knobs { min, max, safe_rps, capacity, .. } = status.knobs;
+    // Beyond what can be borne the knob would only wind up. A capacity of 0 is a stop, and no bound of a rate.
+    let is_bound = capacity > 0.0 && throttle.policy.law.actuator == Actuator::Rps;
+    let max = if is_bound { max.min(capacity) } else { max };
+    let min = min.min(max);
+    throttle.policy.law.actuator.bounds(Bounds { min, max, safe_rps })
+}
+
+/// Why nothing is decided while nothing can be borne.
+fn without_capacity(knobs: &Knobs) -> String {
+    let why = if knobs.capacity_why.is_empty() { "its capacity is 0" } else { &knobs.capacity_why };
+    format!("nothing can be borne behind this throttle ({why})")
+}
+
+/// True if the knob was written in this term, and its lease need not be renewed yet. The first word of a term is always written, so
+/// that from then on no word of an earlier one counts.
+fn is_fresh(throttle: &Governed, term: u64, status: &Status) -> bool {
+    let lease_ms = throttle.policy.law.lease_s() * 1e3;
+    let left_ms = status.knobs.valid_until_ms.map_or(0.0, |until| until as f64 - status.at_us as f64 / 1e3);
+    let is_in_force = match throttle.policy.law.actuator {
+        Actuator::Rps => left_ms > RENEW_AT * lease_ms,
+        // A lease that is left of a governed rate would lapse.
+        Actuator::Concurrency => !status.raw.contains_key("valid_until"),
+    };
+    is_in_force && status.knobs.term == term
+}
+
+/// A change that is refused if somebody turns the knob from `text` meanwhile.
+fn unturned(actuator: Actuator, text: Option<String>) -> Change {
+    match actuator {
+        Actuator::Rps => Change { if_rps: text, ..Change::default() },
+        Actuator::Concurrency => Change { if_concurrency: text, ..Change::default() },
+    }
 }
 
 /// When a knob that is written now lapses, in unix milliseconds.
@@ -675,29 +753,15 @@ fn lease_until_ms(throttle: &Governed, status: &Status) -> i64 {
 }
 
 /// When the mode manual ends, for a sentence; empty for no end.
-fn until(knobs: &throttle::Knobs) -> String {
+fn until(knobs: &Knobs) -> String {
     knobs.manual_until_ms.map_or_else(String::new, |ms| format!(" until {:.0}", timestamp(ms as f64 / 1e3)))
 }
 
-/// A rate as it is written into the knob: five digits, as a person would write it.
+/// A rate as it is written into the knob.
 pub fn spell(rps: f64) -> String {
-    if rps <= 0.0 {
-        return BREAKERS_ZERO.to_owned();
-    }
-    format!("{rps:.4e}").parse::<f64>().unwrap_or(rps).to_string()
+    Actuator::Rps.spell(rps)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().expect("no code panics while it holds this lock")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::spell;
-
-    #[test]
-    fn rates_are_written_as_people_write_them() {
-        let texts = [118.372_91, 20.0, 0.000_123_456, 2000.0, 1e9, 0.0].map(spell);
-        assert_eq!(texts, ["118.37", "20", "0.00012346", "2000", "1000000000", "0.000"]);
-    }
 }

@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-use super::policy::{self, Kind, Law};
+use super::actuator::Actuator;
+use super::policy::{self, Kind, Law, Source};
 use crate::control::front::Tuning;
 use crate::control::pid::{Gains, Terms};
 use crate::control::{Front, History, LogPid, Observer, trip, within};
@@ -22,6 +23,8 @@ pub(crate) const SHARE_OVER: f64 = 0.5;
 const SHARE_UNDER: f64 = 0.2;
 /// Latency is steep near saturation: this share of the gain.
 const LATENCY_GAIN: f64 = 0.35;
+/// What was complained of in a day does not answer for hours, and comes in batches: this share of the gain.
+const COMPLAINTS_GAIN: f64 = 0.05;
 /// The gain grows with the lag up to this many minutes.
 pub(crate) const LAG_MAX_MIN: f64 = 2.5;
 /// Trip levels are this many sigmas of the signal's own noise above the setpoint.
@@ -30,6 +33,15 @@ const TRIP_SIGMAS: f64 = 5.0;
 const X_MAX: f64 = 1e6;
 /// Most looks of the fast path that are kept.
 const LOOKS_MAX: usize = 64;
+
+/// What the newest refusal was.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Learned {
+    /// When, in unix seconds.
+    pub at: f64,
+    /// The share that was refused.
+    pub share: f64,
+}
 
 /// What is kept of one signal between ticks.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -72,6 +84,9 @@ pub struct Signal {
     pub quota: Option<f64>,
     /// See `share`.
     pub last_bad: Option<f64>,
+    /// The newest refusal, which taught the quota.
+    #[serde(default)]
+    pub learned: Option<Learned>,
     /// The fast path's newest look `(at, x)`; kept, because it may be all that a successor knows of a trip.
     #[serde(default)]
     pub looked: Option<(f64, f64)>,
@@ -107,6 +122,7 @@ impl Signal {
             share: 0.0,
             quota: None,
             last_bad: None,
+            learned: None,
             looked: None,
             looks: VecDeque::new(),
             alarms: 0,
@@ -234,6 +250,7 @@ impl Signal {
         self.front.shift(by_s);
         self.memory.1 += by_s;
         self.last_bad = self.last_bad.map(|t| t + by_s);
+        self.learned.iter_mut().for_each(|learned| learned.at += by_s);
         self.looked = self.looked.map(|(at, x)| (at + by_s, x));
         self.looks.clear();
     }
@@ -277,6 +294,9 @@ impl Signal {
         let v = applied.exp();
         let mut kc = law.gain * (lag / 60.0).min(LAG_MAX_MIN);
         kc *= match policy.kind {
+            Kind::Latency if policy.source == Source::Complaints => COMPLAINTS_GAIN,
+            // A loop that is closed by slots is not steep: with twice as many jobs at once each takes at most twice as long.
+            Kind::Latency if law.actuator == Actuator::Concurrency => 1.0,
             Kind::Latency => LATENCY_GAIN,
             _ if e > 0.0 => 1.0 / within(self.observer.share(v, 2.0), SHARE_UNDER, 1.0),
             _ => 1.0 / within(self.observer.share(v, 0.0), SHARE_OVER, 1.0),

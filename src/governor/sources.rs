@@ -11,8 +11,8 @@ use super::plan::Sample;
 use super::policy::{Heard, Look, Place, Policy, Signal, Source};
 use crate::signals::feedback::Span;
 use crate::signals::{
-    Database, DepthSource, Direct, Error, FeedbackSource, Meter, Missing, Probe, Prometheus, Reading, Target, Told, no_depth,
-    no_feedback,
+    ComplaintSource, Database, DepthSource, Direct, Error, FeedbackSource, Meter, Missing, Probe, Prometheus, Reading, Target,
+    Told, no_complaints, no_depth, no_feedback,
 };
 
 /// How long one look of the fast path may take.
@@ -30,13 +30,14 @@ pub struct Sources {
     databases: BTreeMap<String, Database>,
     depth: DepthSource,
     feedback: FeedbackSource,
+    complaints: ComplaintSource,
 }
 
 impl Sources {
     /// One Prometheus, and nothing else.
     pub fn new(usual: Prometheus) -> Self {
         let (servers, databases) = (BTreeMap::new(), BTreeMap::new());
-        Self { usual, servers, databases, depth: no_depth(), feedback: no_feedback() }
+        Self { usual, servers, databases, depth: no_depth(), feedback: no_feedback(), complaints: no_complaints() }
     }
 
     /// Depth and age of queues from there.
@@ -48,6 +49,12 @@ impl Sources {
     /// What the work itself says from there.
     pub fn with_feedback(mut self, feedback: FeedbackSource) -> Self {
         self.feedback = feedback;
+        self
+    }
+
+    /// What is complained of, of the accounts of a pool, from there.
+    pub fn with_complaints(mut self, complaints: ComplaintSource) -> Self {
+        self.complaints = complaints;
         self
     }
 
@@ -118,6 +125,7 @@ impl Sources {
                 (Source::Feedback, _) if !is_told => return Err(Error::Unheard),
                 (Source::Feedback, _) => Vec::new(),
                 (Source::Depth | Source::Age, _) => vec![self.waiting(about).await?],
+                (Source::Complaints, _) => vec![self.complained(about).await?],
                 (Source::Http | Source::Postgres, Some(direct)) => vec![direct.read(now).await?],
                 _ => self.prometheus(about).readings(&about.query, now).await?,
             };
@@ -132,6 +140,7 @@ impl Sources {
         let look = policy.signals.iter().zip(&eyes.direct).filter(|(about, _)| about.trips).map(|(about, direct)| async move {
             let reading = match (about.source, direct) {
                 (Source::Depth | Source::Age, _) => tokio::time::timeout(LOOK_WITHIN, self.waiting(about)).await.ok()?.ok()?,
+                (Source::Complaints, _) => tokio::time::timeout(LOOK_WITHIN, self.complained(about)).await.ok()?.ok()?,
                 (_, Some(direct)) => direct.read(now).await.ok()?,
                 _ => return None,
             };
@@ -143,6 +152,12 @@ impl Sources {
     /// How many jobs of a throttle are ready to run, if that is known.
     pub async fn ready(&self, throttle: &str) -> Option<f64> {
         (self.depth)(throttle).await.map(|depth| depth.ready)
+    }
+
+    /// The worst account of a pool; 0 where none has had enough accepted to be judged.
+    async fn complained(&self, about: &Signal) -> Result<Reading, Missing> {
+        let complaints = (self.complaints)(&about.query).await.ok_or(Missing::Absent)?;
+        Ok(Reading { value: complaints.share, at: complaints.at })
     }
 
     async fn waiting(&self, about: &Signal) -> Result<Reading, Missing> {
@@ -170,10 +185,11 @@ pub(super) fn heard(policy: &Policy, meter: &Meter, since: Option<f64>, acted_at
     let at = meter.at().filter(|at| since.is_none_or(|since| *at > since));
     let of = |about: &Signal, heard: Heard| {
         let step_s = span_s(policy, at?, since);
-        let span = meter.over(step_s.max((2.0 * about.lag_s).min(at? - acted_at)))?;
+        let over_s = step_s.max((2.0 * about.lag_s).min(at? - acted_at));
+        let span = meter.over(over_s)?;
         // Where nothing is at work nothing is refused, but how long it would take or whether it would fail nobody knows.
         let at_rest = (heard == Heard::Refused && meter.is_idle(step_s)).then_some(0.0);
-        Some(sample(about, Reading { value: value(heard, &span).or(at_rest)?, at: span.at }))
+        Some(sample(about, Reading { value: value(heard, meter, &span, over_s).or(at_rest)?, at: span.at }))
     };
     let silent = |about: &Signal| Sample { signal: about.name.clone(), value: None, at: at.unwrap_or(0.0) };
     let hearing = policy.signals.iter().filter_map(|about| Some((about, about.heard?)));
@@ -182,9 +198,9 @@ pub(super) fn heard(policy: &Policy, meter: &Meter, since: Option<f64>, acted_at
 
 /// For the fast path: the same of the last seconds, where enough has ended in them.
 pub(super) fn overheard(policy: &Policy, meter: &Meter, acted_at: f64) -> Vec<Sample> {
-    let span = meter.at().and_then(|at| meter.over(HEARD_OVER_S.min(at - acted_at)));
-    let Some(span) = span.filter(|span| span.work.ended() >= HEARD_LEAST) else { return Vec::new() };
-    let of = |about: &Signal| Some(sample(about, Reading { value: value(about.heard?, &span)?, at: span.at }));
+    let over_s = meter.at().map_or(0.0, |at| HEARD_OVER_S.min(at - acted_at));
+    let Some(span) = meter.over(over_s).filter(|span| span.work.ended() >= HEARD_LEAST) else { return Vec::new() };
+    let of = |about: &Signal| Some(sample(about, Reading { value: value(about.heard?, meter, &span, over_s)?, at: span.at }));
     policy.signals.iter().filter(|about| about.trips).filter_map(of).collect()
 }
 
@@ -193,11 +209,13 @@ pub(super) fn span_s(policy: &Policy, at: f64, since: Option<f64>) -> f64 {
     since.map_or(policy.law.tick_s, |since| at - since)
 }
 
-fn value(heard: Heard, span: &Span) -> Option<f64> {
+/// What was heard in `span`, which is the last `over_s` seconds of the meter.
+fn value(heard: Heard, meter: &Meter, span: &Span, over_s: f64) -> Option<f64> {
     match heard {
         Heard::Refused => span.work.refused_share(),
         Heard::Errors => span.work.failed_share(),
         Heard::Latency => span.work.mean_duration_s(),
+        Heard::LatencyP99 => meter.durations_over(over_s)?.quantile_s(0.99),
     }
 }
 

@@ -1,4 +1,5 @@
 use super::*;
+use crate::control::durations::Durations;
 use crate::signals::Feedback;
 
 const POLICY: &str = r#"
@@ -32,12 +33,14 @@ fn policy() -> Policy {
 struct Work {
     meter: Meter,
     counted: Feedback,
+    durations: Durations,
     now: f64,
 }
 
 impl Work {
     fn new() -> Self {
-        Self { meter: Meter::default(), counted: Feedback::default(), now: 1000.0 }.seconds(1, 0.0, 0.0, 0.0)
+        Self { meter: Meter::default(), counted: Feedback::default(), durations: Durations::default(), now: 1000.0 }
+            .seconds(1, 0.0, 0.0, 0.0)
     }
 
     fn seconds(mut self, seconds: u32, completed: f64, refused: f64, failed: f64) -> Self {
@@ -47,7 +50,12 @@ impl Work {
             self.counted.refused += refused;
             self.counted.failed += failed;
             self.counted.busy_s += 0.5 * completed;
-            let told = Told { worker: 1, counted: self.counted, running: 1.0, age_s: 0.0, born_s: 500.0 };
+            // One in twenty takes two seconds.
+            for nth in 0..(completed as u32) {
+                self.durations.note(std::time::Duration::from_millis(if nth % 20 == 19 { 2000 } else { 400 }));
+            }
+            let durations = self.durations.clone();
+            let told = Told { worker: 1, counted: self.counted, durations, running: 1.0, age_s: 0.0, born_s: 500.0 };
             self.meter.take_in(&[told], self.now);
         }
         self
@@ -87,6 +95,20 @@ fn where_nothing_is_at_work_nothing_is_refused_and_no_more_is_known() {
     meter.take_in(&[], 1000.0);
     meter.take_in(&[], 1005.0);
     assert_eq!(values(&heard(&policy(), &meter, Some(1000.0), f64::NEG_INFINITY)), [Some(0.0), None, None]);
+}
+
+#[test]
+fn the_slowest_hundredth_is_heard_once_enough_has_ended() {
+    let text = "[[signal]]\nname = \"p99\"\nsource = \"feedback\"\nquery = \"latency_p99\"\nsetpoint = 1000\nscale = 1000\ntrip = 5000\n";
+    let policy = Policy::parse(text, "f").unwrap().unwrap();
+    assert!(policy.hears_durations());
+    let many = Work::new().seconds(5, 40.0, 0.0, 0.0);
+    let heard_ms = values(&heard(&policy, &many.meter, Some(1001.0), f64::NEG_INFINITY))[0].unwrap();
+    assert!((1600.0..=2400.0).contains(&heard_ms), "{heard_ms}");
+    assert_eq!(overheard(&policy, &many.meter, f64::NEG_INFINITY)[0].value, Some(heard_ms));
+    let few = Work::new().seconds(5, 3.0, 0.0, 0.0);
+    assert_eq!(values(&heard(&policy, &few.meter, Some(1001.0), f64::NEG_INFINITY)), [None]);
+    assert_eq!(overheard(&policy, &few.meter, f64::NEG_INFINITY), []);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
+use super::actuator::Actuator;
 use super::breaker::Phase;
 use super::decision::timestamp;
 use super::hand::Hand;
@@ -16,7 +17,9 @@ use super::watchdogs::Finding;
 /// A governor at a glance.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct View {
-    /// The rate of its newest plan, in jobs per second.
+    /// The knob that it turns.
+    pub actuator: Actuator,
+    /// The knob of its newest plan, in jobs per second or slots.
     pub rps: f64,
     /// The breaker.
     pub breaker: Phase,
@@ -84,8 +87,11 @@ pub struct SignalView {
     pub soft: Option<f64>,
     /// The value that trips the breaker now; the policy's, raised for a noisy signal.
     pub trip: f64,
-    /// The rate that it asks for, in jobs per second; `None` before its first sample.
+    /// The knob that it asks for, in jobs per second or slots; `None` before its first sample.
     pub ask_rps: Option<f64>,
+    /// What refusals have taught of a quota; a ratio signal's alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub learned_quota: Option<QuotaView>,
     /// The newest sample's own time.
     pub at: Option<Timestamp>,
     /// Its age in seconds.
@@ -100,6 +106,26 @@ pub struct SignalView {
     heard_at: f64,
     #[serde(skip)]
     patience_s: f64,
+}
+
+/// A quota that nobody told.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+pub struct QuotaView {
+    /// What was let through of it, in tokens per second or slots.
+    pub rps: f64,
+    /// When it was learned: the newest refusal.
+    pub at: Timestamp,
+    /// The share that was refused then.
+    pub refused_share: f64,
+}
+
+impl QuotaView {
+    /// What `signal` has learned, where a job takes `w` of work.
+    pub(super) fn of(signal: &Signal, w: f64) -> Option<Self> {
+        let (quota, learned) = (signal.quota?, signal.learned?);
+        let rps = quota / w;
+        rps.is_finite().then(|| Self { rps, at: timestamp(learned.at), refused_share: learned.share })
+    }
 }
 
 impl View {
@@ -117,6 +143,7 @@ impl View {
             soft: about.soft,
             trip: signal.trip_x * about.setpoint,
             ask_rps,
+            learned_quota: QuotaView::of(signal, state.work.w),
             at: signal.front.at.map(timestamp),
             age_s: None,
             stale: false,
@@ -125,6 +152,7 @@ impl View {
             patience_s: state.patience_s(policy, signal),
         });
         let mut view = Self {
+            actuator: policy.law.actuator,
             rps: plan.rps,
             breaker: plan.breaker,
             breaker_since: (decides.breaker.since > 0.0).then(|| timestamp(decides.breaker.since)),

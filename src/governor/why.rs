@@ -7,11 +7,12 @@
 //! 34.2 rps, held by search-load 1.96 of 2.00 (sample 14 s old); would be 51 by mongo-load; grew 3 %/min; last trip 12 min ago.
 //! ```
 
+use super::actuator::Actuator;
 use super::breaker::Phase;
 use super::decision::{Decision, unix_s};
 use super::explain::{number, seconds};
 use super::hand::{GOVERNOR, Hand};
-use super::view::{FindingView, SignalView, View};
+use super::view::{FindingView, QuotaView, SignalView, View};
 use crate::throttle::{Mode, Status};
 
 /// The trend is that of so many seconds …
@@ -66,11 +67,18 @@ fn because(asked: &Asked, status: &Status) -> Vec<String> {
     if knobs.paused {
         return vec![format!("paused{}", writer(asked, status, " by"))];
     }
-    let rate = rate(status.effective_rps);
-    if let Some(problem) = status.problems.iter().find(|p| p.field == "rps") {
-        return vec![format!("{rate}, because its knob rps {}", problem.message)];
+    let actuator = actuator(asked);
+    let field = actuator.field();
+    let rate = rate(actuator, actuator.in_force(status));
+    if let Some(problem) = status.problems.iter().find(|p| p.field == field) {
+        return vec![format!("{rate}, because its knob {field} {}", problem.message)];
     }
-    if status.lease_lapsed {
+    if knobs.is_limited_by_capacity(status.at_us) {
+        let why = if knobs.capacity_why.is_empty() { String::new() } else { format!(": {}", knobs.capacity_why) };
+        let most = if status.effective_rps == 0.0 { "nothing" } else { "no more" };
+        return vec![format!("{rate}, because what stands behind it can bear {most}{why}")];
+    }
+    if status.lease_lapsed && actuator == Actuator::Rps {
         let since = knobs.valid_until_ms.map_or_else(String::new, |ms| format!(" for {}", seconds(asked.now - ms as f64 / 1e3)));
         return vec![
             format!(
@@ -98,7 +106,11 @@ fn because(asked: &Asked, status: &Status) -> Vec<String> {
                 parts.push("mode shadow: the governor has not decided yet".to_owned());
                 return parts;
             };
-            parts.push(format!("mode shadow: the governor would set {}, {}", self::rate(view.rps), holds(asked, view)));
+            parts.push(format!(
+                "mode shadow: the governor would set {}, {}",
+                self::rate(view.actuator, view.rps),
+                holds(asked, view)
+            ));
             parts.extend(runner_up(view));
             parts.extend(view.shadow.as_ref().map(super::Score::sentence));
             parts
@@ -120,15 +132,18 @@ fn governed(asked: &Asked, status: &Status, rate: &str) -> Vec<String> {
     if view.breaker == Phase::Open {
         return vec![format!("{rate} by the breaker: {}", view.reason)];
     }
-    if status.effective_rps == 0.0 {
+    if view.actuator.in_force(status) == 0.0 {
         let who = writer(asked, status, " by");
-        return vec![format!("{rate}{who} (rps 0)"), "the governor leaves it so until somebody sets a rate".to_owned()];
+        let field = if status.effective_rps == 0.0 { "rps" } else { view.actuator.field() };
+        let what = if field == "rps" { "a rate" } else { "a number" };
+        return vec![format!("{rate}{who} ({field} 0)"), format!("the governor leaves it so until somebody sets {what}")];
     }
     let mut parts = vec![format!("{rate}, {}", holds(asked, view))];
     if view.breaker == Phase::HalfOpen && view.limiting != "confirm" {
         parts.push("on trial after a trip (breaker half open)".to_owned());
     }
     parts.extend(runner_up(view));
+    parts.extend(quotas(asked, view));
     parts.extend(trend(asked, status));
     if let Some(trip) = view.last_trip.as_ref().filter(|trip| asked.now - unix_s(trip.at) < TRIP_S) {
         let by = if view.signal.as_ref() == Some(&trip.by) { String::new() } else { format!(" by {}", trip.by) };
@@ -146,13 +161,16 @@ fn holds(asked: &Asked, view: &View) -> String {
     let signal = view.signal.as_ref().and_then(|name| view.signals.iter().find(|s| s.name == *name));
     let reads = signal.map_or_else(String::new, |signal| format!(", {}", reads(signal)));
     let told = match view.limiting.as_str() {
+        "idle" if view.actuator == Actuator::Concurrency => "not raised, because nobody waits for its slots",
         "idle" => "not raised, because nobody waits for its tokens",
+        "max" if view.actuator == Actuator::Concurrency => "the most slots allowed (max)",
+        "min" if view.actuator == Actuator::Concurrency => "the fewest slots allowed (min)",
         "person" => {
             let left = view.held_until.map_or_else(String::new, |at| format!(" for {} more", seconds(unix_s(at) - asked.now)));
             let who = view.hand.as_ref().map_or("a person", Hand::who);
             return format!("set by {who}{} and not raised{left}{reads}", reason_of(view.hand.as_ref()));
         }
-        "max" => "the highest rate allowed (max)",
+        "max" => "the highest rate allowed (max or capacity)",
         "min" => "the lowest rate allowed (min)",
         "slew" => "growing as fast as is allowed",
         "soft" => {
@@ -163,7 +181,7 @@ fn holds(asked: &Asked, view: &View) -> String {
             );
             return format!("not raised, because {above}{reads}");
         }
-        "week" => "standing ready at what this hour of the week has borne, for nobody waits for its tokens",
+        "week" => "standing ready at what this hour of the week has borne, for nobody waits",
         "room" => "held at what the model has room for",
         "late" => "not raised, because the next reading is late",
         "confirm" => "restarted after a trip and not raised until a sample confirms it",
@@ -202,11 +220,24 @@ fn runner_up(view: &View) -> Option<String> {
     view.signal.is_some().then(|| format!("would be {} by {name}", number(rps)))
 }
 
+/// What refusals have taught.
+fn quotas(asked: &Asked, view: &View) -> Option<String> {
+    let each = view.signals.iter().filter_map(|s| Some((s, s.learned_quota?)));
+    let tell = |(signal, quota): (&SignalView, QuotaView)| {
+        let ago = seconds(asked.now - unix_s(quota.at));
+        let refused = number(100.0 * quota.refused_share);
+        let (rps, unit) = (number(quota.rps), view.actuator.unit());
+        format!("{} taught a quota of {rps} {unit} {ago} ago, when {refused} % were refused", signal.name)
+    };
+    let told: Vec<String> = each.map(tell).collect();
+    (!told.is_empty()).then(|| told.join("; "))
+}
+
 /// Where the rate went in the last minutes.
 fn trend(asked: &Asked, status: &Status) -> Option<String> {
     let recent = asked.decisions.iter().take_while(|d| asked.now - unix_s(d.at) <= TREND_S && d.mode == Mode::Auto);
     let oldest = recent.last()?;
-    let (from, to) = (oldest.previous_rps, status.effective_rps);
+    let (from, to) = (oldest.previous_rps, actuator(asked).in_force(status));
     let passed_s = asked.now - unix_s(oldest.at);
     if passed_s < TREND_LEAST_S || from <= 0.0 || to <= 0.0 {
         return None;
@@ -224,11 +255,14 @@ fn blind(view: &View, stale: &[&str]) -> String {
     let oldest = ages.fold(None, |most: Option<f64>, age| Some(most.map_or(age, |m| m.max(age))));
     match oldest {
         Some(age) => format!(
-            "lowered towards safe_rps and not raised, because there has been no new reading of {} for {}",
+            "lowered towards {} and not raised, because there has been no new reading of {} for {}",
+            view.actuator.refuge(),
             stale.join(", "),
             seconds(age)
         ),
-        None => format!("lowered towards safe_rps and not raised, because {} has never been read", stale.join(", ")),
+        None => {
+            format!("lowered towards {} and not raised, because {} has never been read", view.actuator.refuge(), stale.join(", "))
+        }
     }
 }
 
@@ -258,11 +292,16 @@ fn reason_of(hand: Option<&Hand>) -> String {
     hand.filter(|hand| !hand.why.is_empty()).map_or_else(String::new, |hand| format!(" (\"{}\")", hand.why))
 }
 
-fn rate(rps: f64) -> String {
-    match rps {
+/// The knob that its governor turns; the rate where it has none.
+fn actuator(asked: &Asked) -> Actuator {
+    asked.view.map_or(Actuator::Rps, |view| view.actuator)
+}
+
+fn rate(actuator: Actuator, knob: f64) -> String {
+    match knob {
         0.0 => "stopped".to_owned(),
         r if r < 0.0 => "no limit".to_owned(),
-        r => format!("{} rps", number(r)),
+        r => format!("{} {}", number(r), actuator.unit()),
     }
 }
 

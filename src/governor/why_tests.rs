@@ -99,6 +99,21 @@ fn the_rate_comes_first_then_who_holds_it_and_what_else_there_is_to_know() {
 }
 
 #[test]
+fn what_can_be_borne_is_told_where_it_sets_the_rate() {
+    let view = governed(1.96, |_, _| {});
+    let of = |capacity: f64, why: &str| {
+        let mut status = status(34.2, Mode::Auto);
+        (status.knobs.capacity, status.knobs.capacity_why) = (capacity, why.to_owned());
+        status.effective_rps = status.knobs.effective_rps(status.at_us);
+        ask(Some(&status), Some(&view), &[], None)
+    };
+    assert_eq!(of(5.0, "two of five accounts"), "5 rps, because what stands behind it can bear no more: two of five accounts.");
+    assert_eq!(of(0.0, "no account"), "stopped, because what stands behind it can bear nothing: no account.");
+    assert_eq!(of(0.0, ""), "stopped, because what stands behind it can bear nothing.");
+    assert!(of(50.0, "five accounts").starts_with("34.2 rps, held by search-load"), "{}", of(50.0, "five accounts"));
+}
+
+#[test]
 fn the_next_signal_is_told_as_its_controller_asks() {
     let view = governed(1.96, |_, _| {});
     assert_eq!(view.signal.as_deref(), Some("search-load"));
@@ -279,4 +294,35 @@ fn what_the_watchdogs_found_is_told_at_the_end_while_the_governor_is_at_work() {
 fn an_automatic_throttle_without_a_governor_says_so() {
     let told = ask(Some(&status(20.0, Mode::Auto)), None, &[], Some(3));
     assert_eq!(told, "20 rps; its mode is auto, but no governor has decided yet; 3 jobs wait.");
+}
+
+#[test]
+fn a_quota_that_refusals_taught_is_told_with_its_age_and_slots_are_called_slots() {
+    let policy = "[[signal]]\nname = \"refused\"\nsource = \"feedback\"\nkind = \"ratio\"\nsetpoint = 0.01\n";
+    let told = |law: &str, limit: i64| {
+        let policy = Policy::parse(&format!("{policy}{law}"), "f").unwrap().unwrap();
+        let mut state = State::new(&policy, BOUNDS, 80.0, NOW - 245.0);
+        for (ago, rejected) in [(240.0, 0.0), (235.0, 80.0), (230.0, 0.0)] {
+            let seen = Observation {
+                now: NOW - ago,
+                achieved_rps: Some(80.0),
+                limiting_share: Some(1.0),
+                completed: 400.0 - rejected,
+                rejected,
+                ..Observation::default()
+            };
+            state.tick(&policy, BOUNDS, &seen);
+        }
+        let mut status = status(60.0, Mode::Auto);
+        status.knobs.concurrency = limit;
+        let view = View::new(&state, &policy, NOW - 230.0).unwrap();
+        let decided = state.plan.unwrap();
+        assert!(decided.terms["learned_quota"]["refused"]["refused_share"] == 0.2, "{:?}", decided.terms);
+        ask(Some(&status), Some(&view), &[], None)
+    };
+    let rate = told("", -1);
+    assert!(rate.starts_with("60 rps, "), "{rate}");
+    assert!(rate.contains("refused taught a quota of 64 rps 4 min ago, when 20 % were refused"), "{rate}");
+    let slots = told("[governor]\nactuator = \"concurrency\"\n", 12);
+    assert!(slots.starts_with("12 slots, ") && slots.contains("taught a quota of 64 slots"), "{slots}");
 }

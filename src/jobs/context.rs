@@ -48,6 +48,19 @@ pub struct Said {
     pub cost: Option<f64>,
     /// What the other side said is left of its quota.
     pub quota: Option<Quota>,
+    /// Refusals that it met and got around.
+    pub refusals: u32,
+    /// How long the other side took, where that is not the whole attempt.
+    pub took: Option<Duration>,
+    /// How long the attempt took says nothing.
+    pub untimed: bool,
+}
+
+impl Said {
+    /// How long an attempt that ran for `ran` took, as far as it says anything about the other side.
+    pub fn duration(&self, ran: Duration) -> Option<Duration> {
+        (!self.untimed).then(|| self.took.map_or(ran, |took| took.min(ran)))
+    }
 }
 
 impl About {
@@ -104,14 +117,36 @@ impl Context {
     /// is settled when the attempt ends. A number that is negative or not finite is passed over.
     pub fn report_cost(&self, tokens: f64) {
         if tokens.is_finite() && tokens >= 0.0 {
-            self.job.said.lock().unwrap_or_else(PoisonError::into_inner).cost = Some(tokens);
+            self.say(|said| said.cost = Some(tokens));
         }
     }
 
     /// Says what the other side answered about its quota; the last word counts. Jobs of the same key slow down before they are
     /// refused.
     pub fn report_quota(&self, quota: Quota) {
-        self.job.said.lock().unwrap_or_else(PoisonError::into_inner).quota = Some(quota);
+        self.say(|said| said.quota = Some(quota));
+    }
+
+    /// Says that the other side refused `n` times within this attempt and the handler got around it, such as by another account. The
+    /// governor of the throttle hears of them as of any refusal, however the attempt ends. What is said several times is added up.
+    pub fn report_refusals(&self, n: u32) {
+        self.say(|said| said.refusals = said.refusals.saturating_add(n));
+    }
+
+    /// Says how long the other side took, where the attempt took longer for reasons of its own, such as a wait for an account; the
+    /// last word counts. It is what the governor hears as the duration, if it is not longer than the attempt.
+    pub fn report_duration(&self, took: Duration) {
+        self.say(|said| said.took = Some(took));
+    }
+
+    /// Says that how long this attempt took says nothing about the other side. It counts among those that succeeded, and not in
+    /// their duration.
+    pub fn discount_duration(&self) {
+        self.say(|said| said.untimed = true);
+    }
+
+    fn say(&self, change: impl FnOnce(&mut Said)) {
+        change(&mut self.job.said.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
     /// The last checkpoint of this job, by whichever attempt it was left.

@@ -9,8 +9,9 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use serde_json::Value;
 
+use super::arguments::{self, Kind, issue};
 use super::exchange::exchange;
-use super::words::{self, Kind, Said, issue, refused};
+use super::words::{self, Said, refused};
 use super::{
     Account, Answer, Call, Class, Code, Driver, Field, Http, HttpAnswer, Message, Provider, Refused, Scope, Told, Tools, code,
 };
@@ -122,7 +123,7 @@ impl Mailgun {
 
     /// The request for a message.
     pub fn request(&self, message: &Message, timeout: Duration) -> Call {
-        let text = |key| words::extra_text(message, key).map(str::to_owned);
+        let text = |key| arguments::extra_text(message, key).map(str::to_owned);
         let labels = |key: &str| message.extra.get(key).and_then(Value::as_object).cloned().unwrap_or_default();
         let mut fields: Vec<(String, String)> = Vec::new();
         let mut put = |name: &str, value: Option<String>| fields.extend(value.map(|value| (name.to_owned(), value)));
@@ -137,7 +138,7 @@ impl Mailgun {
         for (name, value) in labels("headers") {
             put(&format!("h:{name}"), value.as_str().map(str::to_owned));
         }
-        for tag in words::extra_texts(message, "tags") {
+        for tag in arguments::extra_texts(message, "tags") {
             put("o:tag", Some(tag.to_owned()));
         }
         put("o:deliverytime", text("deliver_at"));
@@ -194,13 +195,13 @@ impl Driver for Mailgun {
     }
 
     fn check(&self, message: &Message) -> Vec<Issue> {
-        let mut issues = words::check_extra(message, EXTRA);
-        issues.extend(words::check_mail(message, self.from.as_deref(), BODY_BYTES));
+        let mut issues = arguments::check_extra(message, EXTRA);
+        issues.extend(arguments::check_mail(message, self.from.as_deref(), BODY_BYTES));
         let has_html = message.html.as_deref().is_some_and(|html| !html.is_empty());
         if message.body.is_empty() && !has_html && !message.extra.contains_key("template") {
             issues.push(issue("/body", "must not be empty without html or extra.template"));
         }
-        if words::extra_text(message, "reply_to").is_some_and(|text| words::mailbox(text).is_none()) {
+        if arguments::extra_text(message, "reply_to").is_some_and(|text| words::mailbox(text).is_none()) {
             issues.push(issue("/extra/reply_to", "must be a mail address"));
         }
         issues

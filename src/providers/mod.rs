@@ -5,19 +5,22 @@
 
 pub mod account;
 pub mod apns;
+pub mod arguments;
+pub mod build;
+pub mod clock;
 pub mod code;
 pub mod driver;
 pub mod event;
 pub mod events;
-#[cfg(test)]
-mod examples;
 pub mod exchange;
 pub mod fcm;
 pub mod http;
 pub mod mailgun;
 pub mod message;
+pub mod metrics;
 mod oauth;
 mod outcome;
+pub mod pool;
 pub mod provider;
 pub mod sendgrid;
 pub mod sent;
@@ -31,15 +34,19 @@ pub mod webhook;
 pub mod words;
 
 pub use account::{Account, Secret};
+pub use clock::now_s;
 pub use code::{Class, Code};
 pub use driver::{Answer, Driver, Field, Refused, Told, Tools};
 pub use event::{Disbelieved, Event, Happened, Posted};
 pub use http::{Call, Http, HttpAnswer, Unanswered};
 pub use message::{Channel, Message};
+pub use metrics::Metrics;
 pub use provider::Provider;
 pub use sent::{Scope, Sent};
 pub use settings::{Limited, Pool, Pools};
 
+#[cfg(test)]
+mod examples;
 #[cfg(test)]
 mod fcm_tests;
 #[cfg(test)]

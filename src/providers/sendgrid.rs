@@ -9,8 +9,9 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use serde_json::{Map, Value, json};
 
+use super::arguments::{self, Kind, issue};
 use super::exchange::exchange;
-use super::words::{self, Kind, Said, issue, refused};
+use super::words::{self, Said, refused};
 use super::{
     Account, Answer, Call, Class, Code, Driver, Field, Http, HttpAnswer, Message, Provider, Refused, Scope, Told, Tools, code,
 };
@@ -128,7 +129,7 @@ impl Sendgrid {
 
     /// The request for a message.
     pub fn request(&self, message: &Message, timeout: Duration) -> Call {
-        let text = |key| words::extra_text(message, key);
+        let text = |key| arguments::extra_text(message, key);
         let mut arguments = message.extra.get("custom_args").and_then(Value::as_object).cloned().unwrap_or_default();
         arguments.insert(ID_ARGUMENT.to_owned(), message.id.clone().into());
         let mut whom = Map::from_iter([("to".to_owned(), json!([person(&message.to)]))]);
@@ -138,7 +139,7 @@ impl Sendgrid {
         let texts = [("text/plain", Some(&message.body)), ("text/html", message.html.as_ref())];
         let texts = texts.into_iter().filter_map(|(kind, text)| Some((kind, text.filter(|text| !text.is_empty())?)));
         let texts: Vec<Value> = texts.map(|(kind, text)| json!({ "type": kind, "value": text })).collect();
-        let categories = words::extra_texts(message, "categories");
+        let categories = arguments::extra_texts(message, "categories");
         let mut body = Map::new();
         let mut put = |name: &str, value: Option<Value>| body.extend(value.map(|value| (name.to_owned(), value)));
         put("personalizations", Some(json!([whom])));
@@ -202,8 +203,8 @@ impl Driver for Sendgrid {
     }
 
     fn check(&self, message: &Message) -> Vec<Issue> {
-        let mut issues = words::check_extra(message, EXTRA);
-        issues.extend(words::check_mail(message, self.from.as_deref(), BODY_BYTES));
+        let mut issues = arguments::check_extra(message, EXTRA);
+        issues.extend(arguments::check_mail(message, self.from.as_deref(), BODY_BYTES));
         let has_template = message.extra.contains_key("template_id");
         if message.subject.as_deref().unwrap_or_default().is_empty() && !has_template {
             issues.push(issue("/subject", "is missing: SendGrid takes no mail without one, unless extra.template_id is given"));
@@ -211,7 +212,7 @@ impl Driver for Sendgrid {
         if message.body.is_empty() && message.html.as_deref().unwrap_or_default().is_empty() && !has_template {
             issues.push(issue("/body", "must not be empty without html or extra.template_id"));
         }
-        if words::extra_text(message, "reply_to").is_some_and(|text| words::mailbox(text).is_none()) {
+        if arguments::extra_text(message, "reply_to").is_some_and(|text| words::mailbox(text).is_none()) {
             issues.push(issue("/extra/reply_to", "must be a mail address"));
         }
         issues

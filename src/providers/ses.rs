@@ -12,8 +12,9 @@ use aws_sigv4::sign::v4;
 use futures_util::future::BoxFuture;
 use serde_json::{Map, Value, json};
 
+use super::arguments::{self, Kind, issue};
 use super::exchange::exchange;
-use super::words::{self, Kind, Said, issue, refused};
+use super::words::{self, Said, refused};
 use super::{
     Account, Answer, Call, Class, Code, Driver, Field, Http, HttpAnswer, Message, Provider, Refused, Scope, Told, Tools, code,
 };
@@ -184,7 +185,7 @@ impl Ses {
         let mut put = |name: &str, value: Option<Value>| body.extend(value.map(|value| (name.to_owned(), value)));
         put("FromEmailAddress", message.from.as_deref().or(self.from.as_deref()).map(Value::from));
         put("Destination", Some(json!({ "ToAddresses": [message.to] })));
-        put("ReplyToAddresses", Some(words::extra_texts(message, "reply_to")).filter(|to| !to.is_empty()).map(Value::from));
+        put("ReplyToAddresses", Some(arguments::extra_texts(message, "reply_to")).filter(|to| !to.is_empty()).map(Value::from));
         put("Content", Some(content(message, pairs("headers"))));
         put("EmailTags", Some(tags.into()));
         put("ConfigurationSetName", self.configuration_set.clone().map(Value::from));
@@ -252,7 +253,7 @@ fn max_send_rate(answer: &HttpAnswer) -> Option<f64> {
 fn content(message: &Message, headers: Vec<Value>) -> Value {
     let mut content = Map::new();
     let mut put = |name: &str, value: Value| _ = content.insert(name.to_owned(), value);
-    let name = match words::extra_text(message, "template") {
+    let name = match arguments::extra_text(message, "template") {
         Some(template) => {
             let data = message.extra.get("template_data").map_or_else(|| "{}".to_owned(), Value::to_string);
             put("TemplateName", template.into());
@@ -290,8 +291,8 @@ impl Driver for Ses {
     }
 
     fn check(&self, message: &Message) -> Vec<Issue> {
-        let mut issues = words::check_extra(message, EXTRA);
-        issues.extend(words::check_mail(message, self.from.as_deref(), BODY_BYTES));
+        let mut issues = arguments::check_extra(message, EXTRA);
+        issues.extend(arguments::check_mail(message, self.from.as_deref(), BODY_BYTES));
         let has_template = message.extra.contains_key("template");
         if message.subject.as_deref().unwrap_or_default().is_empty() && !has_template {
             issues.push(issue("/subject", "is missing: SES takes no mail without one, unless extra.template is given"));
@@ -299,7 +300,7 @@ impl Driver for Ses {
         if message.body.is_empty() && message.html.as_deref().unwrap_or_default().is_empty() && !has_template {
             issues.push(issue("/body", "must not be empty without html or extra.template"));
         }
-        if words::extra_texts(message, "reply_to").into_iter().any(|text| words::mailbox(text).is_none()) {
+        if arguments::extra_texts(message, "reply_to").into_iter().any(|text| words::mailbox(text).is_none()) {
             issues.push(issue("/extra/reply_to", "must be a mail address, or several"));
         }
         let tags = message.extra.get("tags").and_then(Value::as_object);

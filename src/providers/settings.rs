@@ -27,6 +27,8 @@ pub struct Pool {
     pub breaker_cooldown: Duration,
     /// Where changes of breakers are told, as a signed webhook; `None` for nowhere.
     pub alert_url: Option<String>,
+    /// The name of the secret that signs them, as the kind `http` knows it.
+    pub alert_secret: Option<String>,
     /// A message that got no answer after it was written is sent again; otherwise it is kept as a dead letter.
     pub retry_ambiguous: bool,
     /// How long a message waits for an account where it does not say so itself.

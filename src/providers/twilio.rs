@@ -9,8 +9,9 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use serde_json::Value;
 
+use super::arguments::{self, Kind, issue};
 use super::exchange::exchange;
-use super::words::{self, Kind, Said, issue, refused};
+use super::words::{self, Said, refused};
 use super::{
     Account, Answer, Call, Class, Code, Driver, Field, Http, HttpAnswer, Message, Provider, Refused, Scope, Told, Tools, code,
 };
@@ -208,7 +209,7 @@ impl Twilio {
     /// The request for a message.
     pub fn request(&self, message: &Message, now_s: i64, timeout: Duration) -> Call {
         let (from, service) = self.sender(message);
-        let text = |key| words::extra_text(message, key).map(str::to_owned);
+        let text = |key| arguments::extra_text(message, key).map(str::to_owned);
         let left = message.expires_at_s.map(|at| (at - now_s).clamp(1, VALIDITY_S));
         let validity = message.extra.get("validity_period").and_then(Value::as_i64).or(left);
         let scheduled = text("send_at");
@@ -217,7 +218,7 @@ impl Twilio {
         put("From", from.map(str::to_owned));
         put("MessagingServiceSid", service.map(str::to_owned));
         put("Body", Some(message.body.clone()).filter(|body| !body.is_empty()));
-        for url in words::extra_texts(message, "media_url") {
+        for url in arguments::extra_texts(message, "media_url") {
             put("MediaUrl", Some(url.to_owned()));
         }
         put("ContentSid", text("content_sid"));
@@ -276,7 +277,7 @@ impl Driver for Twilio {
     }
 
     fn check(&self, message: &Message) -> Vec<Issue> {
-        let mut issues = words::check_extra(message, EXTRA);
+        let mut issues = arguments::check_extra(message, EXTRA);
         if !words::is_e164(message.to.strip_prefix("whatsapp:").unwrap_or(&message.to)) {
             issues.push(issue("/to", "must be a number in E.164 form such as +15550100"));
         }

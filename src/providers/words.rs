@@ -4,10 +4,8 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::Value;
 
-use super::{Account, Class, Message, Refused, Sent};
-use crate::jobs::Issue;
+use super::{Account, Class, Refused, Sent};
 
 /// Most characters of a reason.
 const REASON_CHARS: usize = 200;
@@ -153,105 +151,6 @@ pub fn mailbox(text: &str) -> Option<(Option<&str>, &str)> {
         && domain.split('.').all(is_label);
     let is_name_odd = name.is_some_and(|name| name.contains(|c: char| c.is_control() || "<>".contains(c)));
     (fits && !is_name_odd).then_some((name.filter(|name| !name.is_empty()), address))
-}
-
-/// An issue with an argument.
-pub fn issue(pointer: &str, message: impl Into<String>) -> Issue {
-    Issue { pointer: pointer.to_owned(), message: message.into() }
-}
-
-/// What is wrong with the recipient, the sender and the size of a mail.
-pub fn check_mail(message: &Message, own_from: Option<&str>, most_bytes: usize) -> Vec<Issue> {
-    let mut issues = Vec::new();
-    if mailbox(&message.to).is_none() {
-        issues.push(issue("/to", "must be a mail address such as ann@example.com"));
-    }
-    match message.from.as_deref().or(own_from) {
-        None => issues.push(issue("/from", "is missing, and the account has no from: give one of them")),
-        Some(from) if mailbox(from).is_none() => {
-            issues.push(issue("/from", "must be a mail address such as news@example.com or News <news@example.com>"));
-        }
-        Some(_) => {}
-    }
-    if message.subject.as_deref().is_some_and(|subject| subject.contains(['\r', '\n'])) {
-        issues.push(issue("/subject", "must be one line"));
-    }
-    let bytes = message.body.len() + message.html.as_ref().map_or(0, String::len);
-    if bytes > most_bytes {
-        issues.push(issue("/body", format!("and html have {bytes} bytes; at most {most_bytes} are allowed")));
-    }
-    issues
-}
-
-/// What a key of `extra` holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// A text.
-    Text,
-    /// A text or a list of texts.
-    Texts,
-    /// A whole number above 0.
-    Count,
-    /// True or false.
-    Flag,
-    /// An object.
-    Object,
-    /// An object whose values are texts.
-    Labels,
-}
-
-impl Kind {
-    fn fits(self, value: &Value) -> bool {
-        match self {
-            Self::Text => value.is_string(),
-            Self::Texts => {
-                value.is_string() || value.as_array().is_some_and(|texts| !texts.is_empty() && texts.iter().all(Value::is_string))
-            }
-            Self::Count => value.as_u64().is_some_and(|count| count > 0),
-            Self::Flag => value.is_boolean(),
-            Self::Object => value.is_object(),
-            Self::Labels => value.as_object().is_some_and(|labels| labels.values().all(Value::is_string)),
-        }
-    }
-
-    fn word(self) -> &'static str {
-        match self {
-            Self::Text => "a text",
-            Self::Texts => "a text or a list of texts",
-            Self::Count => "a whole number above 0",
-            Self::Flag => "true or false",
-            Self::Object => "an object",
-            Self::Labels => "an object whose values are texts",
-        }
-    }
-}
-
-/// What is wrong with a message's `extra`, of which these keys are known.
-pub fn check_extra(message: &Message, known: &[(&str, Kind)]) -> Vec<Issue> {
-    let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
-    let wrong = message.extra.iter().filter_map(|(key, value)| {
-        let text = match known.iter().find(|(name, _)| name == key) {
-            None => format!("is not known; allowed are {}", names.join(", ")),
-            Some((_, kind)) if !kind.fits(value) => format!("must be {}", kind.word()),
-            Some(_) => return None,
-        };
-        Some(issue(&format!("/extra/{}", key.replace('~', "~0").replace('/', "~1")), text))
-    });
-    wrong.collect()
-}
-
-/// A text of a message's `extra`.
-pub fn extra_text<'a>(message: &'a Message, key: &str) -> Option<&'a str> {
-    message.extra.get(key)?.as_str()
-}
-
-/// A text or texts of a message's `extra`.
-pub fn extra_texts<'a>(message: &'a Message, key: &str) -> Vec<&'a str> {
-    match message.extra.get(key) {
-        Some(Value::Array(texts)) => texts.iter().filter_map(Value::as_str).collect(),
-        Some(Value::String(text)) => vec![text],
-        _ => Vec::new(),
-    }
 }
 
 /// Settings that a driver cannot use.

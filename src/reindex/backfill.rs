@@ -478,7 +478,8 @@ impl From<source::Error> for End {
 /// What to tell people when nothing is granted; waiting for the next token is no trouble.
 fn spell(limit: &Limit) -> Option<String> {
     match limit {
-        Limit::Stopped { name } => Some(format!("waiting: the throttle {name} is stopped")),
+        Limit::Stopped { name, why } if why.is_empty() => Some(format!("waiting: the throttle {name} is stopped")),
+        Limit::Stopped { name, why } => Some(format!("waiting: the throttle {name} is stopped: {why}")),
         Limit::Unknown { name } => Some(format!("waiting: there is no throttle {name}")),
         Limit::Paused { why, name: Some(name), .. } => Some(format!("waiting: the throttle {name} is paused: {why}")),
         Limit::Paused { why, name: None, .. } => Some(format!("waiting: the key is paused: {why}")),

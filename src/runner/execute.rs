@@ -54,7 +54,8 @@ pub(super) async fn execute(shared: Arc<Shared>, claimed: Claimed, cancelled: Ca
         _ => shared.answers.note(lane_id, &about, Answer::Failed),
     }
     if let Some((ran, is_refused)) = ran {
-        shared.tallies.end(&about.throttle, tallied(&ending, is_refused), ran);
+        let said = about.said();
+        shared.tallies.end(&about.throttle, tallied(&ending, is_refused), said.duration(ran), said.refusals);
     }
     let took = begun.elapsed().as_secs_f64();
     settle(&shared, &about);

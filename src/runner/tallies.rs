@@ -42,14 +42,21 @@ impl Tallies {
         self.change(throttle, |tally| tally.running += 1);
     }
 
-    /// Takes note of how it ended, `took` after it began.
-    pub(super) fn end(&self, throttle: &str, how: Ended, took: Duration) {
+    /// Takes note of how it ended, how long it took if that says anything, and how many refusals it got around.
+    pub(super) fn end(&self, throttle: &str, how: Ended, took: Option<Duration>, refusals: u32) {
         self.change(throttle, |tally| {
             tally.running = (tally.running - 1).max(0);
+            tally.refused += i64::from(refusals);
             match how {
                 Ended::Completed => {
                     tally.completed += 1;
-                    tally.busy_s += took.as_secs_f64();
+                    match took {
+                        Some(took) => {
+                            tally.busy_s += took.as_secs_f64();
+                            tally.durations.note(took);
+                        }
+                        None => tally.untimed += 1,
+                    }
                 }
                 Ended::Failed => tally.failed += 1,
                 Ended::Refused => tally.refused += 1,
@@ -112,21 +119,24 @@ impl Tallies {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::durations::Durations;
 
     #[test]
     fn what_has_changed_is_told_once_and_again_where_nobody_heard_it() {
         let tallies = Tallies::default();
         tallies.begin("mail");
         tallies.begin("mail");
-        tallies.end("mail", Ended::Completed, Duration::from_millis(500));
+        tallies.end("mail", Ended::Completed, Some(Duration::from_millis(500)), 0);
 
         let told = tallies.take_untold();
-        let expected = Tally { throttle: "mail".into(), completed: 1, busy_s: 0.5, running: 1, ..Tally::default() };
+        let mut durations = Durations::default();
+        durations.note(Duration::from_millis(500));
+        let expected = Tally { throttle: "mail".into(), completed: 1, busy_s: 0.5, running: 1, durations, ..Tally::default() };
         assert_eq!(told, [expected]);
         assert_eq!(tallies.take_untold(), []);
 
         tallies.tell_again(&told);
-        tallies.end("mail", Ended::Refused, Duration::from_secs(9));
+        tallies.end("mail", Ended::Refused, Some(Duration::from_secs(9)), 0);
         let again = tallies.take_untold().remove(0);
         assert_eq!((again.completed, again.refused, again.busy_s, again.running), (1, 1, 0.5, 0));
     }
@@ -135,8 +145,19 @@ mod tests {
     fn ends_that_say_nothing_about_the_other_side_are_not_counted() {
         let tallies = Tallies::default();
         tallies.begin("mail");
-        tallies.end("mail", Ended::Otherwise, Duration::from_secs(1));
+        tallies.end("mail", Ended::Otherwise, Some(Duration::from_secs(1)), 0);
         assert_eq!(tallies.take_untold(), [Tally { throttle: "mail".into(), ..Tally::default() }]);
+    }
+
+    #[test]
+    fn what_says_nothing_of_duration_is_counted_apart_and_what_was_got_around_is_refused() {
+        let tallies = Tallies::default();
+        tallies.end("mail", Ended::Completed, None, 2);
+        tallies.end("mail", Ended::Completed, Some(Duration::from_millis(500)), 0);
+        tallies.end("mail", Ended::Refused, Some(Duration::from_secs(9)), 1);
+        let told = tallies.take_untold().remove(0);
+        assert_eq!((told.completed, told.untimed, told.refused, told.busy_s), (2, 1, 4, 0.5));
+        assert_eq!(told.durations.count(), 1);
     }
 
     #[test]
@@ -144,9 +165,9 @@ mod tests {
         let tallies = Tallies::default();
         tallies.begin("mail");
         tallies.begin("mail");
-        tallies.end("mail", Ended::Failed, Duration::ZERO);
+        tallies.end("mail", Ended::Failed, Some(Duration::ZERO), 0);
         tallies.begin("bulk");
-        tallies.end("bulk", Ended::Completed, Duration::ZERO);
+        tallies.end("bulk", Ended::Completed, Some(Duration::ZERO), 0);
         tallies.begin_again();
         assert_eq!(tallies.take_untold(), [Tally { throttle: "mail".into(), running: 1, ..Tally::default() }]);
     }

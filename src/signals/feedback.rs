@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
+use crate::control::durations::Durations;
+
 /// Counters whose worker has been silent for longer say nothing about now, in seconds.
 const FRESH_S: f64 = 5.0;
 
@@ -29,8 +31,10 @@ pub struct Feedback {
     pub refused: f64,
     /// Units that failed otherwise.
     pub failed: f64,
-    /// Seconds spent on the units that succeeded.
+    /// Seconds spent on the units that succeeded, but for those that are `untimed`.
     pub busy_s: f64,
+    /// Units that succeeded and whose duration says nothing.
+    pub untimed: f64,
 }
 
 impl Feedback {
@@ -41,8 +45,10 @@ impl Feedback {
             refused: self.refused - earlier.refused,
             failed: self.failed - earlier.failed,
             busy_s: self.busy_s - earlier.busy_s,
+            untimed: self.untimed - earlier.untimed,
         };
-        let sound = [step.completed, step.refused, step.failed, step.busy_s].iter().all(|x| x.is_finite() && *x >= 0.0);
+        let sound =
+            [step.completed, step.refused, step.failed, step.busy_s, step.untimed].iter().all(|x| x.is_finite() && *x >= 0.0);
         sound.then_some(step)
     }
 
@@ -51,9 +57,10 @@ impl Feedback {
         self.completed + self.refused + self.failed
     }
 
-    /// Mean seconds per unit that succeeded; `None` if none did.
+    /// Mean seconds per unit that succeeded and was timed; `None` if none was.
     pub fn mean_duration_s(&self) -> Option<f64> {
-        (self.completed > 0.0).then(|| self.busy_s / self.completed)
+        let timed = self.completed - self.untimed;
+        (timed > 0.0).then(|| self.busy_s / timed)
     }
 
     /// The share of what ended that was refused; `None` if nothing did.
@@ -71,16 +78,19 @@ impl Feedback {
         self.refused += step.refused;
         self.failed += step.failed;
         self.busy_s += step.busy_s;
+        self.untimed += step.untimed;
     }
 }
 
 /// What one worker has counted of one throttle.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Told {
     /// Which worker; one that starts anew is another.
     pub worker: i64,
     /// Its counters.
     pub counted: Feedback,
+    /// How long the units took that succeeded and were timed; nothing where nobody asks for it.
+    pub durations: Durations,
     /// Units that it is at now.
     pub running: f64,
     /// How long ago that was so, in seconds.
@@ -109,13 +119,22 @@ pub struct Span {
 /// Adds up what workers count, whoever of them comes and goes: each one's steps are summed, and no step is negative.
 #[derive(Clone, Debug, Default)]
 pub struct Meter {
-    workers: BTreeMap<i64, Feedback>,
+    workers: BTreeMap<i64, (Feedback, Durations)>,
     total: Feedback,
+    took: Durations,
     running: f64,
     /// When it was last asked, by the caller's clock.
     asked_at: Option<f64>,
     /// Sums as of their own times, oldest first.
-    looks: VecDeque<(f64, Feedback)>,
+    looks: VecDeque<Look>,
+}
+
+/// What had been counted at a time, in unix seconds.
+#[derive(Clone, Debug)]
+struct Look {
+    at: f64,
+    total: Feedback,
+    took: Durations,
 }
 
 impl Meter {
@@ -134,14 +153,15 @@ impl Meter {
         // Where nobody lives nothing happens; where nobody has been heard of lately, nobody knows.
         let Some(oldest_s) = oldest_s.or(told.is_empty().then_some(0.0)) else { return };
         for one in told.iter().filter(is_fresh) {
-            let step = match (self.workers.insert(one.worker, one.counted), self.asked_at) {
-                (Some(earlier), _) => one.counted.since(&earlier),
+            let step = match (self.workers.insert(one.worker, (one.counted, one.durations.clone())), self.asked_at) {
+                (Some((counted, took)), _) => one.counted.since(&counted).zip(one.durations.since(&took)),
                 // All that a worker counted since this was last asked is news; of older counters only what comes next is.
-                (None, Some(asked_at)) if now - one.born_s >= asked_at - MISSED_S => Some(one.counted),
+                (None, Some(asked_at)) if now - one.born_s >= asked_at - MISSED_S => Some((one.counted, one.durations.clone())),
                 (None, _) => None,
             };
-            if let Some(step) = step {
-                self.total.add(&step);
+            if let Some((counted, took)) = step {
+                self.total.add(&counted);
+                self.took.add(&took);
             }
         }
         self.workers.retain(|worker, _| told.iter().any(|one| one.worker == *worker));
@@ -152,15 +172,32 @@ impl Meter {
 
     /// The last `span_s` seconds, or as much of them as is known; `None` while nothing is.
     pub fn over(&self, span_s: f64) -> Option<Span> {
-        let (at, total) = self.looks.back()?;
-        let begins = |look: &&(f64, Feedback)| look.0 <= at - span_s + NEARLY_S;
-        let (from, before) = self.looks.iter().rev().find(begins).or(self.looks.front())?;
-        (from < at).then(|| Some(Span { work: total.since(before)?, at: *at })).flatten()
+        let (first, last) = self.looks_over(span_s)?;
+        Some(Span { work: last.total.since(&first.total)?, at: last.at })
+    }
+
+    /// How long the units took that succeeded in the last `span_s` seconds; as [`Self::over`].
+    pub fn durations_over(&self, span_s: f64) -> Option<Durations> {
+        let (first, last) = self.looks_over(span_s)?;
+        last.took.since(&first.took)
+    }
+
+    /// The first and the last look of the last `span_s` seconds, or of as many of them as are known.
+    fn looks_over(&self, span_s: f64) -> Option<(&Look, &Look)> {
+        let last = self.looks.back()?;
+        let begins = |look: &&Look| look.at <= last.at - span_s + NEARLY_S;
+        let first = self.looks.iter().rev().find(begins).or(self.looks.front())?;
+        (first.at < last.at).then_some((first, last))
     }
 
     /// The time of the newest look, in unix seconds.
     pub fn at(&self) -> Option<f64> {
-        self.looks.back().map(|look| look.0)
+        self.looks.back().map(|look| look.at)
+    }
+
+    /// Units that were at work when it was last looked at; `None` before the first look.
+    pub fn running(&self) -> Option<f64> {
+        self.asked_at.map(|_| self.running)
     }
 
     /// Nothing was at work when it was last looked at, and nothing ended in the last `span_s` seconds: there is nothing to be said,
@@ -170,19 +207,20 @@ impl Meter {
     }
 
     fn note(&mut self, at: f64) {
-        if self.looks.back().is_some_and(|last| at < last.0 - KEPT_S) {
+        if self.looks.back().is_some_and(|last| at < last.at - KEPT_S) {
             // The clock was set back.
             self.looks.clear();
         }
         let newest = self.looks.len();
-        if let Some(last) = self.looks.back().map(|last| last.0)
-            && (at <= last || newest >= 2 && at - self.looks[newest - 2].0 < APART_S)
+        let look = |at| Look { at, total: self.total, took: self.took.clone() };
+        if let Some(last) = self.looks.back().map(|last| last.at)
+            && (at <= last || newest >= 2 && at - self.looks[newest - 2].at < APART_S)
         {
-            self.looks[newest - 1] = (at.max(last), self.total);
+            self.looks[newest - 1] = look(at.max(last));
             return;
         }
-        self.looks.push_back((at, self.total));
-        while self.looks.front().is_some_and(|oldest| oldest.0 < at - KEPT_S - 2.0 * APART_S) {
+        self.looks.push_back(look(at));
+        while self.looks.front().is_some_and(|oldest| oldest.at < at - KEPT_S - 2.0 * APART_S) {
             self.looks.pop_front();
         }
     }
@@ -193,11 +231,11 @@ mod tests {
     use super::*;
 
     fn counted(completed: f64, refused: f64, failed: f64) -> Feedback {
-        Feedback { completed, refused, failed, busy_s: completed * 0.1 }
+        Feedback { completed, refused, failed, busy_s: completed * 0.1, untimed: 0.0 }
     }
 
     fn told(worker: i64, counted: Feedback) -> Told {
-        Told { worker, counted, running: 0.0, age_s: 0.5, born_s: 1e6 }
+        Told { worker, counted, durations: Durations::default(), running: 0.0, age_s: 0.5, born_s: 1e6 }
     }
 
     #[test]
@@ -235,7 +273,7 @@ mod tests {
         let mut meter = Meter::default();
         meter.take_in(&[told(1, counted(0.0, 0.0, 0.0)), told(2, counted(0.0, 0.0, 0.0))], 100.0);
         let hung = Told { age_s: 6.0, ..told(2, counted(0.0, 0.0, 0.0)) };
-        meter.take_in(&[told(1, counted(5.0, 0.0, 0.0)), hung], 105.0);
+        meter.take_in(&[told(1, counted(5.0, 0.0, 0.0)), hung.clone()], 105.0);
         assert_eq!(meter.over(5.0).unwrap(), Span { work: counted(5.0, 0.0, 0.0), at: 104.5 });
 
         meter.take_in(&[Told { age_s: 9.0, ..told(1, counted(6.0, 0.0, 0.0)) }, Told { age_s: 11.0, ..hung }], 110.0);
@@ -258,6 +296,30 @@ mod tests {
         assert!(!meter.is_idle(5.0), "something has ended");
         meter.take_in(&[Told { born_s: 11.0, ..told(1, counted(1.0, 0.0, 0.0)) }], 120.0);
         assert!(meter.is_idle(5.0));
+    }
+
+    #[test]
+    fn durations_are_summed_as_counters_are_and_those_that_say_nothing_are_left_out_of_the_mean() {
+        let took = |ms: &[u64]| {
+            let mut durations = Durations::default();
+            ms.iter().for_each(|ms| durations.note(std::time::Duration::from_millis(*ms)));
+            durations
+        };
+        let of = |worker, completed, ms: &[u64]| Told { durations: took(ms), ..told(worker, counted(completed, 0.0, 0.0)) };
+        let mut meter = Meter::default();
+        meter.take_in(&[of(1, 2.0, &[5, 5]), of(2, 1.0, &[900])], 100.0);
+        assert_eq!(meter.durations_over(5.0), None);
+
+        meter.take_in(&[of(1, 3.0, &[5, 5, 70]), of(2, 2.0, &[900, 900])], 105.0);
+        assert_eq!(meter.durations_over(5.0).unwrap(), took(&[70, 900]));
+        // The first has begun again.
+        meter.take_in(&[of(1, 1.0, &[5]), of(2, 3.0, &[900, 900, 10])], 110.0);
+        assert_eq!(meter.durations_over(5.0).unwrap().count(), 1);
+        assert_eq!(meter.durations_over(10.0).unwrap().count(), 3);
+
+        let half = Feedback { completed: 4.0, busy_s: 1.0, untimed: 2.0, ..Feedback::default() };
+        assert_eq!(half.mean_duration_s(), Some(0.5));
+        assert_eq!(Feedback { untimed: 4.0, ..half }.mean_duration_s(), None);
     }
 
     #[test]

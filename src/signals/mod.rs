@@ -5,6 +5,8 @@
 //! complaint of systems like this one. This room fetches and judges; what follows from a reading is
 //! [`crate::governor`]'s business.
 
+pub mod complaints;
+pub mod complaints_postgres;
 pub mod depth;
 pub mod direct;
 pub mod exposition;
@@ -18,6 +20,7 @@ pub mod reading;
 pub mod scripted;
 pub mod server;
 
+pub use complaints::{ComplaintSource, Complaints, no_complaints};
 pub use depth::{Depth, DepthSource, no_depth};
 pub use direct::{Direct, Target};
 pub use feedback::{Feedback, FeedbackSource, Meter, Told, no_feedback};

@@ -7,6 +7,7 @@ use super::run::run;
 use super::scenario::Scenario;
 use super::score::Score;
 use super::weather::Weather;
+use crate::governor::Actuator;
 
 /// One line of the table: a controller in a scenario, the mean of all days.
 #[derive(Clone, Debug, serde::Serialize)]
@@ -19,10 +20,19 @@ pub struct Row {
     pub refusals: bool,
     /// The governor was told wrong dynamics: reported, and left out of the sums.
     pub wrong_dynamics: bool,
+    /// The knob is how many jobs may run at once: reported, and left out of the sums, which are about rates.
+    pub slots: bool,
     /// The mean of its days.
     pub mean: Score,
     /// The most overload and the least throughput of any day.
     pub worst: (f64, f64),
+}
+
+impl Row {
+    /// It is part of the sums.
+    fn counts(&self) -> bool {
+        !self.wrong_dynamics && !self.slots
+    }
 }
 
 /// What all scenarios come to for one controller.
@@ -71,6 +81,7 @@ pub fn compare(scenarios: &[Scenario], contenders: &[Contender], first: u64, day
             controller: contender.name(),
             refusals: scenario.quota.is_some(),
             wrong_dynamics: scenario.name.starts_with('D'),
+            slots: scenario.policy.law.actuator == Actuator::Concurrency,
             mean: Score::mean(&of),
             worst: (
                 of.iter().map(|score| score.overload_s).fold(0.0, f64::max),
@@ -84,12 +95,12 @@ pub fn compare(scenarios: &[Scenario], contenders: &[Contender], first: u64, day
 /// Adds the rows up, one sum per controller, in their order.
 pub fn sums(rows: &[Row]) -> Vec<Sum> {
     let mut controllers: Vec<&'static str> = Vec::new();
-    for row in rows.iter().filter(|row| !row.wrong_dynamics) {
+    for row in rows.iter().filter(|row| row.counts()) {
         if !controllers.contains(&row.controller) {
             controllers.push(row.controller);
         }
     }
-    let of = |controller: &'static str| rows.iter().filter(move |row| row.controller == controller && !row.wrong_dynamics);
+    let of = |controller: &'static str| rows.iter().filter(move |row| row.controller == controller && row.counts());
     let pid = Contender::Pid.name();
     let sum = |controller: &'static str| {
         let ratios: Vec<f64> = of(controller)
@@ -134,6 +145,7 @@ mod tests {
             controller,
             refusals,
             wrong_dynamics,
+            slots: false,
             mean: Score { overload_s, throughput, ..Score::default() },
             worst: (0.0, 0.0),
         };

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::bare_pid::BarePid;
-use crate::governor::policy::{Kind, Policy};
+use crate::governor::policy::{Heard, Kind, Policy};
 use crate::governor::{Bounds, Observation, Plan, Sample, State};
 
 /// A controller to compare.
@@ -112,13 +112,16 @@ impl Controller for Governed {
 /// The newest value of every signal, as a multiple of its setpoint.
 pub(super) struct Newest {
     setpoints: BTreeMap<String, (Kind, f64)>,
+    /// The signal that is the jobs' own duration, and what that is multiplied by.
+    heard: Option<(String, f64)>,
     values: BTreeMap<String, (f64, f64)>,
 }
 
 impl Newest {
     pub(super) fn new(policy: &Policy) -> Self {
         let setpoints = policy.signals.iter().map(|signal| (signal.name.clone(), (signal.kind, signal.setpoint))).collect();
-        Self { setpoints, values: BTreeMap::new() }
+        let heard = policy.signals.iter().find(|signal| signal.heard == Some(Heard::Latency));
+        Self { setpoints, heard: heard.map(|signal| (signal.name.clone(), signal.scale)), values: BTreeMap::new() }
     }
 
     /// Takes in what is new; true if something was.
@@ -136,6 +139,12 @@ impl Newest {
             // A refused share is 0 or far above its setpoint: beyond twice it says nothing more.
             let share = seen.rejected / (seen.completed + seen.rejected);
             self.values.insert(name.clone(), (seen.now, (share / setpoint).min(2.0)));
+        }
+        let slow = self.heard.iter().find_map(|(name, scale)| Some((name, scale * seen.mean_duration_s?)));
+        if let Some((name, value)) = slow
+            && let Some((_, setpoint)) = self.setpoints.get(name)
+        {
+            self.values.insert(name.clone(), (seen.now, value / setpoint));
         }
         self.values != before
     }

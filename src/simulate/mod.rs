@@ -20,6 +20,9 @@ pub mod scenario;
 pub mod score;
 pub mod weather;
 
+#[cfg(test)]
+mod goals_tests;
+
 pub use controller::Contender;
 pub use run::{Record, Second, run};
 pub use scenario::Scenario;

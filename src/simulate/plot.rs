@@ -12,6 +12,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::run::{Record, Second};
 use super::scenario::Scenario;
+use crate::governor::Actuator;
 
 const WIDTH: u32 = 960;
 /// Heights of the panels, from the top.
@@ -52,7 +53,7 @@ fn panels(root: &Area, scenario: &Scenario, governed: &Record, (name, other): (&
     };
     let minutes = scenario.duration_s as f64 / 60.0;
     load(&next(HEIGHTS[0]), scenario, minutes, governed, (name, other))?;
-    rate(&next(HEIGHTS[1]), minutes, governed)?;
+    rate(&next(HEIGHTS[1]), scenario, minutes, governed)?;
     model(&next(HEIGHTS[2]), minutes, governed)?;
     ribbon(&next(HEIGHTS[3]), minutes, governed)?;
     terms(&next(HEIGHTS[4]), minutes, governed)?;
@@ -74,7 +75,7 @@ fn load(area: &Area, scenario: &Scenario, minutes: f64, governed: &Record, (name
     heading(area, &title, &[("flyball", GOVERNED), (name, AGAINST), ("setpoint", SETPOINT), ("overload", OVER)])
 }
 
-fn rate(area: &Area, minutes: f64, governed: &Record) -> Drawn {
+fn rate(area: &Area, scenario: &Scenario, minutes: f64, governed: &Record) -> Drawn {
     let rates = governed.seconds.iter().flat_map(|s| [s.knob, s.achieved, s.oracle]).filter(|rate| *rate > 0.0);
     let (least, most) = rates.fold((f64::INFINITY, 0.0f64), |(least, most), rate| (least.min(rate), most.max(rate)));
     // The axis is the logarithm to base 10: a stop is drawn at its bottom.
@@ -85,7 +86,11 @@ fn rate(area: &Area, minutes: f64, governed: &Record) -> Drawn {
     chart.draw_series(LineSeries::new(course(governed, |s| log(s.oracle)), SETPOINT.stroke_width(1)))?;
     chart.draw_series(LineSeries::new(course(governed, |s| log(s.knob)), GOVERNED.mix(0.45).stroke_width(1)))?;
     chart.draw_series(LineSeries::new(course(governed, |s| log(s.achieved)), GOVERNED.stroke_width(2)))?;
-    heading(area, "jobs per second", &[("achieved", GOVERNED), ("knob", GOVERNED), ("room (oracle)", SETPOINT)])
+    let title = match scenario.policy.law.actuator {
+        Actuator::Rps => "jobs per second",
+        Actuator::Concurrency => "jobs per second, slots",
+    };
+    heading(area, title, &[("achieved", GOVERNED), ("knob", GOVERNED), ("room (oracle)", SETPOINT)])
 }
 
 fn model(area: &Area, minutes: f64, governed: &Record) -> Drawn {

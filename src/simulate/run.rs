@@ -5,15 +5,15 @@ use super::exporter::{Page, Series};
 use super::plant::{self, Machine};
 use super::scenario::Scenario;
 use super::weather::Weather;
-use crate::governor::policy::Kind;
-use crate::governor::{Observation, Sample, counters::Flow};
+use crate::governor::policy::{Heard, Kind};
+use crate::governor::{Actuator, Observation, Sample, counters::Flow};
 
 /// What happened in one second.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Second {
     /// The second.
     pub t: f64,
-    /// The rate in the knob, as the throttle obeys it.
+    /// The knob, as the throttle obeys it: jobs per second, or jobs at once.
     pub knob: f64,
     /// Jobs that ran, per second; those that a provider refused do not count.
     pub achieved: f64,
@@ -123,7 +123,8 @@ impl<'a> Loop<'a> {
 
     /// The rate that the throttle obeys: past its lease the knob counts for no more than `safe_rps`.
     fn obeyed(&self, now: f64) -> f64 {
-        let lapsed = now - self.written > self.scenario.policy.law.lease_s();
+        let law = &self.scenario.policy.law;
+        let lapsed = law.actuator == Actuator::Rps && now - self.written > law.lease_s();
         if lapsed { self.knob.min(self.scenario.bounds.safe_rps) } else { self.knob }
     }
 
@@ -132,17 +133,24 @@ impl<'a> Loop<'a> {
         let machines = machines(self.scenario, self.weather, t as usize);
         let knob = self.obeyed(now);
         let demand = jobs.demand.at(now);
-        let rate = plant::achieved(&machines, jobs.base_s, jobs.in_flight, knob.min(demand));
+        let slots = self.scenario.policy.law.actuator == Actuator::Concurrency;
+        let rate = match slots {
+            false => plant::achieved(&machines, jobs.base_s, jobs.in_flight, knob.min(demand)),
+            true => plant::achieved(&machines, jobs.base_s, jobs.in_flight.min(knob), demand),
+        };
+        let duration_s = plant::duration_s(&machines, jobs.base_s, rate);
         let quota = self.scenario.quota.as_ref().map_or(f64::INFINITY, |quota| quota.rps.at(now));
         let done = rate.min(quota);
 
         let since = &mut self.since_tick;
         since.seconds += 1.0;
-        since.taken += rate;
-        since.waited_s += if rate >= 0.999 * knob { 1.0 } else { 0.0 };
+        // What is taken of the knob: tokens, or slots.
+        let taken = if slots { rate * duration_s } else { rate };
+        since.taken += taken;
+        since.waited_s += if taken >= 0.999 * knob { 1.0 } else { 0.0 };
         since.completed += done;
         since.rejected += rate - done;
-        since.busy_s += done * plant::duration_s(&machines, jobs.base_s, rate);
+        since.busy_s += done * duration_s;
 
         let real = series(&machines, rate);
         self.page.second(t, &real);
@@ -153,7 +161,9 @@ impl<'a> Loop<'a> {
             });
             over.fold(0.0, f64::max)
         };
-        let (x, true_x) = (worst(&self.page.series), worst(&real));
+        let heard = self.scenario.policy.signals.iter().filter(|signal| signal.heard == Some(Heard::Latency));
+        let heard = heard.map(|signal| duration_s * signal.scale / signal.setpoint).fold(0.0, f64::max);
+        let (x, true_x) = (worst(&self.page.series).max(heard), worst(&real).max(heard));
         self.record.seconds.push(Second {
             t: now,
             knob,
@@ -170,13 +180,19 @@ impl<'a> Loop<'a> {
         let (jobs, bounds) = (&self.scenario.jobs, self.scenario.bounds);
         let allowed = |rate: f64| {
             self.scenario.policy.signals.iter().all(|signal| {
+                if signal.heard == Some(Heard::Latency) {
+                    return plant::duration_s(machines, jobs.base_s, rate) * signal.scale <= signal.setpoint;
+                }
                 let Some((n, kind)) = self.scenario.resource_of(&signal.query) else { return true };
                 let machine = machines[n];
                 let value = if kind == Kind::Load { machine.load(rate) } else { machine.p99_s(rate) };
                 value <= signal.setpoint
             })
         };
-        let most = plant::achieved(machines, jobs.base_s, jobs.in_flight, most.min(bounds.max));
+        let most = match self.scenario.policy.law.actuator {
+            Actuator::Rps => plant::achieved(machines, jobs.base_s, jobs.in_flight, most.min(bounds.max)),
+            Actuator::Concurrency => plant::achieved(machines, jobs.base_s, jobs.in_flight.min(bounds.max), most),
+        };
         plant::greatest(most, allowed)
     }
 

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use serde::Deserialize;
 
 use super::curve::Curve;
-use crate::governor::policy::{Kind, Policy, Source};
-use crate::governor::{Bounds, Law};
+use crate::governor::policy::{Heard, Kind, Policy, Source};
+use crate::governor::{Actuator, Bounds, Law};
 
 /// The longest virtual time of a scenario, in minutes: five weeks.
 pub const MINUTES_MAX: f64 = 5.0 * 7.0 * 24.0 * 60.0;
@@ -36,7 +36,7 @@ pub struct Scenario {
     pub policy: Policy,
     /// The knobs `min`, `max` and `safe_rps`.
     pub bounds: Bounds,
-    /// The knob `rps` at the beginning.
+    /// The knob at the beginning: `rps`, or `concurrency` where that is turned.
     pub start_rps: f64,
 }
 
@@ -159,6 +159,7 @@ struct Head {
 #[derive(Deserialize)]
 struct Knobs {
     rps: f64,
+    concurrency: Option<f64>,
     min: Option<f64>,
     max: Option<f64>,
     safe_rps: Option<f64>,
@@ -203,6 +204,11 @@ impl Scenario {
         let read: File = toml::from_str(text).map_err(|error| refuse(error.to_string().trim_end().to_owned()))?;
         let policy = Policy::parse(text, file).map_err(|error| refuse(format!("\n{error}")))?;
         let policy = policy.ok_or_else(|| refuse("signal: is missing; a scenario needs at least one [[signal]]".to_owned()))?;
+        let actuator = policy.law.actuator;
+        let start = match actuator {
+            Actuator::Rps => read.knobs.rps,
+            Actuator::Concurrency => read.knobs.concurrency.unwrap_or(read.knobs.max.unwrap_or(1.0)),
+        };
         let seconds = |minutes: &[(f64, f64)]| minutes.iter().map(|(from, to)| (from * 60.0, to * 60.0)).collect();
         let scenario = Self {
             name: read.scenario.name,
@@ -215,20 +221,21 @@ impl Scenario {
             jobs: read.jobs,
             quota: read.quota,
             policy,
-            bounds: Bounds {
+            bounds: actuator.bounds(Bounds {
                 min: read.knobs.min.unwrap_or(0.0),
                 max: read.knobs.max.unwrap_or(0.0),
                 safe_rps: read.knobs.safe_rps.unwrap_or(0.0),
-            },
-            start_rps: read.knobs.rps,
+            }),
+            start_rps: start,
         };
         let faults = scenario.faults(read.scenario.minutes);
         if faults.is_empty() { Ok(scenario) } else { Err(refuse(faults.join("\n"))) }
     }
 
-    /// The same scenario under another law: `[governor]` of a knobs file, as far as it is written there.
+    /// The same scenario under another law: `[governor]` of a knobs file, as far as it is written there. The knob stays the plant's.
     pub fn under(mut self, law: Law) -> Self {
-        self.policy.law = law;
+        let actuator = self.policy.law.actuator;
+        self.policy.law = Law { actuator, durations: law.durations && actuator == Actuator::Rps, ..law };
         self
     }
 
@@ -330,8 +337,11 @@ impl Scenario {
                         signal.query
                     ),
                 ),
+                Source::Feedback if signal.heard == Some(Heard::LatencyP99) => {
+                    check(false, format!("signal.query: latency_p99 of {name} is not simulated; use \"latency\""));
+                }
                 Source::Feedback => check(
-                    self.quota.is_some() || signal.kind == Kind::Latency,
+                    self.quota.is_some() || signal.heard == Some(Heard::Latency),
                     format!("signal.source: {name} needs a [quota], for nothing else refuses"),
                 ),
                 _ => check(false, format!("signal.source: of {name} is not simulated; use \"prometheus\" or \"feedback\"")),

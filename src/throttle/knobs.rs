@@ -76,6 +76,9 @@ pub enum OverLimit {
     Merge,
 }
 
+/// What is told of a capacity of 0 where nobody said why.
+pub(super) const NO_CAPACITY: &str = "its capacity is 0";
+
 /// The knobs of one throttle after reading: every field has a usable value.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Knobs {
@@ -96,6 +99,10 @@ pub struct Knobs {
     pub max: f64,
     /// Rate used when `rps` cannot be read or its lease has lapsed, in tokens per second.
     pub safe_rps: f64,
+    /// What stands behind the throttle can bear now, in tokens per second; -1 is no limit. No rate in force is above it.
+    pub capacity: f64,
+    /// Why `capacity` is what it is; empty where nobody said so.
+    pub capacity_why: String,
     /// Rate of each key, in tokens per second; -1 is unlimited.
     pub key_rps: f64,
     /// As `burst`, for each key.
@@ -148,6 +155,8 @@ impl Default for Knobs {
             min: 0.1,
             max: 1000.0,
             safe_rps: 1.0,
+            capacity: -1.0,
+            capacity_why: String::new(),
             key_rps: -1.0,
             key_burst: 1.0,
             parent: None,
@@ -174,13 +183,14 @@ impl Default for Knobs {
 impl Knobs {
     /// Reads the hash of a throttle; each field has its own default, and what cannot be used is a problem, not an error.
     ///
-    /// Nonsense in a number that shapes the rate (`rps burst window safe_rps key_rps key_burst`) makes the throttle run
+    /// Nonsense in a number that shapes the rate (`rps burst window safe_rps capacity key_rps key_burst`) makes the throttle run
     /// at `safe_rps`, or at `rps` if that is readable and slower: a typo must never speed anything up. For the same reason
     /// nonsense in a limit of concurrency lets one job run at a time.
     pub fn read(raw: &BTreeMap<String, String>) -> (Self, Vec<Problem>) {
         let mut reader = Reader { raw, problems: Vec::new(), careful: false };
         let plain = Self::default();
         let safe_rps = reader.rate_number("safe_rps", plain.safe_rps);
+        let capacity = reader.rate_number("capacity", plain.capacity);
         let burst = reader.rate_number("burst", plain.burst);
         let window = reader.rate_number("window", plain.window);
         let key_rps = reader.rate_number("key_rps", plain.key_rps);
@@ -246,6 +256,8 @@ impl Knobs {
             min: reader.number("min", plain.min),
             max: reader.number("max", plain.max),
             safe_rps,
+            capacity,
+            capacity_why: raw.get("capacity_why").cloned().unwrap_or_default(),
             key_rps,
             key_burst,
             parent,
@@ -282,8 +294,24 @@ impl Knobs {
         self.valid_until_ms.is_some_and(|until| now_us as f64 / 1000.0 > until as f64)
     }
 
-    /// The rate in force after pause and lease: 0 stopped, -1 unlimited.
+    /// The rate in force after pause, lease and capacity: 0 stopped, -1 unlimited.
     pub fn effective_rps(&self, now_us: i64) -> f64 {
+        slower(self.asked_rps(now_us), self.capacity)
+    }
+
+    /// Why nothing flows, where it is what stands behind the throttle that can bear nothing.
+    pub fn stopped_because(&self, now_us: i64) -> Option<&str> {
+        let why = if self.capacity_why.is_empty() { NO_CAPACITY } else { &self.capacity_why };
+        (self.capacity == 0.0 && self.asked_rps(now_us) != 0.0).then_some(why)
+    }
+
+    /// True if it is what stands behind the throttle that sets the rate in force, and none of the other knobs.
+    pub fn is_limited_by_capacity(&self, now_us: i64) -> bool {
+        self.effective_rps(now_us) != self.asked_rps(now_us)
+    }
+
+    /// The rate after pause and lease, whatever can be borne.
+    fn asked_rps(&self, now_us: i64) -> f64 {
         match () {
             () if self.paused => 0.0,
             () if self.lease_lapsed(now_us) => slower(self.rps, self.safe_rps),
@@ -293,7 +321,9 @@ impl Knobs {
 
     /// The rate of the throttle's own bucket.
     pub fn rate(&self, now_us: i64) -> Rate {
-        Rate { rps: self.in_whole(self.effective_rps(now_us)), depth_us: self.burst * self.window * 1e6 }
+        // What can be borne is not rounded up.
+        let rps = slower(self.in_whole(self.asked_rps(now_us)), self.capacity);
+        Rate { rps, depth_us: self.burst * self.window * 1e6 }
     }
 
     /// The rate of each key's bucket.

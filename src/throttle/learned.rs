@@ -214,6 +214,11 @@ impl Learned {
         if self.grows_from > now { (self.strikes - 1.0).max(0.0) } else { self.strikes }
     }
 
+    /// True if its pause after a refusal is over at `now`, and no job has succeeded since.
+    pub fn is_probing(&self, now: f64) -> bool {
+        self.strikes > 0.0 && self.probe.credit >= 0.0 && self.grows_from <= now
+    }
+
     /// True once nothing of it matters any more, beside the rate of the key itself.
     pub fn is_over(&self, configured: f64, now: f64) -> bool {
         let free = self.settle <= 0.0 || (configured > 0.0 && self.rate(now) >= configured);

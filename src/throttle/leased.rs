@@ -15,7 +15,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
 use super::lease::{Asking, Holding, MAX_HORIZON, Rest};
-use super::{Answer, Ask, Change, Ended, Error, Holder, LaneAsk, Name, Paused, Refund, Refused, Status, Store};
+use super::{Answer, Ask, Change, Ended, Error, Holder, KeyState, LaneAsk, Name, Paused, Refund, Refused, Status, Store};
 
 /// Most throttles of which anything is remembered.
 const MAX_THROTTLES: usize = 10_000;
@@ -290,6 +290,22 @@ impl Store for LeasedStore {
             set
         }
         .boxed()
+    }
+
+    fn set_capacity<'a>(&'a self, throttle: &'a Name, capacity: Option<f64>, why: &'a str) -> BoxFuture<'a, Result<(), Error>> {
+        async move {
+            let set = self.desk.store.set_capacity(throttle, capacity, why).await;
+            // It is said every second or so: a stop is obeyed at once, anything else within the horizon.
+            if capacity.is_some_and(|capacity| capacity <= 0.0) {
+                self.desk.let_all_go();
+            }
+            set
+        }
+        .boxed()
+    }
+
+    fn look<'a>(&'a self, throttle: &'a Name, keys: &'a [String]) -> BoxFuture<'a, Result<Vec<KeyState>, Error>> {
+        self.desk.store.look(throttle, keys)
     }
 
     fn delete<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<bool, Error>> {

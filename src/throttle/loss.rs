@@ -120,7 +120,9 @@ fn local(ask: &Ask, seen: &Seen, stand: &mut Stand, now_us: i64, workers: u32) -
     let wishes: Vec<Wish<'_>> = ask.lanes.iter().map(wish).collect();
     let holder = holder.filter(|_| seen.concurrency >= 0);
     let room = holder.map(|holder| room(share_of(seen.concurrency), holder.held));
-    let mut levels = [Level { rate, bucket: stand.bucket, meter: stand.meter, room, borrows: false, refusal: None }];
+    let stopped_because = String::new();
+    let mut levels =
+        [Level { rate, bucket: stand.bucket, meter: stand.meter, room, borrows: false, refusal: None, stopped_because }];
     let source = Source {
         levels: &mut levels,
         key_rate,

@@ -11,9 +11,11 @@ use super::holds::{Holds, room};
 use super::learned::{Learned, Refusal};
 use super::rules::{self, number};
 use super::serve::{self, Heed, KeyRoom, Level, Served, Source, Where, Wish, sane_cost};
+use super::store::capacity_text;
 use super::tree;
 use super::{
-    Answer, Ask, Change, Ended, Error, Grant, Holder, Knobs, LaneAsk, Limit, Name, Paused, Refund, Refused, Status, Store,
+    Answer, Ask, Change, Ended, Error, Grant, Holder, KeyState, Knobs, LaneAsk, Limit, Name, Paused, Refund, Refused, Status,
+    Store,
 };
 
 /// Answers the time in unix microseconds.
@@ -162,6 +164,11 @@ impl MemoryStore {
         if let Some(expected) = change.if_rps.as_deref().filter(|expected| *expected != rps) {
             return conflict(format!("rps is {}, not {expected}", if rps.is_empty() { "missing" } else { rps }));
         }
+        let slots = stands.raw.get("concurrency").map_or("", String::as_str);
+        if let Some(expected) = change.if_concurrency.as_deref().filter(|expected| *expected != slots && change.if_rps.is_none())
+        {
+            return conflict(format!("concurrency is {}, not {expected}", if slots.is_empty() { "missing" } else { slots }));
+        }
         let mut raw = stands.raw.clone();
         let (mut changed, mut resumed) = (!exists, false);
         for (field, text) in &change.fields {
@@ -174,6 +181,10 @@ impl MemoryStore {
             if field == "mode" && raw.get("mode").is_some_and(|mode| mode != "auto") {
                 raw.remove("valid_until");
             }
+        }
+        // Whoever says what can be borne says why beside the change.
+        if change.fields.contains_key("capacity") && !change.fields.contains_key("capacity_why") && !change.absent_only {
+            raw.remove("capacity_why");
         }
         // A new mode takes the end of the last one away.
         if change.fields.contains_key("mode") && !change.fields.contains_key("manual_until_ms") && !change.absent_only {
@@ -244,7 +255,15 @@ impl Throttle {
     fn level(&self, now: i64) -> Level {
         let knobs = Knobs::read(&self.raw).0;
         let (rate, borrows) = (knobs.rate(now), knobs.borrow);
-        Level { rate, bucket: self.bucket, meter: self.meter, room: None, borrows, refusal: self.refusal.clone() }
+        Level {
+            rate,
+            bucket: self.bucket,
+            meter: self.meter,
+            room: None,
+            borrows,
+            refusal: self.refusal.clone(),
+            stopped_because: knobs.stopped_because(now).unwrap_or_default().to_owned(),
+        }
     }
 
     /// Tells for each key that has a limit what its holder runs now.
@@ -277,7 +296,7 @@ impl Throttle {
         let limit = served.limit.map(|place| match place {
             Where::Level(at) if at + 1 == chain.len() => Limit::Throttle,
             Where::Level(at) => Limit::Tier { name: chain[at].clone() },
-            Where::Stopped(at) => Limit::Stopped { name: chain[at].clone() },
+            Where::Stopped(at) => Limit::Stopped { name: chain[at].clone(), why: levels[at].stopped_because.clone() },
             Where::Key => Limit::Key,
             Where::Crowded(at) => Limit::Concurrency { name: chain[at].clone(), key: false },
             Where::KeyCrowded => Limit::Concurrency { name: chain[chain.len() - 1].clone(), key: true },
@@ -333,6 +352,25 @@ impl Throttle {
         self.refusal = Some(refusal);
         self.bucket.drain(now as f64, true);
         Paused { until_ms, alone: None }
+    }
+
+    /// What is known of a key, as far as the knob `on_429` heeds it.
+    fn look(&self, key: &str, now: i64) -> KeyState {
+        let pause = self.pauses.get(key).filter(|(until_ms, _)| until_ms * 1000 > now);
+        let (paused_until_ms, why) = pause.cloned().map_or((None, String::new()), |(until_ms, why)| (Some(until_ms), why));
+        let known = self.learned_of(key, now);
+        let refused = known.map_or(0.0, |known| known.refused);
+        let on_429 = Knobs::read(&self.raw).0.on_429;
+        let (known, now) = (known.filter(|_| !on_429.is_naive()), now as f64);
+        let learned = known.filter(|_| on_429.learns());
+        KeyState {
+            paused_until_ms,
+            why,
+            learned_rps: learned.map(|known| known.rate(now)).filter(|rps| *rps >= 0.0),
+            settled_rps: learned.map(|known| known.settle).filter(|rps| *rps > 0.0),
+            probing: known.is_some_and(|known| known.is_probing(now)),
+            refused,
+        }
     }
 
     /// What is known of a key and still counts.
@@ -469,6 +507,32 @@ impl Store for MemoryStore {
         let leaf = throttles.entry(throttle.clone()).or_default();
         ended.iter().for_each(|one| leaf.learn(one, now));
         ready(Ok(())).boxed()
+    }
+
+    fn set_capacity<'a>(&'a self, throttle: &'a Name, capacity: Option<f64>, why: &'a str) -> BoxFuture<'a, Result<(), Error>> {
+        let (now, text) = (self.now(), capacity.map(capacity_text));
+        let mut throttles = self.locked();
+        let Some(known) = throttles.get_mut(throttle).filter(|known| !known.raw.is_empty()) else {
+            return ready(Err(Error::Unknown(throttle.clone()))).boxed();
+        };
+        let why = text.is_some().then(|| why.to_owned()).filter(|why| !why.is_empty());
+        if known.raw.get("capacity") != text.as_ref() || known.raw.get("capacity_why") != why.as_ref() {
+            let was_stopped = Knobs::read(&known.raw).0.effective_rps(now) == 0.0;
+            put(&mut known.raw, "capacity", text);
+            put(&mut known.raw, "capacity_why", why);
+            let is_stopped = !known.raw.is_empty() && Knobs::read(&known.raw).0.effective_rps(now) == 0.0;
+            if was_stopped || is_stopped {
+                known.bucket.drain(now as f64, is_stopped);
+            }
+        }
+        ready(Ok(())).boxed()
+    }
+
+    fn look<'a>(&'a self, throttle: &'a Name, keys: &'a [String]) -> BoxFuture<'a, Result<Vec<KeyState>, Error>> {
+        let (throttles, now) = (self.locked(), self.now());
+        let known = throttles.get(throttle);
+        let state = |key: &String| known.map_or_else(KeyState::default, |known| known.look(key, now));
+        ready(Ok(keys.iter().map(state).collect())).boxed()
     }
 
     fn delete<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<bool, Error>> {

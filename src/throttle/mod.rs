@@ -14,7 +14,9 @@ pub mod lease;
 pub mod leased;
 pub mod loss;
 pub mod memory;
+pub mod memory_notes;
 pub mod name;
+pub mod notes;
 pub mod postgres;
 pub mod redis;
 pub mod rules;
@@ -28,9 +30,11 @@ pub use file::KnobsFile;
 pub use knobs::{Knobs, Mode, On429, OnBacklog, OnStoreLoss, OverLimit};
 pub use leased::LeasedStore;
 pub use memory::MemoryStore;
+pub use memory_notes::MemoryNotes;
 pub use name::Name;
+pub use notes::{Noted, Notes};
 pub use seed::seed;
 pub use store::{
-    Answer, Ask, Change, Ended, Error, Grant, Holder, LaneAsk, Limit, MAX_KEY_BYTES, MAX_LANES_PER_ASK, MAX_PAUSE, Paused,
-    Problem, Quota, Refund, Refused, Scope, Status, Store, check_key,
+    Answer, Ask, Change, Ended, Error, Grant, Holder, KeyState, LaneAsk, Limit, MAX_KEY_BYTES, MAX_LANES_PER_ASK, MAX_PAUSE,
+    Paused, Problem, Quota, Refund, Refused, Scope, Status, Store, check_key,
 };

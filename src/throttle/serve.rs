@@ -27,6 +27,8 @@ pub struct Level {
     pub borrows: bool,
     /// The last refusal that concerned all of it.
     pub refusal: Option<Refusal>,
+    /// Why it is stopped, where what stands behind it can bear nothing; empty otherwise.
+    pub stopped_because: String,
 }
 
 /// What one lane wants.

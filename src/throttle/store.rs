@@ -243,6 +243,34 @@ pub struct Refund<'a> {
     pub cost: f64,
 }
 
+/// What is known of one key of a throttle.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct KeyState {
+    /// The end of its pause, unix milliseconds; `None` where it is not paused now.
+    pub paused_until_ms: Option<i64>,
+    /// Why it is paused.
+    pub why: String,
+    /// The rate that was learned of it, as it holds now, in tokens per second: from refusals, or from what was told of its quota.
+    pub learned_rps: Option<f64>,
+    /// The rate at which it last settled after a refusal, in tokens per second; the learned rate grows from there.
+    pub settled_rps: Option<f64>,
+    /// Its pause after a refusal is over and no job of it has succeeded since.
+    pub probing: bool,
+    /// Refusals since anything was known of it. May restart from 0.
+    pub refused: f64,
+}
+
+/// The text of the knob `capacity` for what can be borne, in tokens per second: below 0 is no limit, and what cannot be used is
+/// nothing at all.
+pub(super) fn capacity_text(capacity: f64) -> String {
+    let usable = match capacity {
+        c if c < 0.0 => -1.0,
+        c if c >= 1e-6 => c.min(1e9),
+        _ => 0.0,
+    };
+    usable.to_string()
+}
+
 /// The level that granted less than was wanted.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 #[serde(tag = "level", rename_all = "snake_case")]
@@ -280,6 +308,9 @@ pub enum Limit {
     Stopped {
         /// The stopped throttle.
         name: Name,
+        /// Why, where what stands behind it can bear nothing now; empty where a person or the governor stopped it.
+        #[serde(skip_serializing_if = "String::is_empty")]
+        why: String,
     },
     /// As many jobs run as may run at once. A release cannot be foreseen, so the wait is a guess.
     Concurrency {
@@ -308,6 +339,8 @@ pub struct Change {
     pub term: Option<u64>,
     /// Refuse unless `rps` still reads as this text (a person may have turned it meanwhile).
     pub if_rps: Option<String>,
+    /// Refuse unless `concurrency` still reads as this text, where none is the empty one; instead of `if_rps`.
+    pub if_concurrency: Option<String>,
     /// Who writes.
     pub by: String,
     /// Why.
@@ -491,6 +524,15 @@ pub trait Store: Send + Sync + 'static {
     fn resume_key<'a>(&'a self, throttle: &'a Name, key: &'a str) -> BoxFuture<'a, Result<bool, Error>>;
 
     /// Somebody else refused a job: whom that concerns is paused, and slower afterwards, as the knob `on_429` says.
+    ///
+    /// A key whose delay was told is paused for exactly that, times `1 + jitter / 10`, rounded up to a millisecond; never for less
+    /// than 50 ms doubled with each refusal in a row (12.8 s at most). A further refusal while it is paused counts no strike and can
+    /// only make the pause longer: the later end wins. After the pause one unit goes to whoever asks first with a holder, and no
+    /// further one until [`Store::ended`] says how it went, or 30 s have passed; then two for each success and one for each failure,
+    /// up to 16 under way, from where on a key with a rate of its own, or with a learned one, has no such limit any more. What `ended`
+    /// says while the key is paused opens nothing; what was under way before and ends after the pause counts as the probe's end. An
+    /// ask without a holder is paused, and held to a learned rate, but not held to one at a time. With `is_overload` no rate is
+    /// learned. Other keys are not touched.
     fn refused<'a>(&'a self, throttle: &'a Name, refused: &'a Refused<'a>) -> BoxFuture<'a, Result<Paused, Error>>;
 
     /// Tells how jobs ended whose grant was [`Grant::watched`], or which were told a quota.
@@ -507,6 +549,15 @@ pub trait Store: Send + Sync + 'static {
 
     /// Writes knobs under the conditions of `change`; answers the state before and after.
     fn set<'a>(&'a self, throttle: &'a Name, change: &'a Change) -> BoxFuture<'a, Result<(Option<Status>, Status), Error>>;
+
+    /// Writes what stands behind a throttle can bear now, in tokens per second: the knob `capacity` and why; `None` takes it away.
+    ///
+    /// It is the program's own word, said as often as it changes: it counts no `seq`, names nobody who wrote and fails nobody who
+    /// writes under a condition meanwhile.
+    fn set_capacity<'a>(&'a self, throttle: &'a Name, capacity: Option<f64>, why: &'a str) -> BoxFuture<'a, Result<(), Error>>;
+
+    /// What is known of keys of one throttle, in the order of `keys`; changes nothing.
+    fn look<'a>(&'a self, throttle: &'a Name, keys: &'a [String]) -> BoxFuture<'a, Result<Vec<KeyState>, Error>>;
 
     /// Takes a throttle away with its bucket; its jobs are parked from then on. True if there was one.
     fn delete<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<bool, Error>>;

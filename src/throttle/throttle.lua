@@ -58,7 +58,7 @@ local function is_true(word) return word == '1' or word == 'true' or word == 'ye
 local function knobs(key)
   local h = redis.pcall('HMGET', key, 'rps', 'burst', 'window', 'safe_rps', 'key_rps', 'key_burst', 'mode',
     'valid_until', 'paused', 'parent', 'seq', 'on_store_loss', 'concurrency', 'key_concurrency', 'weight', 'borrow', 'on_429',
-    'over_limit')
+    'over_limit', 'capacity')
   if h.err then return nil end
   local careful = false
   local function read(i, default, low, high, zero, unlimited)
@@ -73,6 +73,7 @@ local function knobs(key)
   local burst = read(2, '1', 0, 1e4)
   local window = read(3, '1', 0.001, 86400)
   local key_rps = read(5, '-1', 1e-6, 1e9, true, true)
+  local capacity = read(19, '-1', 1e-6, 1e9, true, true)
   local key_burst = read(6, '1', 0, 1e4)
   if not rps and not h[1] and redis.call('EXISTS', key) == 0 then return nil end
   local function at_most_safe()
@@ -102,8 +103,11 @@ local function knobs(key)
     end
     rps, key_rps = in_whole(rps, 1), in_whole(key_rps, 5)
   end
+  -- What stands behind the throttle bears no more than this, whatever is asked of it.
+  local bears_nothing = capacity == 0 and rps ~= 0
+  if slower(rps, capacity) ~= rps then rps, h[1] = capacity, h[19] end
   return {
-    borrows = is_true(h[16]), naive = mode == 'active-naive' or mode == 'passive-naive',
+    bears_nothing = bears_nothing, borrows = is_true(h[16]), naive = mode == 'active-naive' or mode == 'passive-naive',
     learns = not (mode == 'active-naive' or mode == 'passive-naive' or mode == 'passive-informed'),
     rps = rps, depth = burst * window * 1e6, key_rps = key_rps, key_depth = key_burst * window * 1e6,
     parent = h[10] or '', concurrency = limit_of(h[13]), key_concurrency = limit_of(h[14]), texts = h,
@@ -454,9 +458,14 @@ local function acquire(write)
   end
 
   if unknown or stopped then
+    local detail = unknown or stopped
+    if not unknown and chain[stopped].bears_nothing then
+      local why = redis.call('HGET', KEYS[3 * stopped - 2], 'capacity_why')
+      detail = string.format('%.0f|', stopped) .. (why and why ~= '' and why or 'its capacity is 0')
+    end
     for run = first, #ARGV, 5 do
       local want = tonumber(ARGV[run + 1])
-      tell_nothing(tonumber(ARGV[run]), want, STOPPED_WAIT, unknown and 'unknown' or 'stopped', unknown or stopped)
+      tell_nothing(tonumber(ARGV[run]), want, STOPPED_WAIT, unknown and 'unknown' or 'stopped', detail)
     end
     if write and not unknown then
       for i = 1, levels do
@@ -987,7 +996,7 @@ local function resume()
 end
 
 -- set: KEYS knobs, bucket; ARGV verb, now, if_seq, term, if_rps (empty for no condition; `=` before the
--- text of if_rps), create 0|1, absent_only 0|1, by, why, then (field, `=text` or `-`) pairs.
+-- text of if_rps, `concurrency=` before that of if_concurrency), create 0|1, absent_only 0|1, by, why, then (field, `=text` or `-`) pairs.
 local function set()
   local key = KEYS[1]
   local before = redis.call('HGETALL', key)
@@ -1002,8 +1011,12 @@ local function set()
   if ARGV[4] ~= '' and term > tonumber(ARGV[4]) then
     return { 'conflict', string.format('term %.0f has written since term %s', term, ARGV[4]) }
   end
-  if ARGV[5] ~= '' and '=' .. (stands.rps or '') ~= ARGV[5] then
-    return { 'conflict', string.format('rps is %s, not %s', stands.rps or 'missing', string.sub(ARGV[5], 2)) }
+  if ARGV[5] ~= '' then
+    local field, expected = string.match(ARGV[5], '^(%l*)=(.*)$')
+    if field == '' then field = 'rps' end
+    if (stands[field] or '') ~= expected then
+      return { 'conflict', string.format('%s is %s, not %s', field, stands[field] or 'missing', expected) }
+    end
   end
   local after, changed, resumed, named = {}, #before == 0, false, {}
   for field, value in pairs(stands) do after[field] = value end
@@ -1016,6 +1029,8 @@ local function set()
       if field == 'mode' and after.mode ~= 'auto' and after.mode ~= nil then after.valid_until = nil end
     end
   end
+  -- Whoever says what can be borne says why beside the change.
+  if named.capacity and not named.capacity_why and ARGV[7] ~= '1' then after.capacity_why = nil end
   -- A new mode takes the end of the last one away.
   if named.mode and not named.manual_until_ms and ARGV[7] ~= '1' then after.manual_until_ms = nil end
   local min, max = number(after.min, 1e-6, 1e9) or 0.1, number(after.max, 1e-6, 1e9) or 1000
@@ -1055,6 +1070,48 @@ local function set()
   }
 end
 
+-- capacity: KEYS knobs, bucket; ARGV verb, now, `=` and what can be borne (or `-` to take it away), why. Nobody who writes under a
+-- condition sees it: neither seq nor who wrote last changes.
+local function set_capacity()
+  local key, value, why = KEYS[1], string.match(ARGV[3], '^=(.*)$'), nil
+  if redis.call('EXISTS', key) == 0 then return { 'unknown' } end
+  if value and ARGV[4] ~= '' then why = ARGV[4] end
+  local stands = redis.call('HMGET', key, 'capacity', 'capacity_why')
+  if (stands[1] or nil) == value and (stands[2] or nil) == why then return { 'ok' } end
+  local earlier = knobs(key)
+  if value then redis.call('HSET', key, 'capacity', value) else redis.call('HDEL', key, 'capacity') end
+  if why then redis.call('HSET', key, 'capacity_why', why) else redis.call('HDEL', key, 'capacity_why') end
+  local later = knobs(key)
+  local is_stopped = later and later.rps == 0 or false
+  if earlier.rps == 0 or is_stopped then
+    local b = bucket(KEYS[2])
+    drain(b, is_stopped)
+    keep_bucket(b)
+  end
+  return { 'ok' }
+end
+
+-- look: KEYS knobs, then the pause of each key, then what was learned of each; ARGV verb, now. Answers for each key: the end of its
+-- pause in unix milliseconds (empty for none) and why, the learned rate and the one at which it settled (below 0 and 0 for none),
+-- 1 if nobody has succeeded since the pause of a refusal, refusals.
+local function look()
+  local k, reply, n = knobs(KEYS[1]), { 'ok' }, (#KEYS - 1) / 2
+  local found = redis.call('MGET', unpack(KEYS, 2))
+  for i = 1, n do
+    local until_ms, why = string.match(found[i] or '', '^(%d+)|(.*)$')
+    if not until_ms or tonumber(until_ms) * 1000 <= now then until_ms, why = '', '' end
+    local l = parse_learned(found[n + i])
+    local refused, rate, settle, probing = l and l.refused or 0, -1, 0, 0
+    if k and k.naive then l = nil end
+    if l and (not k or k.learns) then rate, settle = learned_rate(l), l.settle end
+    if l and l.strikes > 0 and l.credit >= 0 and l.grows_from <= now then probing = 1 end
+    local at = #reply
+    reply[at + 1], reply[at + 2], reply[at + 3] = until_ms, why, text(rate)
+    reply[at + 4], reply[at + 5], reply[at + 6] = text(settle), probing, text(refused)
+  end
+  return reply
+end
+
 if verb == 'hold' then return hold() end
 if verb == 'refund' then return refund() end
 if verb == 'settle' then return settle() end
@@ -1064,4 +1121,6 @@ if verb == 'refused_all' then return refused_all() end
 if verb == 'ended' then return ended() end
 if verb == 'resume' then return resume() end
 if verb == 'set' then return set() end
+if verb == 'capacity' then return set_capacity() end
+if verb == 'look' then return look() end
 return redis.error_reply('unknown verb ' .. tostring(verb))

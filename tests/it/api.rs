@@ -58,9 +58,14 @@ async fn spawn_api_on(token: Option<&str>, store: Arc<dyn Store>, prefix: String
     let cancel = CancellationToken::new();
     let deps = Deps {
         queue: queue.clone(),
+        pools: Arc::default(),
+        deliveries: flyball::notify::Deliveries::new(queue.pool.clone()),
+        tools: crate::support::tools(),
+        public_url: String::new(),
         throttles: store.clone(),
         check_knobs: Knobs::check,
         kinds,
+        desks: Vec::new(),
         decisions: Arc::new(NoDecisions),
         live: Live::default(),
         tokens: token.map(|token| Token::new("default", Secret::new(token))).into_iter().collect(),

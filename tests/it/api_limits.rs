@@ -38,11 +38,17 @@ async fn house(tokens: &[(&str, &str)], bound: Option<Duration>) -> House {
     let tenants: Vec<&str> = tokens.iter().map(|(tenant, _)| *tenant).chain([DEFAULT_TENANT]).collect();
     eventually("Redis", SOON, || async { api::seed_limits(&*store, &tenants).await.ok() }).await;
     let cancel = CancellationToken::new();
+    let queue = Queue::connect(database.url(), 6, SOON).await.unwrap();
     let deps = Deps {
-        queue: Queue::connect(database.url(), 6, SOON).await.unwrap(),
+        queue: queue.clone(),
+        pools: Arc::default(),
+        deliveries: flyball::notify::Deliveries::new(queue.pool.clone()),
+        tools: crate::support::tools(),
+        public_url: String::new(),
         throttles: store.clone(),
         check_knobs: Knobs::check,
         kinds: Kinds::default(),
+        desks: Vec::new(),
         decisions: Arc::new(NoDecisions),
         live: Live::default(),
         tokens: tokens.iter().map(|(tenant, secret)| Token::new(tenant, Secret::new(*secret))).collect(),

@@ -169,7 +169,10 @@ async fn a_job_that_cannot_be_is_refused_and_nothing_is_enqueued() {
     let shell = shell().await;
     let url = r#"{"url":"http://example.com/"}"#;
     let cases: &[(&[&str], &str)] = &[
-        (&["enqueue", "htp"], "kind: \"htp\" is not a kind that any worker has registered; known kinds: http, reindex"),
+        (
+            &["enqueue", "htp"],
+            "kind: \"htp\" is not a kind that any worker has registered; known kinds: http, notification, reindex",
+        ),
         (&["enqueue", "http"], "args/url: is missing"),
         (&["enqueue", "http", "--args", "{"], "args: is not JSON"),
         (&["enqueue", "http", "--args", r#"{"url":"example.com"}"#], "args/url: has no scheme"),

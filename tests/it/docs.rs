@@ -605,9 +605,21 @@ async fn the_page_of_metrics_has_every_family_that_a_working_process_exposes() {
 
     let told: BTreeSet<String> = rows(&read("docs/reference/metrics.md")).iter().map(|row| code(&row[0]).to_owned()).collect();
     assert_eq!(exposed.difference(&told).collect::<Vec<_>>(), Vec::<&String>::new(), "docs/reference/metrics.md lacks these");
-    // Readings need a signal, which nobody exports here, and no throttle is in shadow mode.
-    let absent = ["flyball_governor_signal_ratio", "flyball_governor_signal_age_seconds"];
-    let is_absent = |name: &str| absent.contains(&name) || name.starts_with("flyball_governor_shadow_");
+    // Readings need a signal, which nobody exports here; no throttle is in shadow mode, nobody refuses anything, and there is no pool.
+    let absent = [
+        "flyball_governor_signal_ratio",
+        "flyball_governor_signal_age_seconds",
+        "flyball_notifications_total",
+        "flyball_provider_events_total",
+    ];
+    let families = [
+        "flyball_governor_shadow_",
+        "flyball_governor_learned_quota_",
+        "flyball_account_",
+        "flyball_pool_",
+        "flyball_provider_answer_",
+    ];
+    let is_absent = |name: &str| absent.contains(&name) || families.iter().any(|family| name.starts_with(family));
     let invented: Vec<_> = told.difference(&exposed).filter(|name| !is_absent(name)).collect();
     assert_eq!(invented, Vec::<&String>::new(), "these do not exist");
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use flyball::app::{App, Roles};
 use flyball::config::Settings;
 use flyball::governor::{Decision, Journal};
-use flyball::jobs::postgres::Feedbacks;
+use flyball::jobs::postgres::{Feedbacks, Tally};
 use flyball::jobs::{Kinds, NewJob, Outcome, Scope};
 use flyball::throttle::{Name, Status};
 use serde_json::json;
@@ -28,6 +28,14 @@ enum Side {
     Fails = 3,
     /// It takes forty times as long.
     Slow = 4,
+    /// It takes forty times as long for one of ten.
+    Tail = 5,
+    /// It refuses each once, and the handler gets around it.
+    Moves = 6,
+    /// It takes a thousandth of the attempt's time, as the handler says.
+    Brief = 7,
+    /// How long it takes says nothing, as the handler says.
+    Untold = 8,
 }
 
 /// A runner and a governor that share nothing but the stores, and a queue that does not end.
@@ -57,8 +65,14 @@ impl House {
         let side = Arc::new(AtomicU32::new(Side::Well as u32));
         let mut kinds = Kinds::default();
         let (turned, calls) = (side.clone(), AtomicU32::new(0));
-        kinds.register_fn("call", move |_, _| {
+        kinds.register_fn("call", move |_, context| {
             let (side, nth) = (turned.load(Ordering::SeqCst), calls.fetch_add(1, Ordering::SeqCst));
+            match side {
+                side if side == Side::Moves as u32 => context.report_refusals(1),
+                side if side == Side::Brief as u32 => context.report_duration(Duration::from_micros(20)),
+                side if side == Side::Untold as u32 => context.discount_duration(),
+                _ => {}
+            }
             async move { answer(side, nth).await }
         });
         let of = |runner, governor| Roles { api: false, runner, governor };
@@ -108,7 +122,7 @@ impl House {
 
 async fn answer(side: u32, nth: u32) -> Outcome {
     let refused = || Outcome::Throttled { scope: Scope::Key, delay: Some(Duration::from_secs(1)), error: "429".to_owned() };
-    let is_slow = side == Side::Slow as u32;
+    let is_slow = side == Side::Slow as u32 || side == Side::Tail as u32 && nth.is_multiple_of(10);
     tokio::time::sleep(Duration::from_millis(if is_slow { 800 } else { 20 })).await;
     match side {
         side if side == Side::RefusesAll as u32 => refused(),
@@ -154,6 +168,56 @@ async fn slow_answers_lower_the_knob_and_why_names_them_in_the_policys_unit() {
 
     assert!(decision.reason.starts_with("duration-ms reads "), "{}", decision.reason);
     assert!(decision.reason.contains("setpoint 300"), "{}", decision.reason);
+    house.stop().await;
+}
+
+#[tokio::test]
+async fn a_slow_tail_lowers_the_knob_though_the_mean_is_well() {
+    let policy = "[[signal]]\nname = \"p99-ms\"\nsource = \"feedback\"\nquery = \"latency_p99\"\nscale = 1000\nsetpoint = 300";
+    let house = House::new(policy).await;
+
+    house.turn(Side::Tail);
+    let decision = house.falls_below(30.0).await;
+
+    assert!(decision.reason.starts_with("p99-ms reads "), "{}", decision.reason);
+    assert!(decision.reason.contains("setpoint 300"), "{}", decision.reason);
+    house.stop().await;
+}
+
+#[tokio::test]
+async fn refusals_that_handlers_got_around_lower_the_knob() {
+    let house = House::new("[[signal]]\nname = \"refusals\"\nsource = \"feedback\"\nkind = \"ratio\"\nsetpoint = 0.01").await;
+
+    house.turn(Side::Moves);
+    let decision = house.falls_below(25.0).await;
+
+    assert!(decision.reason.starts_with("refusals reads 0."), "{}", decision.reason);
+    house.stop().await;
+}
+
+#[tokio::test]
+async fn handlers_say_what_of_their_time_counts() {
+    let house = House::new("[[signal]]\nname = \"refusals\"\nsource = \"feedback\"\nkind = \"ratio\"\nsetpoint = 0.01").await;
+    let told = Feedbacks::new(house.database.pool()).with_durations(vec!["calls".to_owned()]);
+    let tally = async || told.of("calls").await.unwrap().remove(0).tally;
+    let is_brief = |tally: &Tally| tally.durations.counts().first().is_some_and(|brief| *brief >= 10);
+    let before = tally().await;
+    assert!(!is_brief(&before) && before.untimed == 0, "{before:?}");
+    assert_eq!(before.durations.count(), before.completed as u64);
+    assert!(before.busy_s / before.completed as f64 >= 0.02, "{before:?}");
+
+    house.turn(Side::Brief);
+    eventually("ten brief ones", SOON, || async { is_brief(&tally().await).then_some(()) }).await;
+    house.turn(Side::Untold);
+    let after = eventually("ten of which nothing is said", SOON, || async {
+        let after = tally().await;
+        (after.untimed >= 10).then_some(after)
+    })
+    .await;
+    assert_eq!(after.durations.count() as i64 + after.untimed, after.completed, "{after:?}");
+    let others = Feedbacks::new(house.database.pool()).of("calls").await.unwrap().remove(0).tally;
+    assert_eq!(others.durations.count(), 0, "nobody asked");
+    assert!(others.untimed >= 10);
     house.stop().await;
 }
 

@@ -94,7 +94,10 @@ async fn sql_enqueues_in_the_callers_own_transaction() {
 async fn sql_refuses_bad_arguments_by_name_and_enqueues_nothing() {
     let (database, queue) = queue().await;
     let cases = [
-        ("enqueue('nope')", "kind: \"nope\" is not a kind that any worker has registered; known kinds: http, reindex"),
+        (
+            "enqueue('nope')",
+            "kind: \"nope\" is not a kind that any worker has registered; known kinds: http, notification, reindex",
+        ),
         ("enqueue(null)", "kind: must name what runs the job"),
         ("enqueue('http', null)", "args: must not be null"),
         ("enqueue('http', to_jsonb(repeat('x', 300000)))", "args: is 300002 bytes long; at most 262144"),

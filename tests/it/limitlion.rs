@@ -87,7 +87,7 @@ async fn its_tools_read_turn_and_take_away_our_knobs() {
     lion.set("mail", &[("rps", "3")], None);
     assert_eq!(status(&store, "mail").await.unwrap().effective_rps, 3.0);
     lion.set("mail", &[("rps", "0")], None);
-    assert_eq!(limit(&store, "mail").await, Some(Limit::Stopped { name: mail.clone() }));
+    assert_eq!(limit(&store, "mail").await, Some(Limit::Stopped { name: mail.clone(), why: String::new() }));
     lion.reset("mail");
     assert_eq!(limit(&store, "mail").await, Some(Limit::Unknown { name: mail.clone() }));
     lion.set("mail", &[("rps", "4"), ("burst", "2"), ("window", "5")], None);

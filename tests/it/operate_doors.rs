@@ -36,9 +36,14 @@ async fn house() -> House {
     let cancel = CancellationToken::new();
     let deps = Deps {
         queue: queue.clone(),
+        pools: Arc::default(),
+        deliveries: flyball::notify::Deliveries::new(queue.pool.clone()),
+        tools: crate::support::tools(),
+        public_url: String::new(),
         throttles: store.clone(),
         check_knobs: Knobs::check,
         kinds: Kinds::default(),
+        desks: Vec::new(),
         decisions: Arc::new(NoDecisions),
         live: Live::default(),
         tokens: Arc::new([]),

@@ -103,9 +103,9 @@ async fn when_redis_is_emptied_or_stopped_the_knobs_come_back_and_a_closed_throt
     let client = Client::new();
     house.enqueue("job", 2000).await;
     house.target.called(10, SOON).await;
-    house.redis("HSET throttle:default:knobs rps 30").await;
+    house.redis("HSET throttle:default:knobs rps 30 capacity 1000 capacity_why pool").await;
     eventually("the edit is on record", SOON, || async {
-        let sql = "select count(*) from flyball.knobs where throttle = 'default' and fields ->> 'rps' = '30'";
+        let sql = "select count(*) from flyball.knobs where throttle = 'default' and fields ->> 'rps' = '30' and not fields ? 'capacity'";
         (house.count(sql).await == 1).then_some(())
     })
     .await;
@@ -116,6 +116,7 @@ async fn when_redis_is_emptied_or_stopped_the_knobs_come_back_and_a_closed_throt
         house.status("default").await.filter(|status| status.knobs.rps == 30.0)
     })
     .await;
+    assert_eq!((back.knobs.capacity, back.knobs.capacity_why.as_str()), (-1.0, ""), "how things were is no knob to come back");
     println!("knobs were back {:?} after FLUSHALL, {}", emptied.elapsed(), back.knobs.why);
     house.target.called(house.target.calls().len() + 60, SOON).await;
     let flowing = emptied.elapsed().as_secs_f64();

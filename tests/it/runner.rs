@@ -9,7 +9,7 @@ use flyball::jobs::postgres::{LaneClaim, NewWorker};
 use flyball::jobs::retry::Policy;
 use flyball::jobs::{Context, Filter, Handler, Issue, Job, Kinds, NewJob, Outcome, Queue, Scope, Signed, State};
 use flyball::runner::{Config, Metrics, Worker};
-use flyball::throttle::{Answer, Ask, Change, Ended, Error, Holder, Name, Paused, Refund, Refused, Status, Store};
+use flyball::throttle::{Answer, Ask, Change, Ended, Error, Holder, KeyState, Name, Paused, Refund, Refused, Status, Store};
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
@@ -735,6 +735,14 @@ impl Store for Broken {
     }
 
     fn names(&self) -> BoxFuture<'_, Result<Vec<Name>, Error>> {
+        unimplemented!()
+    }
+
+    fn set_capacity<'a>(&'a self, _: &'a Name, _: Option<f64>, _: &'a str) -> BoxFuture<'a, Result<(), Error>> {
+        unimplemented!()
+    }
+
+    fn look<'a>(&'a self, _: &'a Name, _: &'a [String]) -> BoxFuture<'a, Result<Vec<KeyState>, Error>> {
         unimplemented!()
     }
 

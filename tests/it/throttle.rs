@@ -146,6 +146,10 @@ pub fn fields(fields: &[(&str, &str)]) -> BTreeMap<String, Option<String>> {
     fields.iter().map(|(field, text)| ((*field).to_owned(), Some((*text).to_owned()))).collect()
 }
 
+fn stop_of(throttle: &str) -> Limit {
+    Limit::Stopped { name: name(throttle), why: String::new() }
+}
+
 fn change(given: &[(&str, &str)]) -> Change {
     Change { fields: fields(given), by: "test".to_owned(), why: "a test".to_owned(), create: true, ..Change::default() }
 }
@@ -260,7 +264,7 @@ async fn zero_stops_and_minus_one_is_unlimited(world: World) {
     let unlimited = world.take("a", 5_000_000).await;
 
     assert_eq!((stopped.effective_rps, stopped.lanes[0].granted), (0.0, 0));
-    assert_eq!(stopped.lanes[0].limit, Some(Limit::Stopped { name: name("a") }));
+    assert_eq!(stopped.lanes[0].limit, Some(stop_of("a")));
     assert!(stopped.lanes[0].wait <= Duration::from_secs(1), "a person's edit is seen within a second");
     assert_eq!((unlimited.effective_rps, unlimited.lanes[0].granted), (-1.0, 5_000_000));
 }
@@ -296,7 +300,7 @@ async fn a_stop_resumes_empty(world: World) {
 async fn a_pause_resumes_empty(world: World) {
     world.knobs("a", &[("rps", "20")]);
     world.store.set(&name("a"), &change(&[("paused", "1")])).await.unwrap();
-    assert_eq!(world.take("a", 1).await.lanes[0].limit, Some(Limit::Stopped { name: name("a") }));
+    assert_eq!(world.take("a", 1).await.lanes[0].limit, Some(stop_of("a")));
     world.pass(Duration::from_secs(60));
     world.store.set(&name("a"), &change(&[("paused", "0")])).await.unwrap();
 
@@ -361,7 +365,7 @@ async fn a_parent_takes_effect_at_once_and_a_missing_one_stops_its_children(worl
     world.pass(Duration::from_secs(1));
 
     assert_eq!(unknown.lanes[0].limit, Some(Limit::Unknown { name: name("root") }));
-    assert_eq!(stopped.lanes[0].limit, Some(Limit::Stopped { name: name("root") }));
+    assert_eq!(stopped.lanes[0].limit, Some(stop_of("root")));
     assert_eq!(stopped.effective_rps, 1000.0);
     assert_eq!(world.granted("child", 1).await, 1);
 }
@@ -816,6 +820,7 @@ async fn setting_is_refused_when_somebody_was_faster(world: World) {
         (Change { if_seq: Some(7), ..change(&[("rps", "9")]) }, "seq is 1, not 7"),
         (Change { term: Some(4), ..change(&[("rps", "9")]) }, "term 5 has written since term 4"),
         (Change { if_rps: Some("8".to_owned()), ..change(&[("rps", "9")]) }, "rps is 7, not 8"),
+        (Change { if_concurrency: Some("4".to_owned()), ..change(&[("concurrency", "5")]) }, "concurrency is missing, not 4"),
     ];
     for (attempt, expected) in attempts {
         match world.store.set(&a, &attempt).await {
@@ -825,6 +830,11 @@ async fn setting_is_refused_when_somebody_was_faster(world: World) {
     }
     let right = Change { if_seq: Some(1), term: Some(5), if_rps: Some("7".to_owned()), ..change(&[("rps", "9")]) };
     assert_eq!(world.store.set(&a, &right).await.unwrap().1.knobs.rps, 9.0);
+    // No limit is an empty text.
+    for (stands, next) in [("", 3), ("3", 4)] {
+        let right = Change { if_concurrency: Some(stands.to_owned()), ..change(&[("concurrency", &next.to_string())]) };
+        assert_eq!(world.store.set(&a, &right).await.unwrap().1.knobs.concurrency, next);
+    }
 }
 
 async fn setting_refuses_min_above_max_and_unknown_throttles(world: World) {

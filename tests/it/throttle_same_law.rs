@@ -11,7 +11,7 @@ use crate::throttle_redis::Server;
 
 const THROTTLES: [&str; 3] = ["root", "mid", "leaf"];
 const KEYS: [&str; 3] = ["", "k", "l"];
-const FIELDS: [&str; 24] = [
+const FIELDS: [&str; 26] = [
     "rps",
     "rps",
     "rps",
@@ -36,6 +36,8 @@ const FIELDS: [&str; 24] = [
     "on_429",
     "on_429",
     "over_limit",
+    "capacity",
+    "capacity",
 ];
 const HOLDERS: [&str; 3] = ["u", "v", "w"];
 
@@ -83,6 +85,8 @@ enum Op {
     Settle(usize, Vec<(usize, f64)>),
     Pause(usize, usize, u64),
     Resume(usize, usize),
+    Capacity(usize, Option<f64>, &'static str),
+    Look(usize),
     /// A throttle, a key, whom it concerns, milliseconds, and the jitter.
     Refused(usize, usize, Scope, Option<u64>, f64),
     Ended(usize, Vec<End>),
@@ -142,6 +146,10 @@ fn lease() -> impl Strategy<Value = String> {
     (-100_000..100_000_i64).prop_map(|ms| (START / 1000 + ms).to_string())
 }
 
+fn capacity() -> impl Strategy<Value = Option<f64>> {
+    prop_oneof![2 => Just(None), 3 => Just(Some(0.0)), 1 => Just(Some(-1.0)), 4 => (-7.0..10.0_f64).prop_map(|e| Some(10.0_f64.powf(e)))]
+}
+
 fn op() -> impl Strategy<Value = Op> {
     let throttle = || 0..THROTTLES.len();
     let want = prop_oneof![0..200_u32, 1..3_u32, Just(1)];
@@ -168,6 +176,9 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (throttle(), prop::collection::vec((0..KEYS.len(), -100.0..300.0_f64), 1..4)).prop_map(|(t, tokens)| Op::Settle(t, tokens)),
         1 => (throttle(), 0..KEYS.len(), 0..10_000_u64).prop_map(|(t, k, ms)| Op::Pause(t, k, ms)),
         1 => (throttle(), 0..KEYS.len()).prop_map(|(t, k)| Op::Resume(t, k)),
+        2 => (throttle(), capacity(), prop::sample::select(vec!["", "no account is free", "one | two"]))
+            .prop_map(|(t, capacity, why)| Op::Capacity(t, capacity, why)),
+        3 => throttle().prop_map(Op::Look),
         3 => (throttle(), 0..KEYS.len(), scope, prop::option::of(0..5_000_u64), 0.0..1.0)
             .prop_map(|(t, k, scope, ms, jitter)| Op::Refused(t, k, scope, ms, jitter)),
         3 => (throttle(), prop::collection::vec(ended, 1..4)).prop_map(|(t, ended)| Op::Ended(t, ended)),
@@ -254,6 +265,13 @@ async fn seen(world: &World, op: &Op, last: &mut Option<(usize, Vec<(Lane, Grant
             format!("{:?}", world.store.ended(&name(THROTTLES[*t]), &ended).await)
         }
         Op::Resume(t, k) => format!("{:?}", world.store.resume_key(&name(THROTTLES[*t]), KEYS[*k]).await),
+        Op::Capacity(t, capacity, why) => {
+            format!("{:?}", world.store.set_capacity(&name(THROTTLES[*t]), *capacity, why).await)
+        }
+        Op::Look(t) => {
+            let keys = KEYS.map(str::to_owned);
+            format!("{:?}", world.store.look(&name(THROTTLES[*t]), &keys).await)
+        }
         Op::Set { throttle, field, text, if_seq, term, absent_only } => {
             let change = Change {
                 fields: fields(&[(FIELDS[*field], text)]),

@@ -14,7 +14,7 @@ import { Panel, panelId } from './panel.js';
 import { PauseAll } from './pauseall.js';
 import { radioSetting } from './settings.js';
 import { apply, emptyState, facts, ordered, totalReady } from './state.js';
-import { auditLine, breakerText, standing } from './words.js';
+import { auditLine, breakerText, standing, unitOf } from './words.js';
 
 /** The page draws at most so often; ticks come once a second. */
 const FRAME_MS = 300;
@@ -201,7 +201,7 @@ function announce({ type, data }, before) {
   if (type === 'audit') {
     if (data.who !== 'governor') setText($('aloud'), `${data.subject}: ${auditLine({ ...data, t: Date.parse(data.at) / 1000 })}`);
   } else if (!before || before.breaker !== data.breaker || before.limiting !== data.limiting || before.mode !== data.mode) {
-    setText($('aloud'), `${data.throttle}: rate ${rate(data.rps)}, breaker ${breakerText(data.breaker)}. ${data.reason ?? ''}`);
+    setText($('aloud'), `${data.throttle}: ${unitOf(data) ? 'knob' : 'rate'} ${rate(data.rps)}${unitOf(data)}, breaker ${breakerText(data.breaker)}. ${data.reason ?? ''}`);
   }
 }
 

@@ -2,7 +2,7 @@
 
 import { fill, h, setText, show } from './dom.js';
 import { clock, number, rate, UNKNOWN } from './format.js';
-import { breakerText } from './words.js';
+import { breakerText, unitOf } from './words.js';
 
 /** Decisions at first, and all that are kept. */
 export const HISTORY_FIRST = 20;
@@ -27,7 +27,7 @@ export class History {
     fill(this.head, ...['at', 'rate', 'mode', 'breaker', 'decided', 'reason', ...terms].map((title) => h('th', { scope: 'col' }, title)));
     fill(this.body, ...decisions.map((d) => h('tr', { class: d.breaker === 'open' ? 'alarming' : undefined },
       h('td', { class: 'num' }, clock(d.at, now)),
-      h('td', { class: 'num' }, `${rate(d.previous_rps)} → ${rate(d.rps)}`),
+      h('td', { class: 'num' }, `${rate(d.previous_rps)} → ${rate(d.rps)}${unitOf(d)}`),
       h('td', null, d.mode ?? UNKNOWN),
       h('td', null, breakerText(d.breaker)),
       h('td', null, d.limiting ?? UNKNOWN),

@@ -13,6 +13,7 @@ export const FIELDS = [
   { name: 'min', label: 'min', unit: 'tokens/s', hint: 'lowest the governor sets', kind: 'number' },
   { name: 'max', label: 'max', unit: 'tokens/s', hint: 'highest the governor sets', kind: 'number' },
   { name: 'safe_rps', label: 'safe_rps', unit: 'tokens/s', hint: 'used while rps is unknown', kind: 'number' },
+  { name: 'capacity', label: 'capacity', unit: 'tokens/s', hint: 'never above it, -1 is no limit', kind: 'number' },
   { name: 'key_rps', label: 'key_rps', unit: 'tokens/s', hint: 'of each key, -1 is unlimited', kind: 'number' },
   { name: 'burst', label: 'burst', unit: 'windows', hint: 'spent at once after quiet', kind: 'number' },
   { name: 'concurrency', label: 'concurrency', unit: 'jobs', hint: 'at once, -1 is unlimited', kind: 'number' },
@@ -26,7 +27,7 @@ export const FIELDS = [
 ];
 
 /** Fields that are no knobs of a person's edit, left out of differences. */
-const BOOKKEEPING = new Set(['seq', 'term', 'by', 'at', 'at_ms', 'why', 'valid_until', 'valid_until_ms']);
+const BOOKKEEPING = new Set(['seq', 'term', 'by', 'at', 'at_ms', 'why', 'valid_until', 'valid_until_ms', 'capacity_why']);
 
 /**
  * The current values of a throttle as the form uses them.
@@ -34,7 +35,8 @@ const BOOKKEEPING = new Set(['seq', 'term', 'by', 'at', 'at_ms', 'why', 'valid_u
  * @returns {Record<string, any>}
  */
 export function valuesOf(detail) {
-  return { ...(detail?.knobs ?? {}), mode: detail?.mode, paused: detail?.paused };
+  const turned = detail?.governor?.actuator;
+  return { ...(detail?.knobs ?? {}), mode: detail?.mode, paused: detail?.paused, ...(turned ? { turned } : {}) };
 }
 
 /**
@@ -120,19 +122,20 @@ export function readEdits(texts, current, now = Date.now()) {
 }
 
 /**
- * Edited fields that somebody else changed since the edit began. In auto mode the governor moves `rps` all the time, which
- * is no conflict; but an edit of `rps` does conflict with a change of the mode.
+ * Edited fields that somebody else changed since the edit began. In auto mode the governor moves its knob all the time, which
+ * is no conflict; but an edit of that knob does conflict with a change of the mode.
  * @param {Record<string, any>} base values when the edit began
  * @param {Record<string, any>} current values now
  * @param {string[]} edited
  * @returns {string[]}
  */
 export function conflicts(base, current, edited) {
+  const turned = current.turned ?? 'rps';
   const found = edited.filter((name) => {
-    if (name === 'rps' && base.mode === 'auto' && current.mode === 'auto') return false;
+    if (name === turned && base.mode === 'auto' && current.mode === 'auto') return false;
     return base[name] !== current[name];
   });
-  if (edited.includes('rps') && base.mode !== current.mode && !found.includes('mode')) found.push('mode');
+  if (edited.includes(turned) && base.mode !== current.mode && !found.includes('mode')) found.push('mode');
   return found;
 }
 

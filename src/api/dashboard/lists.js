@@ -3,7 +3,7 @@
 import { call } from './api.js';
 import { h, keyed, setText, show } from './dom.js';
 import { clock, rate, UNKNOWN } from './format.js';
-import { breakerText, editText } from './words.js';
+import { breakerText, editText, unitOf } from './words.js';
 
 const DECISION_ROWS = 40;
 const FAILURE_ROWS = 30;
@@ -42,7 +42,7 @@ export function showDecisions(body, empty, decisions, throttle, now) {
     return h('tr', { class: d.breaker === 'open' ? 'alarming' : undefined },
       cell('at', clock(d.t, now), 'num'),
       cell('throttle', d.throttle),
-      cell('rate', h('span', null, h('span', { class: 'arrow', 'aria-hidden': 'true' }, arrow), ` ${rate(d.previous_rps)} → `, h('b', null, rate(d.rps))), 'num rate'),
+      cell('rate', h('span', null, h('span', { class: 'arrow', 'aria-hidden': 'true' }, arrow), ` ${rate(d.previous_rps)} → `, h('b', null, rate(d.rps)), unitOf(d)), 'num rate'),
       cell('limits', d.limiting ? d.limiting.replaceAll('_', ' ') : UNKNOWN),
       cell('breaker', breakerText(d.breaker)),
       cell('reason', d.reason ?? '', 'wide'));

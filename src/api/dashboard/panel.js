@@ -12,7 +12,7 @@ import { FIELDS, valuesOf } from './knobs.js';
 import { OVERLOAD } from './plot.js';
 import { signalStyle } from './palette.js';
 import { facts } from './state.js';
-import { auditLine, handSentence, knobValue, standing } from './words.js';
+import { auditLine, handSentence, knobValue, learnedQuota, standing, turnsSlots } from './words.js';
 
 /** The sentence is asked for again after so many seconds, and with every decision; an older one gives way to plainer words. */
 const ASK_EVERY_S = 10;
@@ -48,9 +48,14 @@ export class Panel {
     this.findings = h('ul', { class: 'problems', hidden: true, 'aria-label': 'what the watchdogs found' });
 
     this.knobRate = h('b', { class: 'num' });
+    this.knobUnit = h('i', null, '/s');
     this.knobNote = h('span', { class: 'sub' });
     this.achieved = h('b', { class: 'num' });
     this.achievedNote = h('span', { class: 'sub' });
+    this.quota = h('b', { class: 'num' });
+    this.quotaUnit = h('i', null, '/s');
+    this.quotaNote = h('span', { class: 'sub' });
+    this.quotaReadout = h('div', { class: 'readout quota', hidden: true }, h('span', { class: 'label' }, 'learned quota'), h('span', { class: 'value' }, this.quota, this.quotaUnit), this.quotaNote);
     this.signals = h('ul', { class: 'signals' });
     this.depth = { ready: h('b', { class: 'num' }), scheduled: h('b', { class: 'num' }), running: h('b', { class: 'num' }), dead: h('b', { class: 'num' }) };
     this.oldest = h('p', { class: 'sub oldest' });
@@ -79,8 +84,9 @@ export class Panel {
       h('div', { class: 'panel-body' }, this.chart.element,
         h('div', { class: 'side' },
           h('div', { class: 'readouts' },
-            h('div', { class: 'readout' }, h('span', { class: 'label' }, 'knob'), h('span', { class: 'value' }, this.knobRate, h('i', null, '/s')), this.knobNote),
-            h('div', { class: 'readout' }, h('span', { class: 'label' }, 'achieved'), h('span', { class: 'value achieved' }, this.achieved, h('i', null, '/s')), this.achievedNote)),
+            h('div', { class: 'readout' }, h('span', { class: 'label' }, 'knob'), h('span', { class: 'value' }, this.knobRate, this.knobUnit), this.knobNote),
+            h('div', { class: 'readout' }, h('span', { class: 'label' }, 'achieved'), h('span', { class: 'value achieved' }, this.achieved, h('i', null, '/s')), this.achievedNote),
+            this.quotaReadout),
           this.signals,
           h('div', { class: 'depth' },
             h('dl', null, ...Object.entries(this.depth).map(([label, value]) => h('div', null, h('dt', null, label), h('dd', null, value)))),
@@ -111,7 +117,8 @@ export class Panel {
     const now = facts(throttle);
     this.facts = now;
     const { paused, mode } = now;
-    const stand = standing(now);
+    // Slots are a limit, whatever the rate is.
+    const stand = standing(turnsSlots(detail) && now.state === 'unlimited' ? { ...now, state: 'flowing' } : now);
     setText(this.standing, stand.text);
     setAttr(this.standing, 'data-tone', stand.tone);
     setText(this.mode, mode);
@@ -126,6 +133,7 @@ export class Panel {
 
     this.updateReason(throttle, now.mode, time.now);
     this.updateNumbers(detail, last, now, time);
+    this.updateQuota(governor, time.now);
     this.updateSignals(last, governor);
     if (detail) this.form.update(detail);
     const values = valuesOf(detail);
@@ -173,9 +181,12 @@ export class Panel {
    * @param {{ now: number, depthAge: number | null }} time
    */
   updateNumbers(detail, last, { rps: knob, effective, achieved, share }, { now, depthAge }) {
-    setText(this.knobRate, rate(effective));
-    this.knobRate.parentElement.classList.toggle('word', effective !== null && effective < 0);
-    setText(this.knobNote, knob !== null && effective !== null && Math.abs(knob - effective) > 0.005 * Math.abs(knob) ? `knob stands at ${rate(knob)}` : 'in effect');
+    const slots = turnsSlots(detail) ? finite(detail.knobs?.concurrency) : null;
+    setText(this.knobUnit, slots === null ? '/s' : ' slots');
+    const shown = slots !== null && effective !== 0 ? slots : effective;
+    setText(this.knobRate, rate(shown));
+    this.knobRate.parentElement.classList.toggle('word', shown !== null && shown < 0);
+    setText(this.knobNote, slots !== null ? `jobs at once · ${effective !== null && effective < 0 ? 'no limit of the rate' : `at most ${rate(effective)}/s`}` : knob !== null && effective !== null && Math.abs(knob - effective) > 0.005 * Math.abs(knob) ? `knob stands at ${rate(knob)}` : 'in effect');
     setText(this.achieved, rate(achieved));
     setText(this.achievedNote, share === null ? '' : `${percent(share)} token-limited`);
     setAttr(this.achievedNote, 'title', 'share of the time in which jobs waited for tokens');
@@ -194,6 +205,17 @@ export class Panel {
       waited === null ? '' : `oldest ready ${duration(waited)}`,
       since === null ? 'not counted yet' : `counted ${ago(since)}`,
     ].filter(Boolean).join(' · '));
+  }
+
+  /** What refusals have taught, the lowest first to count. @param {any} governor @param {number} now */
+  updateQuota(governor, now) {
+    const found = learnedQuota(governor);
+    show(this.quotaReadout, found !== null);
+    if (!found) return;
+    setText(this.quota, rate(found.rps));
+    setText(this.quotaUnit, governor.unit === 'slots' ? ' slots' : '/s');
+    setText(this.quotaNote, `${ago(now - (unixSeconds(found.at) ?? now))}, ${percent(found.refused_share)} refused`);
+    setAttr(this.quotaNote, 'title', `${found.signal} learned it from what was refused`);
   }
 
   /** @param {import('./state.js').Point | undefined} last @param {any} governor */

@@ -4,7 +4,7 @@ import { clock, number, rate, UNKNOWN } from './format.js';
 import { changes } from './knobs.js';
 
 const TIMES = new Set(['manual_until_ms']);
-const RATES = new Set(['rps', 'min', 'max', 'safe_rps', 'key_rps', 'concurrency', 'key_concurrency']);
+const RATES = new Set(['rps', 'min', 'max', 'safe_rps', 'capacity', 'key_rps', 'concurrency', 'key_concurrency']);
 
 /**
  * The value of a knob in words.
@@ -56,6 +56,32 @@ export function breakerText(breaker) {
 }
 
 /**
+ * Does the governor turn how many jobs run at once, and not the rate?
+ * @param {any} detail
+ */
+export function turnsSlots(detail) {
+  return detail?.governor?.actuator === 'concurrency';
+}
+
+/**
+ * The lowest quota that refusals have taught, with the signal that learned it; null where none was.
+ * @param {any} governor
+ * @returns {{ signal: string, rps: number, at: string, refused_share: number } | null}
+ */
+export function learnedQuota(governor) {
+  const found = (governor?.signals ?? []).filter((s) => s.learned_quota).map((s) => ({ signal: s.name, ...s.learned_quota }));
+  return found.sort((a, b) => a.rps - b.rps)[0] ?? null;
+}
+
+/**
+ * What a decision did to the knob, with the unit where it is not the rate: `8 → 12 slots`.
+ * @param {{ terms?: any }} decision
+ */
+export function unitOf(decision) {
+  return decision.terms?.actuator === 'concurrency' ? ' slots' : '';
+}
+
+/**
  * How a throttle stands, in one word or two, and how much it matters.
  * @param {{ state?: string, breaker?: string | null, paused?: boolean }} facts
  * @returns {{ text: string, tone: 'calm' | 'note' | 'alarm' }}
@@ -79,9 +105,10 @@ export function standing({ state, breaker, paused }) {
 export function handSentence(detail, now) {
   const knobs = detail?.knobs;
   if (!knobs) return '';
-  if (detail.state === 'unlimited') return 'No limit is set: jobs run as fast as workers take them.';
+  const slots = turnsSlots(detail);
+  if (detail.state === 'unlimited' && !slots) return 'No limit is set: jobs run as fast as workers take them.';
   const by = knobs.by && knobs.by !== 'governor' ? ` by ${knobs.by}` : '';
   const at = knobs.at_ms ? `, ${clock(knobs.at_ms / 1000, now)}` : '';
   const why = knobs.why ? `: ${knobs.why}` : '';
-  return `Set by hand to ${rate(knobs.rps)} rps${by}${at}${why}.`;
+  return `Set by hand to ${slots ? `${rate(knobs.concurrency)} slots` : `${rate(knobs.rps)} rps`}${by}${at}${why}.`;
 }

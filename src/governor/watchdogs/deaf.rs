@@ -89,11 +89,11 @@ impl Deaf {
     }
 
     /// What to tell a person of the signal `about`, with the work rate of a job.
-    pub fn sentence(&self, about: &Signal, w: f64) -> Option<String> {
+    pub fn sentence(&self, about: &Signal, w: f64, unit: &str) -> Option<String> {
         let (since, from) = (self.since?, self.from?);
         self.is_deaf.then(|| {
             format!(
-                "{} does not react: in {} the rate went from {} to {} rps and it stayed near {} (setpoint {}); is the query about \
+                "{} does not react: in {} the rate went from {} to {} {unit} and it stayed near {} (setpoint {}); is the query about \
                  what this work touches, and is its exporter alive?",
                 about.name,
                 seconds(self.at - since),

@@ -1,6 +1,7 @@
 //! Idle: jobs wait, and not for this throttle's tokens. Workers, a key's limit, a limit of concurrency or a parent is what they
 //! wait for, so the governor can do nothing for them.
 
+use crate::governor::actuator::Actuator;
 use crate::governor::explain::{number, seconds};
 use crate::governor::plan::Observation;
 
@@ -35,15 +36,17 @@ impl Idle {
     }
 
     /// What to tell a person.
-    pub fn sentence(&self, now: f64, rps: f64, seen: &Observation) -> Option<String> {
+    pub fn sentence(&self, now: f64, knob: f64, actuator: Actuator, seen: &Observation) -> Option<String> {
         let since = self.since.filter(|since| now - since >= LAST_S)?;
+        let (unit, waited_for) = (actuator.unit(), actuator.waited_for());
+        let other = if actuator == Actuator::Rps { "concurrency" } else { "rate" };
         Some(format!(
-            "{} jobs wait, and for {} not for tokens: {} of {} rps are taken; more workers, or a higher limit of a key, of a parent or of \
-             concurrency, would help",
+            "{} jobs wait, and for {} not for {waited_for}: {} of {} {unit} are taken; more workers, or a higher limit of a key, of a parent or of \
+             {other}, would help",
             number(seen.waiting.unwrap_or(0.0).min(1e12)),
             seconds(now - since),
             number(seen.achieved_rps.unwrap_or(0.0).min(1e12)),
-            number(rps)
+            number(knob)
         ))
     }
 }

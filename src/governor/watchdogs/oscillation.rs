@@ -117,12 +117,12 @@ impl Oscillation {
     }
 
     /// What to tell a person, with the work rate of a job.
-    pub fn sentence(&self, w: f64) -> Option<String> {
+    pub fn sentence(&self, w: f64, unit: &str) -> Option<String> {
         let swing = self.swing?;
         let rps = |u: f64| number((u.exp() / w).min(1e12));
         let gain = if self.halvings >= HALVINGS_MAX { "a quarter" } else { "half" };
         Some(format!(
-            "the rate swings between {} and {} rps, to and fro in {}, so the gain is lowered to {gain} until it is calm; set lag_s to \
+            "the rate swings between {} and {} {unit}, to and fro in {}, so the gain is lowered to {gain} until it is calm; set lag_s to \
              what the signal averages over, or gain lower",
             rps(swing.low),
             rps(swing.high),
@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(watch(&mut oscillation, 0.0, 0.5, wave(0.4, 400.0)), 0.5);
         assert!(oscillation.is_swinging());
         assert_eq!(watch(&mut oscillation, 1800.0, 3.0, wave(0.4, 400.0)), 0.25);
-        let told = oscillation.sentence(1.0).unwrap();
+        let told = oscillation.sentence(1.0, "rps").unwrap();
         assert!(told.contains("swings between 36.6 and 81.5 rps, to and fro in 7 min") && told.contains("a quarter"), "{told}");
     }
 

@@ -53,12 +53,13 @@ impl Reach {
     pub fn sentence(&self, state: &State, policy: &Policy, bounds: Bounds, now: f64) -> Option<String> {
         let (n, x) = highest(state, policy)?;
         let (about, bounds) = (&policy.signals[n], bounds.sound());
+        let unit = state.actuator.unit();
         let reads = format!("{} stays near {} (setpoint {})", about.name, number(x * about.setpoint), number(about.setpoint));
         if let Some(since) = self.low_since.filter(|since| now - since >= LOW_S) {
             let at = if state.breaker.phase == Phase::Open {
                 "the breaker has stopped all work".to_owned()
             } else {
-                format!("the rate has been at min, {} rps,", number(bounds.min))
+                format!("the rate has been at min, {} {unit},", number(bounds.min))
             };
             return Some(format!(
                 "{at} for {} and {reads}: others make this load; look at them, or raise the setpoint if this load is borne",
@@ -67,7 +68,7 @@ impl Reach {
         }
         let since = self.high_since.filter(|since| now - since >= HIGH_S)?;
         Some(format!(
-            "the rate has been at max, {} rps, for {} and {reads}: raise max if more is borne, or see whether the signal is the right one",
+            "the rate has been at max, {} {unit}, for {} and {reads}: raise max if more is borne, or see whether the signal is the right one",
             number(bounds.max),
             seconds(now - since)
         ))

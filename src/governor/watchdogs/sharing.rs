@@ -193,7 +193,7 @@ fn resources(signal: &policy::Signal) -> BTreeSet<String> {
         Source::Depth => _ = words.insert(format!("depth {}", signal.query)),
         Source::Age => _ = words.insert(format!("age {}", signal.query)),
         // The page is the signal's probe, below; what a throttle's own work says is nobody else's.
-        Source::Http | Source::Feedback => {}
+        Source::Http | Source::Feedback | Source::Complaints => {}
     }
     if let Some(look) = &signal.probe {
         let place = match &look.place {

@@ -124,7 +124,7 @@ impl Watchdogs {
             self.oscillation.step(now, state.u, loop_s);
         }
         self.oscillation.rest(now, loop_s);
-        tell(Finding::Oscillating, self.oscillation.sentence(state.work.w));
+        tell(Finding::Oscillating, self.oscillation.sentence(state.work.w, state.actuator.unit()));
         tell(Finding::Shared, sharing::sentence(seen.shared.as_ref(), state));
 
         self.deaf.retain(|name, _| policy.signal(name).is_some());
@@ -142,7 +142,7 @@ impl Watchdogs {
                 let v = state.history.mean(at - own_s, at);
                 deaf.step(at, signal.front.x, signal.front.z.min(1e6), v, own_s);
             }
-            tell(Finding::Deaf, deaf.sentence(about, state.work.w));
+            tell(Finding::Deaf, deaf.sentence(about, state.work.w, state.actuator.unit()));
         }
 
         if held {
@@ -157,7 +157,7 @@ impl Watchdogs {
         } else {
             self.idle.step(now, state.knob, seen);
         }
-        tell(Finding::Idle, self.idle.sentence(now, state.knob, seen));
+        tell(Finding::Idle, self.idle.sentence(now, state.knob, state.actuator, seen));
         told
     }
 

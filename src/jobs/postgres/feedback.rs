@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use sqlx::Row;
 use tokio::sync::Mutex;
 
+use crate::control::durations::Durations;
 use crate::jobs::Error;
 use crate::postgres::Db;
 
@@ -16,7 +17,8 @@ const READ_MAX: i64 = 10_000;
 
 // A heartbeat says that all counters of its worker are as they stand, written again or not.
 pub(super) const TOLD: &str = "
-select f.throttle, f.worker_id, f.completed, f.failed, f.refused, f.busy_s, f.running,
+select f.throttle, f.worker_id, f.completed, f.failed, f.refused, f.busy_s, f.running, f.untimed,
+    case when f.throttle = any($2) then f.durations else '{}' end as durations,
     extract(epoch from clock_timestamp() - w.heartbeat_at)::float8 as age_s,
     extract(epoch from clock_timestamp() - f.created_at)::float8 as born_s
 from flyball.worker w
@@ -51,6 +53,10 @@ pub struct Tally {
     pub busy_s: f64,
     /// Handlers that run now.
     pub running: i64,
+    /// Successful ones that neither `busy_s` nor `durations` counts.
+    pub untimed: i64,
+    /// How long the successful ones took.
+    pub durations: Durations,
 }
 
 /// A tally as its worker told it.
@@ -69,13 +75,21 @@ pub struct Told {
 /// Reads what all living workers told.
 pub struct Feedbacks {
     db: Db,
+    /// Throttles of which somebody wants to know how long each took.
+    timed: Vec<String>,
     newest: Mutex<Option<(Instant, Vec<Told>)>>,
 }
 
 impl Feedbacks {
     /// Reads on these connections.
     pub fn new(db: impl Into<Db>) -> Self {
-        Self { db: db.into(), newest: Mutex::default() }
+        Self { db: db.into(), timed: Vec::new(), newest: Mutex::default() }
+    }
+
+    /// Reads of these throttles how long the attempts took as well; of the others it is left where it is.
+    #[must_use]
+    pub fn with_durations(self, throttles: Vec<String>) -> Self {
+        Self { timed: throttles, ..self }
     }
 
     /// What the living workers told of a throttle. All of it is read at once, at most a few times a second.
@@ -84,7 +98,7 @@ impl Feedbacks {
         if newest.as_ref().is_none_or(|(read_at, _)| read_at.elapsed() >= READ_EVERY) {
             // The time is taken before asking, so that an answer never looks younger than it is.
             let asked = Instant::now();
-            let rows = sqlx::query(TOLD).bind(READ_MAX).fetch_all(&self.db).await?;
+            let rows = sqlx::query(TOLD).bind(READ_MAX).bind(&self.timed).fetch_all(&self.db).await?;
             *newest = Some((asked, rows.iter().map(told).collect()));
         }
         let Some((read_at, all)) = newest.as_ref() else { return Ok(Vec::new()) };
@@ -104,6 +118,8 @@ fn told(row: &sqlx::postgres::PgRow) -> Told {
             refused: row.get("refused"),
             busy_s: row.get("busy_s"),
             running: row.get("running"),
+            untimed: row.get("untimed"),
+            durations: Durations::of(&row.get::<Vec<i64>, _>("durations")),
         },
         age_s: row.get("age_s"),
         born_s: row.get("born_s"),

@@ -48,13 +48,16 @@ with beat as (
     returning id
 ),
 told as (
-    insert into flyball.feedback as f (worker_id, throttle, completed, failed, refused, busy_s, running)
-    select b.id, t.*
+    insert into flyball.feedback as f
+        (worker_id, throttle, completed, failed, refused, busy_s, running, untimed, durations)
+    select b.id, t.throttle, t.completed, t.failed, t.refused, t.busy_s, t.running, t.untimed, t.durations::bigint[]
     from beat b
-    cross join unnest($2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::float8[], $7::bigint[]) t
+    cross join unnest(
+        $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::float8[], $7::bigint[], $8::bigint[], $9::text[]
+    ) t (throttle, completed, failed, refused, busy_s, running, untimed, durations)
     on conflict (worker_id, throttle) do update
     set completed = excluded.completed, failed = excluded.failed, refused = excluded.refused, busy_s = excluded.busy_s,
-        running = excluded.running
+        running = excluded.running, untimed = excluded.untimed, durations = excluded.durations
 )
 select exists (select 1 from beat) as alive,
     coalesce((
@@ -171,10 +174,18 @@ impl Queue {
     }
 }
 
+/// An array as Postgres reads it.
+fn spelled(counts: &[u64]) -> String {
+    let counts: Vec<String> = counts.iter().map(u64::to_string).collect();
+    format!("{{{}}}", counts.join(","))
+}
+
 async fn pulse_on(db: &Db, worker_id: i32, tallies: &[Tally]) -> Result<Pulse, Error> {
     let throttles: Vec<&str> = tallies.iter().map(|tally| tally.throttle.as_str()).collect();
     let busy: Vec<f64> = tallies.iter().map(|tally| tally.busy_s).collect();
     let counts = |of: fn(&Tally) -> i64| -> Vec<i64> { tallies.iter().map(of).collect() };
+    // Arrays of different lengths make no array of arrays, so they travel as texts.
+    let durations: Vec<String> = tallies.iter().map(|tally| spelled(tally.durations.counts())).collect();
     let row = sqlx::query(PULSE)
         .bind(worker_id)
         .bind(throttles)
@@ -183,6 +194,8 @@ async fn pulse_on(db: &Db, worker_id: i32, tallies: &[Tally]) -> Result<Pulse, E
         .bind(counts(|tally| tally.refused))
         .bind(busy)
         .bind(counts(|tally| tally.running))
+        .bind(counts(|tally| tally.untimed))
+        .bind(durations)
         .fetch_one(db)
         .await?;
     Ok(Pulse { alive: row.get("alive"), cancel: row.get("cancel"), paused: row.get("paused") })

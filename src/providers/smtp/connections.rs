@@ -30,7 +30,7 @@ pub(super) enum Tls {
     /// From the first byte.
     Whole(TlsParameters),
     /// After `STARTTLS`, without which nothing is sent.
-    StartTls(TlsParameters),
+    Upgraded(TlsParameters),
 }
 
 /// Where the server is and who we are.
@@ -99,11 +99,11 @@ impl Connections {
         let Server { host, port, tls, hello, login } = &self.server;
         let whole = match tls {
             Tls::Whole(parameters) => Some(parameters.clone()),
-            Tls::None | Tls::StartTls(_) => None,
+            Tls::None | Tls::Upgraded(_) => None,
         };
         let connecting = AsyncSmtpConnection::connect_tokio1((host.as_str(), *port), Some(CONNECT_TIMEOUT), hello, whole, None);
         let mut connection = connecting.await.map_err(|error| trouble(Stage::Connect, &error))?;
-        if let Tls::StartTls(parameters) = tls {
+        if let Tls::Upgraded(parameters) = tls {
             let starting = connection.starttls(parameters.clone(), hello);
             starting.await.map_err(|error| trouble(Stage::Connect, &error))?;
         }

@@ -116,7 +116,7 @@ fn server(account: &Account) -> Result<Server, Refused> {
     let parameters =
         || TlsParameters::new(host.clone()).map_err(|error| refused("host", format!("cannot be used for TLS: {error}")));
     let (tls, usual) = match tls.as_str() {
-        "starttls" => (Tls::StartTls(parameters()?), 587),
+        "starttls" => (Tls::Upgraded(parameters()?), 587),
         "tls" => (Tls::Whole(parameters()?), 465),
         "none" => (Tls::None, 25),
         _ => return Err(refused("tls", "must be starttls, tls or none")),

@@ -9,6 +9,7 @@ mod connection;
 mod layout;
 mod link;
 mod names;
+mod notes;
 mod reply;
 mod servers;
 mod shape;

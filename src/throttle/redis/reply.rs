@@ -10,7 +10,7 @@ use crate::throttle::bucket::{Meter, Rate, slower};
 use crate::throttle::loss::Seen;
 use crate::throttle::rules::{is_blank, number};
 use crate::throttle::serve::sane_cost;
-use crate::throttle::{Answer, Grant, LaneAsk, Limit, Name, OnStoreLoss, OverLimit};
+use crate::throttle::{Answer, Grant, KeyState, LaneAsk, Limit, Name, OnStoreLoss, OverLimit};
 
 /// A text of any bytes; people may write anything.
 pub(super) struct Text(pub(super) String);
@@ -154,7 +154,11 @@ fn limit(word: &str, detail: &str, levels: &[(Name, String)]) -> Option<Limit> {
         "key" => Some(Limit::Key),
         "concurrency" => level().map(|name| Limit::Concurrency { name, key: false }),
         "key_concurrency" => leaf().map(|name| Limit::Concurrency { name, key: true }),
-        "stopped" => level().map(|name| Limit::Stopped { name }),
+        "stopped" => {
+            let (at, why) = detail.split_once('|').unwrap_or((detail, ""));
+            let name = levels.get(at.parse::<usize>().ok()?.checked_sub(1)?).map(|level| level.0.clone());
+            name.map(|name| Limit::Stopped { name, why: why.to_owned() })
+        }
         "unknown" => level().map(|name| Limit::Unknown { name }),
         "paused" => {
             let (until, why) = detail.split_once('|').unwrap_or((detail, ""));
@@ -194,6 +198,20 @@ impl Charges {
             }
         }
     }
+}
+
+/// What the verb look answers of one key.
+pub(super) fn key_state(parts: &mut Parts) -> RedisResult<KeyState> {
+    let (until, why) = (parts.text(), parts.text());
+    let (learned, settled) = (float(&parts.text())?, float(&parts.text())?);
+    Ok(KeyState {
+        paused_until_ms: until.parse().ok(),
+        why,
+        learned_rps: (learned >= 0.0).then_some(learned),
+        settled_rps: (settled > 0.0).then_some(settled),
+        probing: parts.whole()? == 1,
+        refused: float(&parts.text())?,
+    })
 }
 
 /// The counters as three texts of the hash.

@@ -20,9 +20,12 @@ use crate::throttle::bucket::Meter;
 use crate::throttle::loss::Memo;
 use crate::throttle::memory::Clock;
 use crate::throttle::rules::min_above_max;
-use crate::throttle::store::{MAX_PAUSE_MS, no_hash};
+use crate::throttle::store::{MAX_PAUSE_MS, capacity_text, no_hash};
 use crate::throttle::tree::{MAX_LEVELS, MISSING};
-use crate::throttle::{Answer, Ask, Change, Ended, Error, Holder, Name, Paused, Problem, Refund, Refused, Scope, Status, Store};
+use crate::throttle::{
+    Answer, Ask, Change, Ended, Error, Holder, KeyState, MAX_LANES_PER_ASK, Name, Paused, Problem, Refund, Refused, Scope,
+    Status, Store,
+};
 
 /// Longest that an ask waits for Redis: work goes on or stops, it never hangs.
 const ASK_BOUND: Duration = Duration::from_millis(50);
@@ -230,7 +233,12 @@ impl RedisStore {
         let number = |n: Option<u64>| n.map_or_else(String::new, |n| n.to_string());
         call.text(&number(change.if_seq));
         call.text(&number(change.term));
-        call.text(&change.if_rps.as_ref().map_or_else(String::new, |rps| format!("={rps}")));
+        let unturned = match (&change.if_rps, &change.if_concurrency) {
+            (Some(rps), _) => format!("={rps}"),
+            (None, Some(slots)) => format!("concurrency={slots}"),
+            (None, None) => String::new(),
+        };
+        call.text(&unturned);
         call.number(u8::from(change.create));
         call.number(u8::from(change.absent_only));
         call.text(&change.by);
@@ -260,6 +268,38 @@ impl RedisStore {
                 Ok((before, after))
             }
         }
+    }
+
+    async fn write_capacity(&self, throttle: &Name, capacity: Option<f64>, why: &str) -> Result<(), Error> {
+        self.layout.check(throttle).map_err(|problem| Error::Invalid(vec![problem]))?;
+        let mut call = self.law.call(2);
+        call.key(&self.layout.key(throttle, KNOBS, ""));
+        call.key(&self.layout.key(throttle, "bucket", ""));
+        self.begin(&mut call, "capacity");
+        call.text(&capacity.map_or_else(|| "-".to_owned(), |capacity| format!("={}", capacity_text(capacity))));
+        call.text(why);
+        let written = self.invoke(throttle, &call, self.operator_bound).await;
+        let mut parts = Parts::new(written.map_err(|error| refusal_of_wrong_type(error, throttle))?);
+        if parts.text() == "unknown" { Err(Error::Unknown(throttle.clone())) } else { Ok(()) }
+    }
+
+    async fn look_at(&self, throttle: &Name, keys: &[String]) -> Result<Vec<KeyState>, Error> {
+        self.layout.check(throttle).map_err(|problem| Error::Invalid(vec![problem]))?;
+        let mut states = Vec::with_capacity(keys.len());
+        for part in keys.chunks(MAX_LANES_PER_ASK) {
+            let mut call = self.law.call(1 + 2 * part.len());
+            call.key(&self.layout.key(throttle, KNOBS, ""));
+            for kind in ["pause:", "learned:"] {
+                part.iter().for_each(|key| call.key(&self.layout.key(throttle, kind, key)));
+            }
+            self.begin(&mut call, "look");
+            let mut parts = Parts::new(self.invoke(throttle, &call, self.operator_bound).await?);
+            parts.text();
+            for _ in part {
+                states.push(reply::key_state(&mut parts).map_err(|error| Error::Lost(error.to_string()))?);
+            }
+        }
+        Ok(states)
     }
 
     /// Refuses a name, and a parent, that would spread the keys of one call over slots of a cluster.
@@ -409,6 +449,14 @@ impl Store for RedisStore {
 
     fn set<'a>(&'a self, throttle: &'a Name, change: &'a Change) -> BoxFuture<'a, Result<(Option<Status>, Status), Error>> {
         self.write(throttle, change).boxed()
+    }
+
+    fn set_capacity<'a>(&'a self, throttle: &'a Name, capacity: Option<f64>, why: &'a str) -> BoxFuture<'a, Result<(), Error>> {
+        self.write_capacity(throttle, capacity, why).boxed()
+    }
+
+    fn look<'a>(&'a self, throttle: &'a Name, keys: &'a [String]) -> BoxFuture<'a, Result<Vec<KeyState>, Error>> {
+        self.look_at(throttle, keys).boxed()
     }
 
     fn search(&self) -> BoxFuture<'_, Result<Vec<String>, Error>> {

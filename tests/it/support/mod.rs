@@ -180,6 +180,12 @@ pub async fn app_environment(database: &Database, folder: &Path) -> BTreeMap<Str
     .into()
 }
 
+/// What reading providers' events may need, without a guard.
+pub fn tools() -> flyball::providers::Tools {
+    let http = std::sync::Arc::new(flyball::providers::Http::new(flyball::outbound::Guard::open()).expect("a client"));
+    flyball::providers::Tools { http: http.clone(), guarded: http }
+}
+
 /// A prefix for this test's keys in Redis, for example `t3f9c1a2b:`.
 pub fn redis_prefix() -> String {
     format!("t{}:", &unique()[..8])

@@ -1,0 +1,171 @@
+//! Notifications: send one, look, search.
+
+use axum::Json;
+use axum::extract::{Path, Query as Pairs, Request, State};
+use axum::http::header::{LINK, LOCATION};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::IntoResponse;
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::jobs::{encoded, id_of, note_backlogs, refused, traceparent, warnings};
+use super::notifications_input;
+use super::problem::{Code, Problem};
+use super::query::Query;
+use super::state::App;
+use super::within::{MANY, ONE, within};
+use super::{body, jobs_input};
+use crate::notify::{DeliveryState, Notification, NotificationFilter};
+use crate::providers::Channel;
+
+/// A message to be.
+#[derive(utoipa::ToSchema)]
+#[expect(dead_code, reason = "it describes the body; the fields are checked one by one")]
+pub struct NewNotification {
+    /// `sms`, `email`, `push`, `chat` or `webhook`.
+    #[schema(value_type = String)]
+    channel: Channel,
+    /// Whom it is for: a number, an address, a device token, a chat, a URL.
+    to: String,
+    /// Who sends it, where not the account's own.
+    from: Option<String>,
+    /// Subject of a mail, or title of a push notification.
+    subject: Option<String>,
+    /// The text.
+    body: Option<String>,
+    /// The same as HTML, for mails.
+    html: Option<String>,
+    /// A template in place of the body.
+    template: Option<Value>,
+    /// What the template is filled in with.
+    data: Option<Map<String, Value>>,
+    /// `critical`, `high`, `normal` or `low`; `normal` if absent.
+    priority: Option<String>,
+    /// What sort of message it is, such as `marketing`.
+    category: Option<String>,
+    /// The pool or the provider that shall carry it.
+    provider: Option<String>,
+    /// What only one provider understands.
+    extra: Option<Map<String, Value>>,
+    /// Seconds for which it may wait for an account.
+    valid_for_s: Option<f64>,
+    /// What becomes of it where no answer came after it was written: `retry` or `hold`.
+    on_ambiguous: Option<String>,
+    /// The rate-limit key: a lane of its own in the pool's throttle.
+    key: Option<String>,
+    /// Not before this time.
+    run_at: Option<Timestamp>,
+    /// While an unfinished message holds it, no second one is made.
+    unique_key: Option<String>,
+}
+
+/// A message that was accepted.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct AcceptedNotification {
+    /// The number of its job.
+    id: i64,
+    /// The pool that will carry it.
+    pool: String,
+    /// True if its unique key is taken; then this is the message that holds it.
+    duplicate: bool,
+    /// What the sender should know, e.g. that the pool's throttle does not exist yet.
+    warnings: Vec<String>,
+}
+
+/// A page of messages.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct Notifications {
+    /// Newest first. A page may be short, or empty, though more follow.
+    notifications: Vec<Notification>,
+    /// Where the next page is; also in the Link header. Absent when everything was looked at.
+    next: Option<String>,
+}
+
+/// Accepts a message.
+#[utoipa::path(post, path = "/api/v1/notifications", operation_id = "notify", tag = "notifications", request_body = NewNotification,
+    responses(
+        (status = 202, body = AcceptedNotification, description = "It is queued.", headers(("Location" = String, description = "What becomes of it."))),
+        (status = 200, body = AcceptedNotification, description = "Its unique key is taken; this is the message that holds it.")))]
+pub async fn send(State(app): State<App>, request: Request) -> Result<impl IntoResponse, Problem> {
+    let trace = traceparent(request.headers());
+    let value = body::json(request, body::ONE_BYTES_MAX).await?;
+    let read = notifications_input::message(value, &app.deps.kinds, &app.deps.pools);
+    let mut job = read.map_err(|errors| Problem::fields(Code::InvalidFields, errors))?;
+    job.traceparent = trace;
+    let warnings = warnings(&app, std::iter::once(job.throttle.as_str())).await;
+    let asked = async { app.deps.queue.enqueue(std::slice::from_ref(&job)).await.map_err(|error| refused(&app, error, false)) };
+    let enqueued = within(ONE, asked).await?;
+    note_backlogs(&app, &enqueued);
+    let Some(ticket) = enqueued.first() else {
+        return Err(Problem::new(Code::Internal, "the queue store answered without a job"));
+    };
+    let status = if ticket.duplicate { StatusCode::OK } else { StatusCode::ACCEPTED };
+    let location = format!("/api/v1/notifications/{}", ticket.id);
+    let accepted = AcceptedNotification { id: ticket.id, pool: job.throttle, duplicate: ticket.duplicate, warnings };
+    Ok((status, [(LOCATION, location)], Json(accepted)))
+}
+
+/// Searches messages, newest first. A page takes a few tens of milliseconds whatever the filter is, so it may come back short, or
+/// empty, though more follow: go on while there is a `next`.
+#[utoipa::path(get, path = "/api/v1/notifications", operation_id = "list_notifications", tag = "notifications",
+    params(
+        ("state" = Option<String>, Query, description = "Only messages in this state."),
+        ("channel" = Option<String>, Query, description = "Only messages of this channel."),
+        ("pool" = Option<String>, Query, description = "Only messages of this pool."),
+        ("account" = Option<String>, Query, description = "Only messages that this account has or tried last."),
+        ("limit" = Option<i64>, Query, description = "At most so many, 1 to 1000; 100 if absent."),
+        ("cursor" = Option<i64>, Query, description = "Only messages with a smaller id.")),
+    responses((status = 200, body = Notifications, headers(("Link" = String, description = "The next page, rel=\"next\".")))))]
+pub async fn list(State(app): State<App>, Pairs(pairs): Pairs<Vec<(String, String)>>) -> Result<impl IntoResponse, Problem> {
+    let mut query = Query::open(pairs, &["state", "channel", "pool", "account", "limit", "cursor"]);
+    let filter = NotificationFilter {
+        state: query.word("state", &DeliveryState::WORDS),
+        channel: query.word("channel", &Channel::WORDS),
+        pool: query.text("pool", crate::throttle::name::MAX_BYTES),
+        account: query.text("account", jobs_input::KEY_BYTES_MAX),
+        before: query.whole("cursor", 1..=i64::MAX),
+        limit: query.whole("limit", 1..=1000).unwrap_or(100),
+    };
+    if !query.errors.is_empty() {
+        return Err(Problem::fields(Code::InvalidQuery, query.errors));
+    }
+    let page = within(MANY, app.deps.deliveries.page(&filter)).await?;
+    let next = page.next.map(|next| next_page(&filter, next));
+    let mut headers = HeaderMap::new();
+    if let Some(link) = next.as_ref().and_then(|next| HeaderValue::from_str(&format!("<{next}>; rel=\"next\"")).ok()) {
+        headers.insert(LINK, link);
+    }
+    Ok((headers, Json(Notifications { notifications: page.notifications, next })))
+}
+
+/// Shows what became of a message: its state, and every attempt with account, status and reason.
+#[utoipa::path(get, path = "/api/v1/notifications/{id}", operation_id = "show_notification", tag = "notifications",
+    params(("id" = i64, Path, description = "The number of its job.")),
+    responses((status = 200, body = Notification)))]
+pub async fn show(State(app): State<App>, Path(id): Path<String>) -> Result<Json<Notification>, Problem> {
+    let id = id_of(&id)?;
+    let found = within(ONE, app.deps.deliveries.find(id)).await?;
+    found.map(Json).ok_or_else(|| {
+        Problem::new(
+            Code::NotificationNotFound,
+            format!("there is no notification {id}; finished ones are kept for a while only"),
+        )
+    })
+}
+
+fn next_page(filter: &NotificationFilter, cursor: i64) -> String {
+    let mut page = format!("/api/v1/notifications?limit={}&cursor={cursor}", filter.limit);
+    let words = [
+        ("state", filter.state.map(DeliveryState::word)),
+        ("channel", filter.channel.map(Channel::word)),
+        ("pool", filter.pool.as_deref()),
+        ("account", filter.account.as_deref()),
+    ];
+    for (name, word) in words {
+        if let Some(word) = word {
+            page.push_str(&format!("&{name}={}", encoded(word)));
+        }
+    }
+    page
+}

@@ -1,0 +1,95 @@
+//! Pools of accounts at providers: how each account stands, and what the pool can bear.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, Request, State};
+use axum::{Extension, Json};
+use serde::Serialize;
+
+use super::auth::Caller;
+use super::moves::Reason;
+use super::operate::signed;
+use super::problem::{Code, Problem};
+use super::state::App;
+use super::within::{ONE, within};
+use crate::notify::{AccountEvent, Alarms};
+use crate::providers::pool::{Desk, PoolView};
+
+/// Changes of breakers that are shown with a pool.
+const EVENTS: i64 = 50;
+
+/// All pools.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct List {
+    /// In the order of their names.
+    #[schema(value_type = Vec<PoolView>)]
+    pools: Vec<Arc<PoolView>>,
+}
+
+/// One pool.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct Shown {
+    /// How it stands.
+    #[serde(flatten)]
+    #[schema(value_type = PoolView)]
+    pool: Arc<PoolView>,
+    /// The newest changes of its accounts' breakers, newest first.
+    events: Vec<AccountEvent>,
+}
+
+/// Whether an account was resumed.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct Resumed {
+    /// Whether it was blocked, or its breaker open.
+    changed: bool,
+}
+
+/// Lists the pools with their accounts.
+#[utoipa::path(get, path = "/api/v1/pools", operation_id = "list_pools", tag = "pools", responses((status = 200, body = List)))]
+pub async fn list(State(app): State<App>) -> Json<List> {
+    Json(List { pools: app.deps.desks.iter().map(Desk::view).collect() })
+}
+
+/// Shows one pool with the newest changes of its accounts' breakers.
+#[utoipa::path(get, path = "/api/v1/pools/{name}", operation_id = "show_pool", tag = "pools",
+    params(("name" = String, Path, description = "Its name.")),
+    responses((status = 200, body = Shown)))]
+pub async fn show(State(app): State<App>, Path(name): Path<String>) -> Result<Json<Shown>, Problem> {
+    let pool = desk(&app, &name)?.view();
+    let alarms = Alarms::new(app.deps.queue.clone());
+    let events = within(ONE, alarms.newest(&name, EVENTS)).await?;
+    Ok(Json(Shown { pool, events }))
+}
+
+/// Ends the block of an account and closes its breaker, for instance because its owner has paid.
+#[utoipa::path(post, path = "/api/v1/pools/{name}/accounts/{account}/resume", operation_id = "resume_account", tag = "pools",
+    params(("name" = String, Path, description = "The pool."), ("account" = String, Path, description = "The account.")),
+    request_body = Reason,
+    responses((status = 200, body = Resumed)))]
+pub async fn resume(
+    State(app): State<App>,
+    Extension(caller): Extension<Caller>,
+    Path((name, account)): Path<(String, String)>,
+    request: Request,
+) -> Result<Json<Resumed>, Problem> {
+    let desk = desk(&app, &name)?;
+    if desk.pool().account(&account).is_none() {
+        let message =
+            format!("pool {name} has no account {:?}; GET /api/v1/pools/{name} lists them", super::fields::clipped(&account));
+        return Err(Problem::new(Code::AccountNotFound, message));
+    }
+    let ((), signed) = signed(request, caller, &[], |_| ()).await?;
+    let changed = desk.resume(&account).await?;
+    tracing::info!(pool = name, account, by = %signed.by, why = %signed.why, changed, "a person resumed an account");
+    Ok(Json(Resumed { changed }))
+}
+
+fn desk<'a>(app: &'a App, name: &str) -> Result<&'a Desk, Problem> {
+    let found = app.deps.desks.iter().find(|desk| desk.pool().name == name);
+    found.ok_or_else(|| {
+        Problem::new(
+            Code::PoolNotFound,
+            format!("there is no pool {:?}; GET /api/v1/pools lists them", super::fields::clipped(name)),
+        )
+    })
+}

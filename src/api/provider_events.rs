@@ -1,0 +1,128 @@
+//! Events that providers tell. Who posts them has no token of ours: the signature of the provider is the credential.
+
+use std::collections::BTreeMap;
+
+use axum::extract::{Path, Request, State};
+use axum::http::{HeaderMap, StatusCode, Uri};
+
+use super::problem::{Code, Problem};
+use super::state::App;
+use super::within::{ONE, within};
+use super::{body, clock, gate};
+use crate::notify::Notice;
+use crate::providers::{Disbelieved, Posted, events};
+
+/// Where events come in; what is behind it needs no token.
+pub const PREFIX: &str = "/api/v1/provider-events/";
+
+/// The largest request, in bytes.
+const BYTES_MAX: usize = 1024 * 1024;
+
+/// Takes note of what a provider tells of an account's messages. It is believed by its signature alone, and counts once however
+/// often it comes.
+#[utoipa::path(post, path = "/api/v1/provider-events/{pool}/{account}", operation_id = "tell_provider_events", tag = "notifications",
+    params(
+        ("pool" = String, Path, description = "The pool."),
+        ("account" = String, Path, description = "The account, by its name in the pool.")),
+    request_body(content = String, content_type = "*/*", description = "As the provider sends it."),
+    security(()),
+    responses((status = 204, description = "It is noted.")))]
+pub async fn tell(
+    State(app): State<App>,
+    Path((pool, account)): Path<(String, String)>,
+    request: Request,
+) -> Result<StatusCode, Problem> {
+    let address = gate::address(request.extensions());
+    let found = app.deps.pools.get(&pool).and_then(|pool| Some((pool, pool.account(&account)?)));
+    let Some((pool, account)) = found else {
+        return Err(refuse(&app, address, Code::AccountNotFound, "there is no such account").await);
+    };
+    let url = public_url(&app.deps.public_url, request.headers(), request.uri());
+    let headers = headers(request.headers());
+    let bytes = body::raw(request, BYTES_MAX).await?;
+    let posted = Posted { url: &url, headers: &headers, body: &bytes, now_s: clock::now().as_second() };
+    match events::read(pool.provider, account, &posted, &app.deps.tools).await {
+        Ok(events) if events.is_empty() => {}
+        Ok(events) => {
+            let notice = Notice { pool: pool.name.clone(), account: account.name.clone(), channel: pool.channel(), events };
+            // An error here makes the provider send it again, and what was noted already counts once.
+            within(ONE, app.deps.deliveries.tell(notice)).await?;
+        }
+        // Who forges one shall not learn by what it was known; who set the account up finds the reason in the log.
+        Err(error @ (Disbelieved::Signature(_) | Disbelieved::NoSecret { .. })) => {
+            tracing::warn!(pool = pool.name, account = account.name, %error, "events of a provider were not believed");
+            return Err(refuse(&app, address, Code::Unauthorized, "the request is not signed as this account's are").await);
+        }
+        Err(error @ Disbelieved::Unreadable(_)) => {
+            tracing::warn!(pool = pool.name, account = account.name, %error, "events of a provider cannot be read");
+            return Err(Problem::new(Code::BadRequest, "the request is signed and cannot be read"));
+        }
+    }
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Who guesses is slowed down like whoever guesses tokens.
+async fn refuse(app: &App, address: Option<std::net::IpAddr>, code: Code, detail: &str) -> Problem {
+    gate::deny(app, address).await.unwrap_or_else(|| Problem::new(code, detail))
+}
+
+/// The address as the provider knows it: what the settings say or else the request, with the path and the query as they came.
+fn public_url(public: &str, headers: &HeaderMap, uri: &Uri) -> String {
+    let path = uri.path_and_query().map_or(uri.path(), |path| path.as_str());
+    if !public.is_empty() {
+        return format!("{}{path}", public.trim_end_matches('/'));
+    }
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let scheme = text("x-forwarded-proto").filter(|scheme| *scheme == "https").unwrap_or("http");
+    format!("{scheme}://{}{path}", text("host").unwrap_or_default())
+}
+
+/// Names in lower case, as HTTP has them here anyway. What is no text signs nothing.
+fn headers(all: &HeaderMap) -> BTreeMap<String, String> {
+    all.iter().filter_map(|(name, value)| Some((name.as_str().to_owned(), value.to_str().ok()?.to_owned()))).collect()
+}
+
+/// A pool of two accounts at Mailgun, for tests of this room.
+#[cfg(test)]
+pub fn example_pools() -> crate::providers::Pools {
+    use std::time::Duration;
+
+    use crate::providers::{Account, Limited, Pool, Pools, Provider};
+
+    let account = |name: &str| Limited { account: Account { name: name.to_owned(), ..Account::default() }, rps: -1.0 };
+    let pool = Pool {
+        name: "mail".to_owned(),
+        provider: Provider::Mailgun,
+        accounts: vec![account("a1"), account("a2")],
+        shedding: false,
+        headroom: 1.0,
+        breaker_failures: 5,
+        breaker_window: Duration::from_secs(60),
+        breaker_cooldown: Duration::from_secs(30),
+        alert_url: None,
+        alert_secret: None,
+        retry_ambiguous: true,
+        valid_for: Duration::from_secs(3600),
+        requeue_on_recovery: true,
+        timeout: Duration::from_secs(10),
+    };
+    Pools(BTreeMap::from([(pool.name.clone(), pool)]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_address_is_the_public_one_with_the_path_and_query_that_came() {
+        let uri: Uri = "/api/v1/provider-events/sms/a%201?x=1&y=%20".parse().unwrap();
+        let mut headers = HeaderMap::new();
+        headers.insert("host", "10.0.0.7:8080".parse().unwrap());
+        let path = "/api/v1/provider-events/sms/a%201?x=1&y=%20";
+        assert_eq!(public_url("https://jobs.example.com/", &headers, &uri), format!("https://jobs.example.com{path}"));
+        assert_eq!(public_url("https://example.com/flyball", &headers, &uri), format!("https://example.com/flyball{path}"));
+        assert_eq!(public_url("", &headers, &uri), format!("http://10.0.0.7:8080{path}"));
+        headers.insert("x-forwarded-proto", "https".parse().unwrap());
+        assert_eq!(public_url("", &headers, &uri), format!("https://10.0.0.7:8080{path}"));
+    }
+}

@@ -1,0 +1,171 @@
+//! Suppressions: recipients to whom nothing goes on a channel any more. They are known by digests; no list shows an address.
+
+use axum::extract::{Query as Pairs, Request, State};
+use axum::http::StatusCode;
+use axum::response::IntoResponse;
+use axum::{Extension, Json};
+use serde::Serialize;
+
+use super::auth::Caller;
+use super::jobs::encoded;
+use super::operate::{signed, signed_of_query};
+use super::problem::{Code, Problem};
+use super::query::Query;
+use super::state::App;
+use super::within::{MANY, ONE, within};
+use crate::notify::Suppression;
+use crate::providers::Channel;
+
+/// The longest recipient, in bytes.
+const RECIPIENT_BYTES_MAX: usize = 4096;
+
+/// The digits of a digest.
+const DIGEST_DIGITS: usize = 64;
+
+/// A recipient to whom nothing shall go.
+#[derive(utoipa::ToSchema)]
+#[expect(dead_code, reason = "it describes the body; the fields are checked one by one")]
+pub struct NewSuppression {
+    /// The channel.
+    #[schema(value_type = String)]
+    channel: Channel,
+    /// The number, address, device token, chat or URL, in any spelling.
+    recipient: String,
+    /// Why; it is shown with messages that are not sent.
+    reason: Option<String>,
+    /// Who asks; for the audit log.
+    by: Option<String>,
+}
+
+/// What was changed.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct Suppressed {
+    /// True if nothing goes to the recipient now.
+    suppressed: bool,
+    /// False if it was so already.
+    changed: bool,
+}
+
+/// Recipients to whom nothing goes.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct Suppressions {
+    /// In the order of channel and digest; with `recipient` the one that was asked for, or none.
+    suppressions: Vec<Suppression>,
+    /// Where the next page is.
+    next: Option<String>,
+}
+
+/// Looks one recipient up, or lists all by their digests.
+#[utoipa::path(get, path = "/api/v1/suppressions", operation_id = "list_suppressions", tag = "notifications",
+    params(
+        ("channel" = Option<String>, Query, description = "Only this channel; needed with `recipient`."),
+        ("recipient" = Option<String>, Query, description = "Only this recipient, in any spelling."),
+        ("limit" = Option<i64>, Query, description = "At most so many, 1 to 1000; 100 if absent."),
+        ("cursor" = Option<String>, Query, description = "Where to go on, from `next`.")),
+    responses((status = 200, body = Suppressions)))]
+pub async fn list(State(app): State<App>, Pairs(pairs): Pairs<Vec<(String, String)>>) -> Result<Json<Suppressions>, Problem> {
+    let mut query = Query::open(pairs, &["channel", "recipient", "limit", "cursor"]);
+    let channel = query.word("channel", &Channel::WORDS);
+    let recipient = query.text("recipient", RECIPIENT_BYTES_MAX);
+    let limit = query.whole("limit", 1..=1000).unwrap_or(100);
+    let cursor = query.text("cursor", 100);
+    let after = cursor.as_deref().map(place);
+    if after == Some(None) {
+        query.wrong("cursor", "it is not a place to go on from; give what \"next\" says, or leave it out");
+    }
+    if recipient.is_some() && channel.is_none() && query.errors.is_empty() {
+        query.wrong(
+            "channel",
+            format!("it is needed with a recipient; allowed: one of {}", Channel::WORDS.map(|(word, _)| word).join(", ")),
+        );
+    }
+    if !query.errors.is_empty() {
+        return Err(Problem::fields(Code::InvalidQuery, query.errors));
+    }
+    if let (Some(channel), Some(recipient)) = (channel, recipient) {
+        let found = within(ONE, app.deps.deliveries.suppression(channel, &recipient)).await?;
+        return Ok(Json(Suppressions { suppressions: found.into_iter().collect(), next: None }));
+    }
+    let suppressions = within(MANY, app.deps.deliveries.suppressions(channel, after.flatten(), limit)).await?;
+    let is_full = i64::try_from(suppressions.len()).is_ok_and(|found| found >= limit);
+    let next = suppressions.last().filter(|_| is_full).map(|last| {
+        let of = channel.map(|channel| format!("&channel={}", channel.word())).unwrap_or_default();
+        let cursor = format!("{}:{}", last.channel, last.recipient_digest);
+        format!("/api/v1/suppressions?limit={limit}{of}&cursor={}", encoded(&cursor))
+    });
+    Ok(Json(Suppressions { suppressions, next }))
+}
+
+/// Lets nothing go to a recipient any more.
+#[utoipa::path(post, path = "/api/v1/suppressions", operation_id = "suppress", tag = "notifications", request_body = NewSuppression,
+    responses(
+        (status = 201, body = Suppressed, description = "Nothing goes to the recipient from now on."),
+        (status = 200, body = Suppressed, description = "It was so already.")))]
+pub async fn add(
+    State(app): State<App>,
+    Extension(caller): Extension<Caller>,
+    request: Request,
+) -> Result<impl IntoResponse, Problem> {
+    let read = |fields: &mut super::fields::Fields<'_>| {
+        let missing: Vec<&str> = ["channel", "recipient"].into_iter().filter(|name| !fields.has(name)).collect();
+        let channel = fields.word("channel", &Channel::WORDS);
+        let recipient = fields.text_or_null("recipient", 1..=RECIPIENT_BYTES_MAX);
+        let reason = fields.text_or_null("reason", 0..=1000).unwrap_or_default();
+        for name in missing {
+            let allowed = if name == "channel" {
+                "one of sms, email, push, chat, webhook"
+            } else {
+                "a number, address, token, chat or URL"
+            };
+            fields.wrong(name, format!("the field is missing; allowed: {allowed}"));
+        }
+        (channel.zip(recipient), reason)
+    };
+    let ((whom, reason), mut signed) = signed(request, caller, &["channel", "recipient", "reason"], read).await?;
+    let Some((channel, recipient)) = whom else {
+        return Err(Problem::new(Code::Internal, "a recipient was neither read nor refused"));
+    };
+    if signed.why.is_empty() {
+        signed.why = reason;
+    }
+    let changed = within(ONE, app.deps.deliveries.suppress(channel, &recipient, &signed)).await?;
+    let status = if changed { StatusCode::CREATED } else { StatusCode::OK };
+    Ok((status, Json(Suppressed { suppressed: true, changed })))
+}
+
+/// Lets messages go to a recipient again.
+#[utoipa::path(delete, path = "/api/v1/suppressions", operation_id = "unsuppress", tag = "notifications",
+    params(
+        ("channel" = String, Query, description = "The channel."),
+        ("recipient" = String, Query, description = "The recipient, in any spelling."),
+        ("by" = Option<String>, Query, description = "Who asks; for the audit log."),
+        ("why" = Option<String>, Query, description = "Why; for the audit log.")),
+    responses((status = 200, body = Suppressed)))]
+pub async fn remove(
+    State(app): State<App>,
+    Extension(caller): Extension<Caller>,
+    Pairs(pairs): Pairs<Vec<(String, String)>>,
+) -> Result<Json<Suppressed>, Problem> {
+    let mut query = Query::open(pairs, &["channel", "recipient", "by", "why"]);
+    let channel = query.word("channel", &Channel::WORDS);
+    let recipient = query.text("recipient", RECIPIENT_BYTES_MAX);
+    let signed = signed_of_query(&mut query, caller);
+    if query.errors.is_empty() {
+        for (name, is_given) in [("channel", channel.is_some()), ("recipient", recipient.is_some())] {
+            if !is_given {
+                query.wrong(name, "the parameter is missing");
+            }
+        }
+    }
+    let (Some(channel), Some(recipient), true) = (channel, recipient, query.errors.is_empty()) else {
+        return Err(Problem::fields(Code::InvalidQuery, query.errors));
+    };
+    let changed = within(ONE, app.deps.deliveries.unsuppress(channel, &recipient, &signed)).await?;
+    Ok(Json(Suppressed { suppressed: false, changed }))
+}
+
+/// The channel and the digest of a cursor.
+fn place(cursor: &str) -> Option<(&str, &str)> {
+    let is_digest = |text: &str| text.len() == DIGEST_DIGITS && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    cursor.split_once(':').filter(|(_, digest)| is_digest(digest))
+}

@@ -1,0 +1,87 @@
+//! Puts pools of accounts together: drivers, desks, and the loops that look after them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use prometheus_client::registry::Registry;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::Settings;
+use crate::jobs::Queue;
+use crate::notify::deliver::{Carrier, Means};
+use crate::notify::{self, Alarms, Deliveries, tell_changes, watch};
+use crate::outbound::Guard;
+use crate::providers::pool::{Change, Desk, keep, seed};
+use crate::providers::{Http, Metrics, Pools, Tools, build};
+use crate::service::Vital;
+use crate::throttle::{Notes, Store};
+
+/// All pools of a process at work.
+pub(super) struct Open {
+    pub(super) pools: Arc<Pools>,
+    pub(super) means: Means,
+    pub(super) tools: Tools,
+    pub(super) alarms: Alarms,
+    changes: mpsc::UnboundedReceiver<(String, Change)>,
+}
+
+/// Opens the pools of the settings. What is wrong with an account stops the start.
+pub(super) async fn open(
+    settings: &Settings,
+    guard: Guard,
+    queue: &Queue,
+    store: &Arc<dyn Store>,
+    notes: &Arc<dyn Notes>,
+    registry: &mut Registry,
+) -> anyhow::Result<Open> {
+    let metrics = Metrics::register(registry);
+    let pools = Arc::new(settings.pools()?);
+    // Whoever runs Flyball has set the addresses of providers; those of recipients come with the message.
+    let tools = Tools { http: Arc::new(Http::new(Guard::open())?), guarded: Arc::new(Http::new(guard)?) };
+    let (tell, changes) = mpsc::unbounded_channel();
+    let mut carriers = BTreeMap::new();
+    for (name, pool) in &pools.0 {
+        let drivers = pool.accounts.iter().map(|limited| {
+            let account = &limited.account;
+            build::build(pool.provider, account, &tools).with_context(|| format!("pools.{name}.{}", account.name))
+        });
+        let drivers = Arc::new(drivers.collect::<anyhow::Result<Vec<_>>>()?);
+        let desk = Desk::open(pool.clone(), store.clone(), notes.clone(), tell.clone())?;
+        seed(&desk).await.with_context(|| format!("the throttles of pool {name}"))?;
+        carriers.insert(name.clone(), Carrier { desk, drivers });
+    }
+    let deliveries = Deliveries::new(&queue.pool);
+    deliveries.metrics.register(registry);
+    Ok(Open { pools, means: Means { carriers, deliveries, metrics }, tools, alarms: Alarms::new(queue.clone()), changes })
+}
+
+impl Open {
+    /// Starts what looks after the pools: in every process what concerns its own desks, and where jobs run, what concerns messages.
+    pub(super) fn start(self, runs_jobs: bool, days: u32, vital: &Vital, cancel: &CancellationToken) -> Vec<JoinHandle<()>> {
+        let Means { carriers, deliveries, metrics } = self.means;
+        let mut tasks = Vec::new();
+        for carrier in carriers.values() {
+            let Carrier { desk, drivers } = carrier.clone();
+            let kept = keep(desk, drivers, metrics.clone(), cancel.child_token());
+            tasks.push(vital.spawn("keep pool", cancel.child_token(), kept));
+            if runs_jobs {
+                let watched = watch(carrier.clone(), deliveries.clone(), cancel.child_token());
+                tasks.push(vital.spawn("watch pool", cancel.child_token(), watched));
+            }
+        }
+        if runs_jobs {
+            let kept = notify::keep(deliveries.clone(), days, cancel.child_token());
+            tasks.push(vital.spawn("keep deliveries", cancel.child_token(), kept));
+        }
+        // Without a desk there is nobody who could tell a change.
+        if carriers.is_empty() {
+            return tasks;
+        }
+        let told = tell_changes(carriers, self.alarms, metrics, self.changes, cancel.child_token());
+        tasks.push(vital.spawn("tell changes", cancel.child_token(), told));
+        tasks
+    }
+}

@@ -1,0 +1,321 @@
+//! Pools of accounts: `[pools.<name>]` and `[[pools.<name>.accounts]]` of the settings file.
+//!
+//! What holds for an account may stand in its pool as well, where it holds for all accounts that do not say otherwise. Credentials
+//! are never written down: `x_env` names an environment variable that holds `x`, `x_file` a file that does.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use toml::{Table, Value};
+
+use crate::providers::{Account, Field, Limited, Pool, Pools, Provider, Secret, build};
+use crate::throttle::Name;
+
+/// Most accounts of one pool.
+const ACCOUNTS_MAX: usize = 5000;
+
+/// Keys of `[pools.<name>]` besides those of accounts.
+pub const POOL_KEYS: [&str; 13] = [
+    "provider",
+    "accounts",
+    "shedding",
+    "headroom",
+    "breaker_failures",
+    "breaker_window_s",
+    "breaker_cooldown_s",
+    "alert_url",
+    "alert_secret",
+    "on_ambiguous",
+    "valid_for_s",
+    "requeue_on_recovery",
+    "timeout_s",
+];
+
+/// Keys of every account, besides those of its provider's driver.
+pub const ACCOUNT_KEYS: [&str; 6] = ["name", "rps", "base_url", "headers", "headers_env", "ip_pools"];
+
+/// What is wrong with a pool, and where.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{place} {message}")]
+pub struct PoolProblem {
+    /// `pools.<name>.<key>`, or with the account's name.
+    pub place: String,
+    /// What is wrong and what is allowed.
+    pub message: String,
+}
+
+/// Where credentials are read from.
+pub trait Vault {
+    /// The value of an environment variable.
+    fn variable(&self, name: &str) -> Option<String>;
+    /// The content of a file.
+    fn file(&self, path: &str) -> Option<String>;
+}
+
+/// The environment and the files of this process.
+pub struct Real;
+
+impl Vault for Real {
+    fn variable(&self, name: &str) -> Option<String> {
+        std::env::var(name).ok()
+    }
+
+    fn file(&self, path: &str) -> Option<String> {
+        std::fs::read_to_string(path).ok()
+    }
+}
+
+/// Reads all pools. Without a vault no credential is looked for, as when settings are only checked.
+pub fn read(tables: &BTreeMap<String, Table>, vault: Option<&dyn Vault>) -> Result<Pools, PoolProblem> {
+    let pools = tables.iter().map(|(name, table)| Ok((name.clone(), pool(name, table, vault)?)));
+    Ok(Pools(pools.collect::<Result<_, PoolProblem>>()?))
+}
+
+fn pool(name: &str, table: &Table, vault: Option<&dyn Vault>) -> Result<Pool, PoolProblem> {
+    let at = At(format!("pools.{name}"));
+    if Name::new(format!("{name}:accounts")).is_err() {
+        return Err(
+            at.problem("", "is not a pool's name: it names a throttle; use 1 to 119 letters, digits or any of . _ - / : { }")
+        );
+    }
+    let provider = provider(&at, table)?;
+    let fields = build::fields(provider);
+    check_keys(&at, table, fields, &POOL_KEYS)?;
+    let accounts = match table.get("accounts") {
+        Some(Value::Array(accounts)) if !accounts.is_empty() && accounts.len() <= ACCOUNTS_MAX => accounts,
+        _ => return Err(at.problem("accounts", format!("must be 1 to {ACCOUNTS_MAX} tables: [[pools.{name}.accounts]]"))),
+    };
+    let mut read = Vec::new();
+    for (place, own) in accounts.iter().enumerate() {
+        let Some(own) = own.as_table() else { return Err(at.problem("accounts", "must be tables")) };
+        read.extend(account(&at, place, table, own, fields, vault)?);
+    }
+    for (place, limited) in read.iter().enumerate() {
+        if read[..place].iter().any(|other| other.account.name == limited.account.name) {
+            return Err(at.problem(
+                "accounts",
+                format!("has the name {:?} twice; each account needs one of its own", limited.account.name),
+            ));
+        }
+    }
+    let seconds = |key, default, low, high| Ok(Duration::from_secs_f64(at.number(table, key, default, low, high)?));
+    Ok(Pool {
+        name: name.to_owned(),
+        provider,
+        accounts: read,
+        shedding: at.flag(table, "shedding", true)?,
+        headroom: at.number(table, "headroom", 0.98, 0.01, 1.0)?,
+        breaker_failures: at.number(table, "breaker_failures", 5.0, 1.0, 10_000.0)? as u32,
+        breaker_window: seconds("breaker_window_s", 30.0, 0.1, 3600.0)?,
+        breaker_cooldown: seconds("breaker_cooldown_s", 30.0, 0.1, 86_400.0)?,
+        alert_url: at.text(table, "alert_url")?,
+        alert_secret: at.text(table, "alert_secret")?,
+        retry_ambiguous: match at.text(table, "on_ambiguous")?.as_deref() {
+            None | Some("retry") => true,
+            Some("dead") => false,
+            Some(_) => return Err(at.problem("on_ambiguous", "must be \"retry\" or \"dead\"")),
+        },
+        valid_for: seconds("valid_for_s", 86_400.0, 1.0, 30.0 * 86_400.0)?,
+        requeue_on_recovery: at.flag(table, "requeue_on_recovery", false)?,
+        timeout: seconds("timeout_s", 10.0, 0.01, 300.0)?,
+    })
+}
+
+fn provider(at: &At, table: &Table) -> Result<Provider, PoolProblem> {
+    let word = at.text(table, "provider")?;
+    let found = Provider::ALL.into_iter().find(|provider| Some(provider.word()) == word.as_deref());
+    found.ok_or_else(|| at.problem("provider", format!("must be one of {}", Provider::ALL.map(Provider::word).join(", "))))
+}
+
+/// One account; several where it has IP pools of its own, of which each has its own rate.
+fn account(
+    at: &At,
+    place: usize,
+    of_pool: &Table,
+    own: &Table,
+    fields: &[Field],
+    vault: Option<&dyn Vault>,
+) -> Result<Vec<Limited>, PoolProblem> {
+    let name = at.text(own, "name")?.filter(|name| (1..=128).contains(&name.len()) && !name.chars().any(char::is_control));
+    let Some(name) = name else {
+        return Err(
+            At(format!("{}.accounts[{place}]", at.0)).problem("name", "must name the account: a text of 1 to 128 characters")
+        );
+    };
+    let at = At(format!("{}.{name}", at.0));
+    check_keys(&at, own, fields, &[])?;
+    let key = |key: &str| own.get(key).or_else(|| of_pool.get(key));
+    let rps = match key("rps") {
+        None => -1.0,
+        Some(value) => match value.as_float().or_else(|| value.as_integer().map(|whole| whole as f64)) {
+            Some(rps) if rps == -1.0 || (1e-4..=1e6).contains(&rps) => rps,
+            _ => return Err(at.problem("rps", "must be 0.0001 to 1000000 messages per second, or -1 for no limit")),
+        },
+    };
+    let base_url = key("base_url").map(|value| url(&at, value)).transpose()?;
+    let mut account = Account { name, base_url, headers: headers(&at, &key, vault)?, ..Account::default() };
+    for field in fields {
+        read_field(&at, field, own, of_pool, vault, &mut account)?;
+    }
+    let Some(pools) = key("ip_pools") else { return Ok(vec![Limited { account, rps }]) };
+    let pools: Option<Vec<&str>> = pools.as_array().and_then(|pools| pools.iter().map(Value::as_str).collect());
+    match pools {
+        Some(pools) if !pools.is_empty() && fields.iter().any(|field| field.name == "ip_pool_name") => {
+            let of = |pool: &str| {
+                let mut account = Account { name: format!("{}/{pool}", account.name), ..account.clone() };
+                account.options.insert("ip_pool_name".to_owned(), pool.to_owned());
+                Limited { account, rps }
+            };
+            Ok(pools.into_iter().map(of).collect())
+        }
+        _ => {
+            Err(at
+                .problem("ip_pools", "must be a list of names of IP pools, each with a rate of its own; only sendgrid has them"))
+        }
+    }
+}
+
+fn read_field(
+    at: &At,
+    field: &Field,
+    own: &Table,
+    of_pool: &Table,
+    vault: Option<&dyn Vault>,
+    account: &mut Account,
+) -> Result<(), PoolProblem> {
+    let (by_env, by_file) = (format!("{}_env", field.name), format!("{}_file", field.name));
+    let is_elsewhere = [own, of_pool].into_iter().any(|table| table.contains_key(&by_env) || table.contains_key(&by_file));
+    if !field.is_secret && !is_elsewhere {
+        let value = own.get(field.name).or_else(|| of_pool.get(field.name));
+        let text = value.map(|value| match value {
+            Value::String(text) => Ok(text.clone()),
+            Value::Integer(_) | Value::Float(_) | Value::Boolean(_) => Ok(value.to_string()),
+            _ => Err(at.problem(field.name, "must be a text or a number")),
+        });
+        match text.transpose()? {
+            Some(text) => drop(account.options.insert(field.name.to_owned(), text)),
+            None if field.is_required => return Err(at.problem(field.name, format!("is missing: {}", field.about))),
+            None => {}
+        }
+        return Ok(());
+    }
+    // What the account says wins over what its pool does, whichever of the two ways it takes.
+    let table = if own.contains_key(&by_env) || own.contains_key(&by_file) { own } else { of_pool };
+    let (variable, file) = (at.text(table, &by_env)?, at.text(table, &by_file)?);
+    let found = match (&variable, &file, vault) {
+        (Some(_), Some(_), _) => return Err(at.problem(&by_file, format!("is set beside {by_env}; one of the two is allowed"))),
+        (None, None, _) if field.is_required => {
+            return Err(at.problem(&by_env, format!("is missing (or {by_file}): {}", field.about)));
+        }
+        (None, None, _) => return Ok(()),
+        (_, _, None) => Some(String::new()),
+        (Some(variable), None, Some(vault)) => vault.variable(variable),
+        (None, Some(file), Some(vault)) => vault.file(file),
+    };
+    match found.filter(|secret| vault.is_none() || !secret.trim().is_empty()) {
+        Some(text) if field.is_secret => drop(account.secrets.insert(field.name.to_owned(), Secret::new(text))),
+        Some(text) => drop(account.options.insert(field.name.to_owned(), text.trim().to_owned())),
+        None if variable.is_some() => {
+            return Err(at.problem(&by_env, format!("names {:?}, which is not set or empty", variable.unwrap_or_default())));
+        }
+        None => {
+            return Err(at.problem(&by_file, format!("names {:?}, which cannot be read or is empty", file.unwrap_or_default())));
+        }
+    }
+    Ok(())
+}
+
+fn headers<'a>(
+    at: &At,
+    key: &impl Fn(&str) -> Option<&'a Value>,
+    vault: Option<&dyn Vault>,
+) -> Result<Vec<(String, Secret)>, PoolProblem> {
+    let mut headers = Vec::new();
+    for (name, is_variable) in [("headers", false), ("headers_env", true)] {
+        let Some(value) = key(name) else { continue };
+        let Some(table) = value.as_table() else { return Err(at.problem(name, "must be a table of names and texts")) };
+        for (header, value) in table {
+            let token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
+            let Some(text) = value.as_str().filter(|_| !header.is_empty() && header.chars().all(token)) else {
+                return Err(at.problem(name, format!("has {header:?}, which is no header's name, or its value is no text")));
+            };
+            let value = match (is_variable, vault) {
+                (false, _) => Some(text.to_owned()),
+                (true, None) => Some(String::new()),
+                (true, Some(vault)) => vault.variable(text),
+            };
+            let Some(value) = value.filter(|value| value.chars().all(|c| !c.is_control())) else {
+                return Err(at.problem(name, format!("names {text:?}, which is not set or holds control characters")));
+            };
+            headers.push((header.clone(), Secret::new(value)));
+        }
+    }
+    Ok(headers)
+}
+
+fn url(at: &At, value: &Value) -> Result<String, PoolProblem> {
+    let text = value.as_str().unwrap_or_default().trim_end_matches('/');
+    let host = ["http://", "https://", "smtp://", "smtps://"].iter().find_map(|scheme| text.strip_prefix(scheme));
+    let authority = host.and_then(|host| host.split(['/', '?', '#']).next()).unwrap_or_default();
+    if authority.is_empty() || authority.contains('@') {
+        return Err(at.problem("base_url", "must be a URL that begins with https:// or http://, without credentials"));
+    }
+    Ok(text.to_owned())
+}
+
+/// Refuses keys that nobody knows, and credentials that are written down.
+fn check_keys(at: &At, table: &Table, fields: &[Field], more: &[&str]) -> Result<(), PoolProblem> {
+    let mut known: Vec<String> = more.iter().chain(&ACCOUNT_KEYS).map(|key| (*key).to_owned()).collect();
+    for field in fields {
+        if !field.is_secret {
+            known.push(field.name.to_owned());
+        }
+        known.extend([format!("{}_env", field.name), format!("{}_file", field.name)]);
+    }
+    for key in table.keys().filter(|key| !known.contains(key)) {
+        if fields.iter().any(|field| field.is_secret && field.name == key) {
+            let message = format!("is a credential and is not written down: name where it is, with {key}_env or {key}_file");
+            return Err(at.problem(key, message));
+        }
+        return Err(at.problem(key, format!("is not a key here; keys are {}", known.join(", "))));
+    }
+    Ok(())
+}
+
+struct At(String);
+
+impl At {
+    fn problem(&self, key: &str, message: impl Into<String>) -> PoolProblem {
+        let place = if key.is_empty() { self.0.clone() } else { format!("{}.{key}", self.0) };
+        PoolProblem { place, message: message.into() }
+    }
+
+    fn text(&self, table: &Table, key: &str) -> Result<Option<String>, PoolProblem> {
+        match table.get(key) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text.clone())),
+            Some(_) => Err(self.problem(key, "must be a text")),
+        }
+    }
+
+    fn flag(&self, table: &Table, key: &str, default: bool) -> Result<bool, PoolProblem> {
+        match table.get(key) {
+            None => Ok(default),
+            Some(Value::Boolean(flag)) => Ok(*flag),
+            Some(_) => Err(self.problem(key, "must be true or false")),
+        }
+    }
+
+    fn number(&self, table: &Table, key: &str, default: f64, low: f64, high: f64) -> Result<f64, PoolProblem> {
+        let number = match table.get(key) {
+            None => return Ok(default),
+            Some(Value::Integer(whole)) => *whole as f64,
+            Some(Value::Float(number)) => *number,
+            Some(_) => f64::NAN,
+        };
+        match (low..=high).contains(&number) {
+            true => Ok(number),
+            false => Err(self.problem(key, format!("must be {low} to {high}"))),
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! The knob that a governor turns: the rate, or how many jobs may run at once.
+//!
+//! The law is the same for both, on the logarithm of the knob. What differs is here: the name of the field and how it is spelled,
+//! the unit in a sentence, the bounds, and that slots are whole. A rate has a lease and lapses to `safe_rps`; slots keep their last
+//! value, because they bound by themselves what is out at any time: a slower answer already means fewer jobs a second.
+
+use std::collections::BTreeMap;
+
+use super::limits::Bounds;
+use crate::throttle::Status;
+
+/// The breaker's zero as it is written into the knob: a spelling of our own, so that it is never taken for a person's stop,
+/// even if this process dies between writing and remembering it.
+pub const BREAKERS_ZERO: &str = "0.000";
+
+/// The most slots that a knob can hold.
+const SLOTS_MAX: f64 = 1e6;
+/// A whole knob stays while what is wanted is no further away than this: in the middle between two it would go to and fro.
+const KEPT: f64 = 0.6;
+/// Who uses this share of the slots is limited by them …
+const USED_UP: f64 = 0.9;
+/// … and so is, while jobs wait, who uses this share of them when it is looked at: short jobs leave their slots between two looks.
+const USED_WHILE_WAITING: f64 = 0.5;
+
+/// Which knob a governor turns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Actuator {
+    /// Tokens per second.
+    #[default]
+    Rps,
+    /// Jobs that may run at once over all processes.
+    Concurrency,
+}
+
+impl Actuator {
+    /// The knob's name, which is also the word in a policy.
+    pub fn field(self) -> &'static str {
+        match self {
+            Self::Rps => "rps",
+            Self::Concurrency => "concurrency",
+        }
+    }
+
+    /// The unit in a sentence, after a number.
+    pub fn unit(self) -> &'static str {
+        match self {
+            Self::Rps => "rps",
+            Self::Concurrency => "slots",
+        }
+    }
+
+    /// What jobs wait for.
+    pub fn waited_for(self) -> &'static str {
+        match self {
+            Self::Rps => "tokens",
+            Self::Concurrency => "slots",
+        }
+    }
+
+    /// The knob to which it is lowered while nothing can be read.
+    pub fn refuge(self) -> &'static str {
+        match self {
+            Self::Rps => "safe_rps",
+            Self::Concurrency => "min",
+        }
+    }
+
+    /// The knob's text in the hash. A limit that is not written is none, which is a text as well: the empty one.
+    pub fn text(self, raw: &BTreeMap<String, String>) -> Option<&str> {
+        let text = raw.get(self.field()).map(String::as_str);
+        if self == Self::Concurrency { text.or(Some("")) } else { text }
+    }
+
+    /// The knob as it stands: 0 stops, -1 is no limit.
+    pub fn setting(self, status: &Status) -> f64 {
+        match self {
+            Self::Rps => status.knobs.rps,
+            Self::Concurrency => status.knobs.concurrency as f64,
+        }
+    }
+
+    /// The knob as it is in force: 0 stops, -1 is no limit.
+    pub fn in_force(self, status: &Status) -> f64 {
+        match self {
+            Self::Rps => status.effective_rps,
+            // A throttle that is paused or stopped lets nothing through, however many slots it has.
+            Self::Concurrency if status.effective_rps == 0.0 => 0.0,
+            Self::Concurrency => status.knobs.concurrency as f64,
+        }
+    }
+
+    /// Where a governor begins that knows nothing: the knob in force. No limit of slots is the most that are allowed.
+    pub fn start(self, status: &Status, bounds: Bounds) -> f64 {
+        match self {
+            Self::Rps => status.effective_rps,
+            Self::Concurrency if status.knobs.concurrency < 0 => bounds.max,
+            Self::Concurrency => status.knobs.concurrency as f64,
+        }
+    }
+
+    /// The knobs `min` and `max` in this knob's own unit, and where it goes while it is blind.
+    pub fn bounds(self, bounds: Bounds) -> Bounds {
+        match self {
+            Self::Rps => bounds,
+            Self::Concurrency => {
+                let max = if bounds.max > 0.0 { bounds.max.floor().clamp(1.0, SLOTS_MAX) } else { SLOTS_MAX };
+                let min = if bounds.min > 0.0 { bounds.min.ceil().clamp(1.0, max) } else { 1.0 };
+                Bounds { min, max, safe_rps: min }
+            }
+        }
+    }
+
+    /// The knob to set where `wanted` is asked for, `before` stands, and `least` and `most` are allowed. Slots are whole; the state
+    /// keeps what is wanted, so that changes of less than one add up.
+    pub fn rounded(self, wanted: f64, before: f64, least: f64, most: f64) -> f64 {
+        if self == Self::Rps || !wanted.is_finite() {
+            return wanted;
+        }
+        let is_kept = before >= 1.0 && before.fract() == 0.0 && (wanted - before).abs() <= KEPT;
+        let whole = if is_kept { before } else { wanted.round() };
+        whole.min(most.floor()).max(least.ceil()).clamp(1.0, SLOTS_MAX)
+    }
+
+    /// The knob's text: a rate in five digits, as a person would write it.
+    pub fn spell(self, knob: f64) -> String {
+        match self {
+            _ if knob <= 0.0 => BREAKERS_ZERO.to_owned(),
+            Self::Rps => format!("{knob:.4e}").parse::<f64>().unwrap_or(knob).to_string(),
+            Self::Concurrency => format!("{:.0}", knob.max(1.0)),
+        }
+    }
+}
+
+/// The share of the time in which a limit of `knob` slots was the bottleneck, where `in_use` of them are used and `waiting` jobs are
+/// ready to run.
+pub fn limited_by_slots(in_use: f64, knob: f64, waiting: Option<f64>) -> f64 {
+    if knob <= 0.0 || in_use.is_nan() {
+        return 0.0;
+    }
+    let used = (in_use / knob).clamp(0.0, 1.0);
+    let is_limit = used >= USED_UP || (used >= USED_WHILE_WAITING && waiting.is_some_and(|jobs| jobs >= 1.0));
+    if is_limit { used.max(USED_UP) } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::throttle::rules::number;
+
+    #[test]
+    fn rates_are_written_as_people_write_them_and_slots_are_whole() {
+        let texts = [118.372_91, 20.0, 0.000_123_456, 2000.0, 1e9, 0.0].map(|rps| Actuator::Rps.spell(rps));
+        assert_eq!(texts, ["118.37", "20", "0.00012346", "2000", "1000000000", "0.000"]);
+        assert_eq!([0.0, 1.0, 8.0, 1e6].map(|slots| Actuator::Concurrency.spell(slots)), ["0.000", "1", "8", "1000000"]);
+        assert_eq!(number("concurrency", BREAKERS_ZERO), Some(0.0), "the throttle can read the breaker's zero");
+    }
+
+    #[test]
+    fn changes_of_less_than_a_slot_add_up() {
+        let mut knob = 4.0;
+        let mut steps = Vec::new();
+        for n in 0..=20 {
+            knob = Actuator::Concurrency.rounded(4.0 + 0.1 * f64::from(n), knob, 1.0, 100.0);
+            steps.push(knob);
+        }
+        assert_eq!(steps.last(), Some(&6.0));
+        assert!(steps.windows(2).all(|two| two[1] - two[0] <= 1.0), "{steps:?}");
+        // In the middle between two it stays where it is.
+        assert_eq!(Actuator::Concurrency.rounded(4.55, 4.0, 1.0, 100.0), 4.0);
+        assert_eq!(Actuator::Concurrency.rounded(4.45, 5.0, 1.0, 100.0), 5.0);
+    }
+
+    #[test]
+    fn the_slots_are_the_bottleneck_where_they_are_used_up_or_half_used_while_jobs_wait() {
+        let limited = |in_use, waiting| limited_by_slots(in_use, 10.0, waiting) > 0.5;
+        assert!(limited(9.0, None) && limited(12.0, Some(0.0)) && limited(6.0, Some(3.0)));
+        assert!(!limited(6.0, Some(0.0)) && !limited(6.0, None) && !limited(4.0, Some(100.0)));
+        assert_eq!(limited_by_slots(3.0, -1.0, Some(9.0)), 0.0, "no limit limits nobody");
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_set_is_whole_at_least_one_and_within_its_bounds(
+            wanted in prop_oneof![any::<f64>(), 0.0..50.0f64],
+            before in prop_oneof![Just(0.0), Just(-1.0), (1u32..60).prop_map(f64::from)],
+            min in prop_oneof![any::<f64>(), 0.01..5.0f64],
+            max in prop_oneof![any::<f64>(), 1.0..60.0f64],
+        ) {
+            let bounds = Actuator::Concurrency.bounds(Bounds { min, max, safe_rps: 1.0 });
+            prop_assert!(bounds.min >= 1.0 && bounds.min <= bounds.max && bounds.min.fract() == 0.0 && bounds.max.fract() == 0.0);
+            if wanted.is_finite() {
+                let knob = Actuator::Concurrency.rounded(wanted, before, bounds.min, bounds.max);
+                prop_assert!(knob.fract() == 0.0 && knob >= bounds.min && knob <= bounds.max, "{knob}");
+                prop_assert_eq!(number("concurrency", &Actuator::Concurrency.spell(knob)), Some(knob));
+            }
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! What becomes of a change of an account's breaker: a row, and where somebody wants to be told, a job that tells it.
+
+use jiff::Timestamp;
+use jiff_sqlx::ToSqlx;
+use serde_json::json;
+
+use crate::jobs::{NewJob, Queue};
+use crate::postgres::Db;
+use crate::providers::Pool;
+use crate::providers::pool::Change;
+
+/// Most changes that a page of them shows.
+const PAGE_MAX: i64 = 200;
+
+const INSERT: &str = "\
+insert into flyball.account_event (pool, account, from_state, to_state, reason, changed_at) values ($1, $2, $3, $4, $5, $6)";
+
+const NEWEST: &str = "\
+select account, from_state, to_state, reason, changed_at from flyball.account_event where pool = $1 order by id desc limit $2";
+
+/// Every statement of this file, for the test that prepares them all.
+pub const STATEMENTS: &[&str] = &[INSERT, NEWEST];
+
+/// A change as it was kept.
+#[derive(Clone, Debug, PartialEq, serde::Serialize, utoipa::ToSchema)]
+pub struct AccountEvent {
+    /// The account.
+    pub account: String,
+    /// Where its breaker stood: closed, open or half_open.
+    pub from: String,
+    /// Where it stands since.
+    pub to: String,
+    /// Why.
+    pub reason: String,
+    /// When, by the clock of the throttle store.
+    pub at: Timestamp,
+}
+
+/// Keeps changes and tells them.
+#[derive(Clone)]
+pub struct Alarms {
+    queue: Queue,
+    db: Db,
+}
+
+impl Alarms {
+    /// Keeps them in the database of `queue`.
+    pub fn new(queue: Queue) -> Self {
+        Self { db: Db::from(queue.pool.clone()), queue }
+    }
+
+    /// Keeps a change, and enqueues the job that tells it where the pool has an address for alerts.
+    ///
+    /// # Errors
+    /// If Postgres does not answer.
+    pub async fn tell(&self, pool: &Pool, change: &Change) -> Result<(), crate::jobs::Error> {
+        let at = Timestamp::from_millisecond(change.at_ms).unwrap_or_default();
+        sqlx::query(INSERT)
+            .bind(&pool.name)
+            .bind(&change.account)
+            .bind(change.from.word())
+            .bind(change.to.word())
+            .bind(&change.why)
+            .bind(at.to_sqlx())
+            .execute(&self.db)
+            .await?;
+        if let Some(url) = &pool.alert_url {
+            let body = json!({
+                "type": format!("account.breaker.{}", change.to.word()),
+                "timestamp": at.to_string(),
+                "data": {
+                    "pool": pool.name, "provider": pool.provider.word(), "account": change.account,
+                    "from": change.from.word(), "to": change.to.word(), "reason": change.why,
+                    "until": Timestamp::from_millisecond(change.until_ms).ok().filter(|_| change.until_ms > 0).map(|at| at.to_string()),
+                },
+            });
+            let mut args = json!({"method": "POST", "url": url, "body": body});
+            if let Some(secret) = &pool.alert_secret {
+                args["secret"] = json!(secret);
+            }
+            let job = NewJob::new("http", args).key(format!("alerts:{}", pool.name)).priority(0);
+            self.queue.enqueue(&[job]).await?;
+        }
+        Ok(())
+    }
+
+    /// The newest changes of a pool, at most `most`.
+    ///
+    /// # Errors
+    /// If Postgres does not answer.
+    pub async fn newest(&self, pool: &str, most: i64) -> Result<Vec<AccountEvent>, crate::jobs::Error> {
+        type Row = (String, String, String, String, jiff_sqlx::Timestamp);
+        let rows: Vec<Row> = sqlx::query_as(NEWEST).bind(pool).bind(most.clamp(1, PAGE_MAX)).fetch_all(&self.db).await?;
+        let event = |(account, from, to, reason, at): Row| AccountEvent { account, from, to, reason, at: at.to_jiff() };
+        Ok(rows.into_iter().map(event).collect())
+    }
+}

@@ -1,0 +1,364 @@
+//! What a job of the kind `notification` asks to be sent.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+use crate::jobs::{Issue, OnAmbiguous};
+use crate::outbound::template;
+use crate::providers::{Channel, Message};
+
+/// The fields of the arguments.
+pub const FIELDS: [&str; 14] = [
+    "channel",
+    "to",
+    "from",
+    "subject",
+    "body",
+    "html",
+    "template",
+    "data",
+    "priority",
+    "category",
+    "provider",
+    "extra",
+    "valid_for_s",
+    "on_ambiguous",
+];
+
+/// Words of `priority`, with the priority of the job.
+pub const PRIORITIES: [(&str, i32); 4] = [("critical", 0), ("high", 1), ("normal", 2), ("low", 3)];
+
+/// What a message belongs to that does not say so.
+const USUAL_CATEGORY: &str = "transactional";
+
+/// Longest recipient, in bytes.
+const TO_BYTES: usize = 2048;
+
+/// Longest name of a category, in bytes.
+const CATEGORY_BYTES: usize = 64;
+
+/// Longest time for which a message may be worth something, in seconds: 30 days.
+const VALID_FOR_MAX_S: f64 = 30.0 * 86_400.0;
+
+/// Most fields of `extra`.
+const EXTRA_MAX: usize = 64;
+
+/// The texts of a message: as they stand, or templates for them.
+#[derive(Clone, Default, PartialEq)]
+pub struct Texts {
+    /// Subject or title.
+    pub subject: Option<String>,
+    /// The text.
+    pub body: String,
+    /// The same as HTML.
+    pub html: Option<String>,
+}
+
+/// What to send, after it was checked.
+#[derive(Clone, PartialEq)]
+pub struct Notification {
+    /// How it travels.
+    pub channel: Channel,
+    /// Whom it is for.
+    pub to: String,
+    /// Who sends it, where not the account's own sender.
+    pub from: Option<String>,
+    /// What it says.
+    pub texts: Texts,
+    /// What fills the texts in, where they are templates.
+    pub data: Option<Value>,
+    /// What it belongs to, such as `marketing`.
+    pub category: String,
+    /// The pool or provider that shall carry it.
+    pub provider: Option<String>,
+    /// What only one provider understands.
+    pub extra: Map<String, Value>,
+    /// How long it is worth sending.
+    pub valid_for: Option<Duration>,
+    /// What becomes of it when no answer comes.
+    pub on_ambiguous: Option<OnAmbiguous>,
+}
+
+impl Notification {
+    /// Reads a job's arguments, or lists everything that is wrong with them.
+    pub fn parse(args: &Value) -> Result<Self, Vec<Issue>> {
+        let Some(args) = args.as_object() else {
+            return Err(vec![issue("", format!("must be an object with the fields {}", FIELDS.join(", ")))]);
+        };
+        let mut issues = Vec::new();
+        for field in args.keys().filter(|field| !FIELDS.contains(&field.as_str())) {
+            issues.push(issue(&format!("/{field}"), format!("is not a field; fields are {}", FIELDS.join(", "))));
+        }
+        let mut read = Reader { args, issues: &mut issues };
+        let channel = read.channel();
+        let to = read.recipient();
+        let (texts, data) = read.content(channel);
+        if let Some(word) = read.text("priority", 16)
+            && !PRIORITIES.iter().any(|(known, _)| *known == word)
+        {
+            read.complain("priority", "must be critical, high, normal or low");
+        }
+        let notification = Self {
+            channel: channel.unwrap_or(Channel::Sms),
+            to,
+            from: read.text("from", TO_BYTES),
+            texts,
+            data,
+            category: read.text("category", CATEGORY_BYTES).unwrap_or_else(|| USUAL_CATEGORY.to_owned()),
+            provider: read.text("provider", 128),
+            extra: read.extra(),
+            valid_for: read.valid_for(),
+            on_ambiguous: read.on_ambiguous(),
+        };
+        if issues.is_empty() { Ok(notification) } else { Err(issues) }
+    }
+
+    /// Fills the texts in, where they are templates; bounded, and so slow that it belongs on a thread of its own.
+    pub fn fill(&self) -> Result<Texts, String> {
+        let Some(data) = &self.data else { return Ok(self.texts.clone()) };
+        let fill = |name: &str, text: &str| template::render(text, data).map_err(|error| format!("/template{name} {error}"));
+        let optional = |name: &str, text: &Option<String>| text.as_deref().map(|text| fill(name, text)).transpose();
+        Ok(Texts {
+            subject: optional("/subject", &self.texts.subject)?,
+            body: fill("/body", &self.texts.body)?,
+            html: optional("/html", &self.texts.html)?,
+        })
+    }
+
+    /// The message that drivers are given.
+    pub fn message(&self, id: String, texts: Texts, expires_at_s: Option<i64>) -> Message {
+        Message {
+            id,
+            channel: self.channel,
+            to: self.to.clone(),
+            from: self.from.clone(),
+            subject: texts.subject,
+            body: texts.body,
+            html: texts.html,
+            extra: self.extra.clone(),
+            expires_at_s,
+        }
+    }
+}
+
+struct Reader<'a> {
+    args: &'a Map<String, Value>,
+    issues: &'a mut Vec<Issue>,
+}
+
+impl Reader<'_> {
+    fn complain(&mut self, field: &str, message: impl Into<String>) {
+        self.issues.push(issue(&format!("/{field}"), message));
+    }
+
+    /// A text that is there and not empty. What it says may be an address, so it is never shown.
+    fn text(&mut self, field: &str, most: usize) -> Option<String> {
+        match self.args.get(field) {
+            None | Some(Value::Null) => None,
+            Some(Value::String(text)) if (1..=most).contains(&text.len()) && !text.contains('\0') => Some(text.clone()),
+            Some(Value::String(_)) => {
+                self.complain(field, format!("must have 1 to {most} bytes"));
+                None
+            }
+            Some(_) => {
+                self.complain(field, "must be a text");
+                None
+            }
+        }
+    }
+
+    fn channel(&mut self) -> Option<Channel> {
+        let word = self.args.get("channel").and_then(Value::as_str);
+        let found = Channel::WORDS.iter().find(|(known, _)| Some(*known) == word).map(|(_, channel)| *channel);
+        if found.is_none() {
+            let said = if self.args.contains_key("channel") { "must be" } else { "is missing: it must be" };
+            self.complain("channel", format!("{said} one of {}", Channel::WORDS.map(|(word, _)| word).join(", ")));
+        }
+        found
+    }
+
+    fn recipient(&mut self) -> String {
+        if !self.args.contains_key("to") {
+            self.complain("to", "is missing: say whom the message is for");
+        }
+        let to = self.text("to", TO_BYTES).unwrap_or_default();
+        if to.chars().any(char::is_control) {
+            self.complain("to", "has control characters");
+        }
+        to
+    }
+
+    fn content(&mut self, channel: Option<Channel>) -> (Texts, Option<Value>) {
+        let template = match self.args.get("template") {
+            None | Some(Value::Null) => {
+                if self.args.contains_key("data") {
+                    self.complain("data", "fills in a template, and there is none");
+                }
+                return (self.plain(channel), None);
+            }
+            Some(template) => template.clone(),
+        };
+        for field in ["subject", "body", "html"] {
+            if self.args.contains_key(field) {
+                self.complain(field, format!("stands beside a template; write template.{field} or leave the template out"));
+            }
+        }
+        let texts = match template {
+            Value::String(body) => Texts { body, ..Texts::default() },
+            Value::Object(parts) => {
+                for part in parts.keys().filter(|part| !["subject", "body", "html"].contains(&part.as_str())) {
+                    self.complain(&format!("template/{part}"), "is not a part; parts are subject, body, html");
+                }
+                let mut part = |name: &str| match parts.get(name) {
+                    None | Some(Value::Null) => None,
+                    Some(Value::String(text)) => Some(text.clone()),
+                    Some(_) => {
+                        self.complain(&format!("template/{name}"), "must be a text");
+                        None
+                    }
+                };
+                let (subject, body, html) = (part("subject"), part("body"), part("html"));
+                if body.is_none() && html.is_none() {
+                    self.complain("template/body", "is missing: it is the text of the message");
+                }
+                Texts { subject, body: body.unwrap_or_default(), html }
+            }
+            _ => {
+                self.complain("template", "must be a text, or an object with subject, body and html");
+                Texts::default()
+            }
+        };
+        let parts = [("body", Some(&texts.body)), ("subject", texts.subject.as_ref()), ("html", texts.html.as_ref())];
+        for (name, text) in parts {
+            if let Some(Err(error)) = text.map(|text| template::check(text)) {
+                self.complain(&format!("template/{name}"), error);
+            }
+        }
+        let data = self.args.get("data").cloned().unwrap_or_else(|| Value::Object(Map::new()));
+        if !data.is_object() {
+            self.complain("data", "must be an object");
+        }
+        (texts, Some(data))
+    }
+
+    fn plain(&mut self, channel: Option<Channel>) -> Texts {
+        let mut text = |field: &str| match self.args.get(field) {
+            None | Some(Value::Null) => None,
+            Some(Value::String(text)) => Some(text.clone()),
+            Some(json) if field == "body" && channel == Some(Channel::Webhook) => Some(json.to_string()),
+            Some(_) => {
+                self.complain(field, "must be a text");
+                None
+            }
+        };
+        let (subject, body, html) = (text("subject"), text("body"), text("html"));
+        if body.as_deref().is_none_or(str::is_empty) && html.as_deref().is_none_or(str::is_empty) {
+            self.complain("body", "is missing: give a body, or a template with data");
+        }
+        Texts { subject, body: body.unwrap_or_default(), html }
+    }
+
+    fn extra(&mut self) -> Map<String, Value> {
+        match self.args.get("extra") {
+            None | Some(Value::Null) => Map::new(),
+            Some(Value::Object(extra)) if extra.len() <= EXTRA_MAX => extra.clone(),
+            Some(_) => {
+                self.complain("extra", format!("must be an object of at most {EXTRA_MAX} fields"));
+                Map::new()
+            }
+        }
+    }
+
+    fn valid_for(&mut self) -> Option<Duration> {
+        let seconds = self.args.get("valid_for_s").filter(|value| !value.is_null())?;
+        match seconds.as_f64().filter(|seconds| (1.0..=VALID_FOR_MAX_S).contains(seconds)) {
+            Some(seconds) => Some(Duration::from_secs_f64(seconds)),
+            None => {
+                self.complain("valid_for_s", format!("must be 1 to {VALID_FOR_MAX_S} seconds"));
+                None
+            }
+        }
+    }
+
+    fn on_ambiguous(&mut self) -> Option<OnAmbiguous> {
+        match self.text("on_ambiguous", 16)?.as_str() {
+            "retry" => Some(OnAmbiguous::Retry),
+            "dead" => Some(OnAmbiguous::Dead),
+            _ => {
+                self.complain("on_ambiguous", "must be retry or dead");
+                None
+            }
+        }
+    }
+}
+
+fn issue(pointer: &str, message: impl Into<String>) -> Issue {
+    Issue { pointer: pointer.to_owned(), message: message.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn wrong(args: Value) -> Vec<String> {
+        match Notification::parse(&args) {
+            Ok(_) => Vec::new(),
+            Err(issues) => issues.into_iter().map(|issue| format!("{} {}", issue.pointer, issue.message)).collect(),
+        }
+    }
+
+    #[test]
+    fn a_message_with_a_body_or_a_template_is_read() {
+        let plain = Notification::parse(&json!({"channel": "sms", "to": "+15550100", "body": "hello"})).ok().unwrap();
+        assert_eq!(
+            (plain.channel, plain.category.as_str(), plain.fill().unwrap().body.as_str()),
+            (Channel::Sms, "transactional", "hello")
+        );
+        let args = json!({
+            "channel": "email", "to": "a@example.com", "category": "marketing", "priority": "critical", "valid_for_s": 60,
+            "template": {"subject": "Hi {{ name }}", "body": "Dear {{ name }}", "html": "<p>{{ name }}</p>"}, "data": {"name": "Ada"},
+        });
+        let filled = Notification::parse(&args).ok().unwrap();
+        let texts = filled.fill().unwrap();
+        assert_eq!(
+            (texts.subject.as_deref(), texts.body.as_str(), texts.html.as_deref()),
+            (Some("Hi Ada"), "Dear Ada", Some("<p>Ada</p>"))
+        );
+        assert_eq!(filled.valid_for, Some(Duration::from_secs(60)));
+    }
+
+    #[test]
+    fn everything_that_is_wrong_is_listed_and_no_address_is_shown() {
+        let issues = wrong(
+            json!({"channel": "fax", "to": 7, "priority": "urgent", "colour": 1, "valid_for_s": 0, "on_ambiguous": "drop"}),
+        );
+        for expected in [
+            "/colour is not a field",
+            "/channel must be one of sms, email, push, chat, webhook",
+            "/to must be a text",
+            "/body is missing",
+            "/priority must be critical, high, normal or low",
+            "/valid_for_s must be 1 to",
+            "/on_ambiguous must be retry or dead",
+        ] {
+            assert!(issues.iter().any(|issue| issue.starts_with(expected)), "{expected}: {issues:?}");
+        }
+        assert!(wrong(json!([])).join("").contains("must be an object"));
+    }
+
+    #[test]
+    fn templates_are_bounded_and_stand_alone() {
+        let base = |more: Value| {
+            let mut args = json!({"channel": "sms", "to": "+15550100"});
+            args.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            wrong(args).join("; ")
+        };
+        assert!(base(json!({"template": "{% set a = 1 %}"})).contains("/template/body"));
+        assert!(base(json!({"template": "a", "body": "b"})).contains("/body stands beside a template"));
+        assert!(base(json!({"body": "b", "data": {}})).contains("/data fills in a template"));
+        assert!(base(json!({"template": {"text": "b"}})).contains("/template/text is not a part"));
+    }
+}

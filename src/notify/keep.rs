@@ -1,0 +1,31 @@
+//! Keeping the record: what crossed on its way is matched, what is old is forgotten.
+
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::Deliveries;
+use crate::jobs::Error;
+use crate::service::{Pace, periodic};
+
+const SWEEP_EVERY: Duration = Duration::from_secs(15);
+const FORGET_EVERY: Duration = Duration::from_secs(300);
+
+/// Runs until `cancel` fires. `days` is how long messages are kept whose jobs are gone.
+pub async fn keep(deliveries: Deliveries, days: u32, cancel: CancellationToken) {
+    let sweep = periodic(Pace { name: "match_events", every: SWEEP_EVERY, wake: None }, cancel.clone(), || {
+        let deliveries = deliveries.clone();
+        async move {
+            let applied = deliveries.sweep_events().await?;
+            if applied > 0 {
+                tracing::debug!(events = applied, "matched events with messages that were written down at the same time");
+            }
+            Ok::<(), Error>(())
+        }
+    });
+    let forget = periodic(Pace { name: "forget_deliveries", every: FORGET_EVERY, wake: None }, cancel.clone(), || {
+        let deliveries = deliveries.clone();
+        async move { deliveries.forget(days).await.map(drop) }
+    });
+    tokio::join!(sweep, forget);
+}

@@ -1,0 +1,55 @@
+//! What is counted of messages.
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::registry::Registry;
+
+use super::DeliveryState;
+use crate::providers::{Channel, Happened};
+
+/// Counters of this process. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Metrics {
+    notifications: Family<MessageLabels, Counter>,
+    events: Family<EventLabels, Counter>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct MessageLabels {
+    channel: &'static str,
+    pool: String,
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct EventLabels {
+    pool: String,
+    happened: &'static str,
+}
+
+impl Metrics {
+    /// Exposes them.
+    pub fn register(&self, registry: &mut Registry) {
+        registry.register(
+            "flyball_notifications",
+            "Messages by what attempts at them came to: a state, but queued",
+            self.notifications.clone(),
+        );
+        registry.register("flyball_provider_events", "New events that providers told, by what happened", self.events.clone());
+    }
+
+    /// Counts what attempts at a message came to.
+    pub(super) fn note(&self, channel: Channel, pool: &str, state: DeliveryState) {
+        if state != DeliveryState::Queued {
+            let labels = MessageLabels { channel: channel.word(), pool: pool.to_owned(), outcome: state.word() };
+            self.notifications.get_or_create(&labels).inc();
+        }
+    }
+
+    /// Counts new events.
+    pub(super) fn told(&self, pool: &str, happened: Happened, events: u64) {
+        let labels = EventLabels { pool: pool.to_owned(), happened: happened.word() };
+        self.events.get_or_create(&labels).inc_by(events);
+    }
+}

@@ -1,0 +1,53 @@
+//! Messages whose deadline passes, and those that died of it and run again.
+
+use std::time::Duration;
+
+use sqlx::Row;
+
+use super::Deliveries;
+use crate::jobs::Error;
+use crate::notify::Swept;
+
+pub(super) const EXPIRE: &str = "select jobs, next from flyball.expire_notifications($1, $2, $3, $4)";
+
+pub(super) const REQUEUE_UNSENT: &str = "select looked_at, jobs from flyball.requeue_unsent($1, $2, $3)";
+
+/// Most messages of one step.
+const MOST: i32 = 1_000;
+
+impl Deliveries {
+    /// Buries messages that wait in lanes of the throttle and whose own deadline has passed, at most `limit`: their own
+    /// `valid_for_s`, or else `valid_for`, counted from the latest of being enqueued, their time to run, and being queued again.
+    /// What somebody claims just then is his. Each call looks at a bounded part and goes on where the last one stopped.
+    pub async fn expire(&self, throttle: &str, valid_for: Duration, limit: u32) -> Result<Swept, Error> {
+        let start = self.places.expire().get(throttle).cloned();
+        let row = sqlx::query(EXPIRE)
+            .bind(throttle)
+            .bind(valid_for.as_secs_f64())
+            .bind(step(limit))
+            .bind(start)
+            .fetch_one(&self.db)
+            .await?;
+        let next: Option<String> = row.try_get("next")?;
+        let swept = Swept { jobs: row.try_get::<i64, _>("jobs")?.unsigned_abs(), more: next.is_some() };
+        let mut places = self.places.expire();
+        match next {
+            Some(next) => places.insert(throttle.to_owned(), next),
+            None => places.remove(throttle),
+        };
+        Ok(swept)
+    }
+
+    /// Lets messages of the throttle that died because no account was there run again, at most `limit`, the oldest first. Their
+    /// deadlines count from now on.
+    pub async fn requeue_unsent(&self, throttle: &str, limit: u32) -> Result<Swept, Error> {
+        let limit = step(limit);
+        let row = sqlx::query(REQUEUE_UNSENT).bind(throttle).bind(limit).bind("flyball").fetch_one(&self.db).await?;
+        let looked_at: i64 = row.try_get("looked_at")?;
+        Ok(Swept { jobs: row.try_get::<i64, _>("jobs")?.unsigned_abs(), more: looked_at >= i64::from(limit) })
+    }
+}
+
+fn step(limit: u32) -> i32 {
+    i32::try_from(limit).unwrap_or(MOST).clamp(1, MOST)
+}

@@ -1,0 +1,150 @@
+//! The store, and how what many callers write goes in few statements.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+
+use super::{begin, events, record};
+use crate::jobs::Error;
+use crate::notify::metrics::Metrics;
+use crate::notify::record::Fresh;
+use crate::notify::{Asked, Begun, Notice, Written};
+use crate::postgres::Db;
+use crate::service::{Batcher, Broken};
+
+/// Most items of one statement.
+const MOST: usize = 256;
+
+/// How often a statement is said again that Postgres broke off for another's sake.
+const AGAIN: u32 = 5;
+
+/// Carries out items, all or none, and answers one result for each.
+type Run<T, R> = for<'a> fn(&'a Db, &'a [T]) -> BoxFuture<'a, Result<Vec<R>, Error>>;
+
+/// The record of messages. Cheap to clone; clones share their statements.
+#[derive(Clone, Debug)]
+pub struct Deliveries {
+    pub(super) db: Db,
+    begins: Batcher<Asked, Result<Begun, Error>>,
+    records: Batcher<Written, Result<(), Error>>,
+    notices: Batcher<Notice, Result<Fresh, Error>>,
+    pub(super) places: Arc<Places>,
+    /// What is counted.
+    pub metrics: Metrics,
+}
+
+/// Where walks in bounded steps go on.
+#[derive(Debug, Default)]
+pub(super) struct Places {
+    /// Of expiring, by throttle.
+    expire: Mutex<HashMap<String, String>>,
+    /// Of forgetting: the last message that was looked at.
+    pub(super) forget: Mutex<i64>,
+    /// Of matching events: how many seconds ago, by the clock of Postgres, the last sweep began; unix seconds.
+    pub(super) swept_to: Mutex<Option<f64>>,
+}
+
+impl Places {
+    pub(super) fn expire(&self) -> MutexGuard<'_, HashMap<String, String>> {
+        lock(&self.expire)
+    }
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Deliveries {
+    /// The record in this database, whose schema is up to date.
+    pub fn new(db: impl Into<Db>) -> Self {
+        let db: Db = db.into();
+        let (for_begin, for_record, for_notices) = (db.clone(), db.clone(), db.clone());
+        let begins = Batcher::new(MOST, move |asked: Vec<Asked>| {
+            let db = for_begin.clone();
+            Box::pin(async move {
+                match begin::begin(&db, &asked).await {
+                    Ok(begun) => begun.into_iter().map(Ok).collect(),
+                    Err(error) => same(asked.len(), &error),
+                }
+            })
+        });
+        let records = Batcher::new(MOST, move |written: Vec<Written>| {
+            let db = for_record.clone();
+            Box::pin(async move {
+                let answers = singly(&db, &written, |db, part| Box::pin(record::record(db, part))).await;
+                answers.into_iter().map(|answer| answer.map(drop)).collect()
+            })
+        });
+        let notices = Batcher::new(MOST, move |notices: Vec<Notice>| {
+            let db = for_notices.clone();
+            Box::pin(async move { singly(&db, &notices, |db, part| Box::pin(events::tell(db, part))).await })
+        });
+        Self { db, begins, records, notices, places: Arc::default(), metrics: Metrics::default() }
+    }
+
+    /// What is known of a message before an attempt; asked for many messages at once.
+    pub async fn begin(&self, asked: Asked) -> Result<Begun, Error> {
+        self.begins.submit(asked).await.unwrap_or_else(|broken| Err(lost(broken)))
+    }
+
+    /// Writes down what attempts came to; written for many messages at once. Said twice, it counts once.
+    pub async fn record(&self, written: Written) -> Result<(), Error> {
+        let (channel, pool, state) = (written.channel, written.pool.clone(), written.state);
+        self.records.submit(written).await.unwrap_or_else(|broken| Err(lost(broken)))?;
+        self.metrics.note(channel, &pool, state);
+        Ok(())
+    }
+
+    /// Takes note of what a provider told. Answers what was new of it; an event that comes twice counts once.
+    pub async fn tell(&self, notice: Notice) -> Result<Fresh, Error> {
+        let pool = notice.pool.clone();
+        let fresh = self.notices.submit(notice).await.unwrap_or_else(|broken| Err(lost(broken)))?;
+        for (happened, events) in &fresh {
+            self.metrics.told(&pool, *happened, *events);
+        }
+        Ok(fresh)
+    }
+}
+
+fn lost(broken: Broken) -> Error {
+    Error::Lost(broken.to_string())
+}
+
+/// An error of a statement is one of everybody whose item was in it.
+fn same<R>(items: usize, error: &Error) -> Vec<Result<R, Error>> {
+    (0..items).map(|_| Err(Error::Lost(error.to_string()))).collect()
+}
+
+/// Carries out a batch. One with an item that Postgres cannot take is halved until that item stands alone, so that it fails
+/// alone; one that Postgres broke off for another's sake is said again.
+async fn singly<T, R>(db: &Db, batch: &[T], run: Run<T, R>) -> Vec<Result<R, Error>> {
+    let mut answers = Vec::with_capacity(batch.len());
+    let mut parts = vec![batch];
+    let mut again = AGAIN;
+    while let Some(part) = parts.pop() {
+        match run(db, part).await {
+            Ok(results) => answers.extend(results.into_iter().map(Ok)),
+            Err(error) if was_broken_off(&error) && again > 0 => {
+                again -= 1;
+                parts.push(part);
+                tokio::time::sleep(Duration::from_millis(10).mul_f64(1.0 + rand::random::<f64>())).await;
+            }
+            Err(error) if error.blames_a_row() && part.len() > 1 => {
+                let (left, right) = part.split_at(part.len() / 2);
+                parts.push(right);
+                parts.push(left);
+            }
+            Err(error) if part.len() == 1 => answers.push(Err(error)),
+            Err(error) => answers.extend(same(part.len(), &error)),
+        }
+    }
+    answers
+}
+
+/// Deadlocks, and what could not be put in an order.
+fn was_broken_off(error: &Error) -> bool {
+    let Error::Store(error) = error else { return false };
+    error.as_database_error().and_then(|error| error.code()).is_some_and(|code| matches!(code.as_ref(), "40001" | "40P01"))
+}

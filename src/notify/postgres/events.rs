@@ -1,0 +1,221 @@
+//! What providers tell afterwards.
+
+use std::collections::{BTreeSet, HashSet};
+
+use sqlx::Row;
+
+use super::Deliveries;
+use super::deliveries::lock;
+use super::record::line;
+use crate::jobs::Error;
+use crate::notify::record::Fresh;
+use crate::notify::{Notice, recipient};
+use crate::postgres::Db;
+use crate::providers::Event;
+
+/// Most events of one statement.
+const MOST: usize = 2_000;
+
+/// Most messages that one step of a sweep looks at.
+const SWEPT_AT_ONCE: i64 = 1_000;
+
+/// A sweep begins this long before the one before it did: whatever was under way then has ended by now.
+const OVERLAP_S: f64 = 60.0;
+
+/// The first sweep of a process looks back so far.
+const FIRST_S: f64 = 3_600.0;
+
+// An event that is known already changes nothing. One that says whom it concerns takes effect for the recipient at once; for
+// the message it does when it is applied.
+pub(super) const TELL: &str = "
+with said as materialized (
+    select *
+    from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bytea[], $8::text[], $9::float8[])
+        as s(pool, account, channel, event_id, provider_id, happened, digest, reason, at_s)
+),
+new as (
+    insert into flyball.delivery_event (pool, account, channel, event_id, provider_id, happened, recipient_digest, reason, at)
+    select pool, account, channel, event_id, provider_id, happened, digest, reason, to_timestamp(at_s)
+    from said
+    order by pool, event_id
+    on conflict do nothing
+    returning pool, account, channel, event_id, happened, recipient_digest
+),
+barred as (
+    insert into flyball.suppression (channel, recipient_digest, reason, pool, account)
+    select distinct on (channel, recipient_digest) channel, recipient_digest, happened, pool, account
+    from new
+    where happened in ('bounced', 'complained', 'unsubscribed') and recipient_digest is not null
+    order by channel, recipient_digest
+    on conflict do nothing
+    returning 1
+),
+counted as (
+    insert into flyball.account_tally as t (pool, account, hour, delivered, bounced, complained, unsubscribed)
+    select pool, account, date_trunc('hour', now(), 'UTC'), count(*) filter (where happened = 'delivered'),
+        count(*) filter (where happened = 'bounced'), count(*) filter (where happened = 'complained'),
+        count(*) filter (where happened = 'unsubscribed')
+    from new
+    where happened in ('delivered', 'bounced', 'complained', 'unsubscribed') and (select count(*) from barred) >= 0
+    group by pool, account
+    order by pool, account
+    on conflict (pool, account, hour) do update
+    set delivered = t.delivered + excluded.delivered, bounced = t.bounced + excluded.bounced,
+        complained = t.complained + excluded.complained, unsubscribed = t.unsubscribed + excluded.unsubscribed
+)
+select pool, event_id from new";
+
+// Only what waits for its message is applied, and whoever else is at it just then does it. A complaint says that the message
+// was delivered; who wants no more says nothing of this one.
+pub(super) const APPLY: &str = "
+with keys as materialized (
+    select distinct k.pool, k.provider_id from unnest($1::text[], $2::text[]) as k(pool, provider_id)
+),
+found as materialized (
+    select e.*, d.job_id, d.channel as to_channel, d.recipient_digest as to_digest
+    from keys k
+    cross join lateral (
+        select q.ctid as tid, q.pool, q.account, q.happened, q.recipient_digest, q.reason, q.at,
+            case q.happened when 'complained' then 'delivered' when 'unsubscribed' then 'queued' else q.happened end as state
+        from flyball.delivery_event q
+        where q.pool = k.pool and q.provider_id = k.provider_id and q.job_id is null
+        limit 100
+        for update skip locked
+    ) e
+    cross join lateral (
+        select h.job_id, h.channel, h.recipient_digest
+        from flyball.delivery h
+        where h.pool = k.pool and h.provider_id = k.provider_id
+        order by h.pool, h.provider_id
+        limit 1
+    ) d
+),
+news as materialized (
+    select job_id, (array_agg(state order by flyball.delivery_rank(state) desc, at desc))[1] as state,
+        (array_agg(reason order by flyball.delivery_rank(state) desc, at desc))[1] as reason,
+        bool_or(happened = 'complained') as complained
+    from found
+    group by job_id
+    order by job_id
+),
+moved as (
+    update flyball.delivery d
+    set state = case when flyball.delivery_rank(n.state) > flyball.delivery_rank(d.state) then n.state else d.state end,
+        reason = case when flyball.delivery_rank(n.state) > flyball.delivery_rank(d.state) then n.reason else d.reason end,
+        complained = d.complained or n.complained,
+        unsent = d.unsent and flyball.delivery_rank(n.state) <= flyball.delivery_rank(d.state),
+        updated_at = clock_timestamp()
+    from news n
+    where d.job_id = n.job_id
+    returning 1
+),
+barred as (
+    insert into flyball.suppression (channel, recipient_digest, reason, pool, account)
+    select distinct on (to_channel, to_digest) to_channel, to_digest, happened, pool, account
+    from found
+    where happened in ('bounced', 'complained', 'unsubscribed') and recipient_digest is null and to_digest is not null
+        and (select count(*) from moved) >= 0
+    order by to_channel, to_digest
+    on conflict do nothing
+),
+matched as (
+    update flyball.delivery_event e set job_id = f.job_id from found f where e.ctid = f.tid
+)
+select count(*) from found";
+
+pub(super) const UNMATCHED: &str = "
+select pool, provider_id, extract(epoch from received_at)::float8 as received_s, extract(epoch from now())::float8 as now_s
+from flyball.delivery_event
+where job_id is null and received_at > coalesce(to_timestamp($1::float8), now() - make_interval(secs => $2))
+order by received_at
+limit $3";
+
+/// Writes events down and applies those whose messages are known; one answer for each notice, in order.
+pub(super) async fn tell(db: &Db, notices: &[Notice]) -> Result<Vec<Fresh>, Error> {
+    let all: Vec<(&Notice, &Event)> =
+        notices.iter().flat_map(|notice| notice.events.iter().map(move |event| (notice, event))).collect();
+    let mut new: HashSet<(String, String)> = HashSet::new();
+    for part in all.chunks(MOST) {
+        new.extend(write(db, part).await?);
+        let keys: BTreeSet<(String, String)> = part
+            .iter()
+            .filter(|(_, event)| !event.provider_id.is_empty())
+            .map(|(notice, event)| (notice.pool.clone(), line(&event.provider_id)))
+            .collect();
+        apply(db, &keys.into_iter().collect::<Vec<_>>()).await?;
+    }
+    let fresh = |notice: &Notice| {
+        let mut fresh = Fresh::new();
+        for event in &notice.events {
+            // Taken out, so that of two posts with the same event one counts.
+            if !new.remove(&(notice.pool.clone(), line(&event.event_id))) {
+                continue;
+            }
+            match fresh.iter_mut().find(|(happened, _)| *happened == event.happened) {
+                Some((_, count)) => *count += 1,
+                None => fresh.push((event.happened, 1)),
+            }
+        }
+        fresh
+    };
+    Ok(notices.iter().map(fresh).collect())
+}
+
+async fn write(db: &Db, events: &[(&Notice, &Event)]) -> Result<Vec<(String, String)>, Error> {
+    let digest = |notice: &Notice, event: &Event| {
+        event.recipient.as_deref().filter(|to| !to.is_empty()).map(|to| recipient::digest(notice.channel, to))
+    };
+    let statement = sqlx::query_as(TELL)
+        .bind(column(events, |(notice, _)| notice.pool.as_str()))
+        .bind(column(events, |(notice, _)| notice.account.as_str()))
+        .bind(column(events, |(notice, _)| notice.channel.word()))
+        .bind(column(events, |(_, event)| line(&event.event_id)))
+        .bind(column(events, |(_, event)| line(&event.provider_id)))
+        .bind(column(events, |(_, event)| event.happened.word()))
+        .bind(column(events, |(notice, event)| digest(notice, event)))
+        .bind(column(events, |(_, event)| line(&event.reason)))
+        // Postgres knows no time before its own, nor one far beyond ours.
+        .bind(column(events, |(_, event)| event.at_s.clamp(0, 253_402_300_799) as f64));
+    Ok(statement.fetch_all(db).await?)
+}
+
+/// Applies what waits for these messages, by pool and the provider's id; answers how many events that were.
+pub(super) async fn apply(db: &Db, keys: &[(String, String)]) -> Result<i64, Error> {
+    if keys.is_empty() {
+        return Ok(0);
+    }
+    let statement =
+        sqlx::query_scalar(APPLY).bind(column(keys, |(pool, _)| pool.as_str())).bind(column(keys, |(_, id)| id.as_str()));
+    Ok(statement.fetch_one(db).await?)
+}
+
+impl Deliveries {
+    /// Applies events that came while their message was being written down, so that neither saw the other. Answers how many.
+    pub async fn sweep_events(&self) -> Result<u64, Error> {
+        let mut since = *lock(&self.places.swept_to);
+        let mut began = None;
+        let mut applied = 0;
+        loop {
+            let rows = sqlx::query(UNMATCHED).bind(since).bind(FIRST_S).bind(SWEPT_AT_ONCE).fetch_all(&self.db).await?;
+            let Some(last) = rows.last() else { break };
+            since = Some(last.try_get("received_s")?);
+            if began.is_none() {
+                began = Some(last.try_get::<f64, _>("now_s")?);
+            }
+            let keys = rows.iter().map(|row| Ok((row.try_get("pool")?, row.try_get("provider_id")?)));
+            let keys: Vec<(String, String)> = keys.collect::<Result<_, sqlx::Error>>()?;
+            applied += apply(&self.db, &keys).await?.unsigned_abs();
+            if (rows.len() as i64) < SWEPT_AT_ONCE {
+                break;
+            }
+        }
+        if let Some(began) = began {
+            *lock(&self.places.swept_to) = Some(began - OVERLAP_S);
+        }
+        Ok(applied)
+    }
+}
+
+fn column<'a, T, V>(rows: &'a [T], field: impl Fn(&'a T) -> V) -> Vec<V> {
+    rows.iter().map(field).collect()
+}

@@ -1,0 +1,81 @@
+//! Keeping the record small: it goes with the finished jobs, in bounded steps.
+
+use sqlx::Row;
+
+use super::Deliveries;
+use super::deliveries::lock;
+use crate::jobs::Error;
+
+/// Rows that one statement looks at.
+const LOOKED_AT: i64 = 5_000;
+
+/// Statements of one sort in one round.
+const STEPS_MAX: usize = 100;
+
+// An id begins with its day, so that what is old enough is a range. What was heard of lately stays, and so does what has a job.
+pub(super) const FORGET_DELIVERIES: &str = "
+with walk as materialized (
+    select d.job_id, d.updated_at
+    from flyball.delivery d
+    where d.job_id > $1 and d.job_id < (flyball.day_of(now()) - $2::int) << 38
+    order by d.job_id
+    limit $3
+),
+old as materialized (
+    select w.job_id
+    from walk w
+    left join lateral (select j.id from flyball.job j where j.id = w.job_id limit 1) j on true
+    where j.id is null and w.updated_at < now() - make_interval(days => $2)
+),
+gone as (
+    delete from flyball.delivery where job_id = any(array(select job_id from old)) returning 1
+)
+select (select count(*) from walk) as walked, (select max(job_id) from walk) as walked_to, (select count(*) from gone) as gone";
+
+pub(super) const FORGET_EVENTS: &str = "
+delete from flyball.delivery_event
+where ctid = any(array(
+    select ctid from flyball.delivery_event where received_at < now() - make_interval(days => $1) order by received_at limit $2
+))";
+
+// The hours are few, and a year of them shows how an account's name came to be what it is.
+pub(super) const FORGET_TALLIES: &str = "
+delete from flyball.account_tally
+where ctid = any(array(
+    select ctid from flyball.account_tally where hour < now() - make_interval(days => greatest($1, 90)) order by hour limit $2
+))";
+
+impl Deliveries {
+    /// Forgets what is older than so many days and has no job any more; answers how many rows. Recipients to whom nothing goes
+    /// are kept for ever.
+    pub async fn forget(&self, days: u32) -> Result<u64, Error> {
+        let days = days.min(36_500) as i32;
+        let mut forgotten = self.forget_deliveries(days).await?;
+        for statement in [FORGET_EVENTS, FORGET_TALLIES] {
+            for _ in 0..STEPS_MAX {
+                let rows = sqlx::query(statement).bind(days).bind(LOOKED_AT).execute(&self.db).await?.rows_affected();
+                forgotten += rows;
+                if rows < LOOKED_AT as u64 {
+                    break;
+                }
+            }
+        }
+        Ok(forgotten)
+    }
+
+    /// Walks on from where the last round stopped, as dead letters, which stay, may be many.
+    async fn forget_deliveries(&self, days: i32) -> Result<u64, Error> {
+        let mut forgotten = 0;
+        for _ in 0..STEPS_MAX {
+            let from = *lock(&self.places.forget);
+            let row = sqlx::query(FORGET_DELIVERIES).bind(from).bind(days).bind(LOOKED_AT).fetch_one(&self.db).await?;
+            forgotten += row.try_get::<i64, _>("gone")?.unsigned_abs();
+            let is_over = row.try_get::<i64, _>("walked")? < LOOKED_AT;
+            *lock(&self.places.forget) = if is_over { 0 } else { row.try_get::<Option<i64>, _>("walked_to")?.unwrap_or(0) };
+            if is_over {
+                break;
+            }
+        }
+        Ok(forgotten)
+    }
+}

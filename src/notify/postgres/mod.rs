@@ -1,0 +1,32 @@
+//! The record of messages in Postgres: one statement for many messages, every statement a constant.
+
+mod begin;
+mod deadline;
+mod deliveries;
+mod events;
+mod forget;
+mod read;
+mod record;
+mod suppression;
+
+pub use deliveries::Deliveries;
+
+/// Every statement of this folder, so that a test can prepare each on the migrated schema.
+pub const STATEMENTS: &[(&str, &str)] = &[
+    ("begin deliveries", begin::BEGIN),
+    ("record deliveries", record::RECORD),
+    ("tell events", events::TELL),
+    ("apply events", events::APPLY),
+    ("unmatched events", events::UNMATCHED),
+    ("expire messages", deadline::EXPIRE),
+    ("requeue unsent messages", deadline::REQUEUE_UNSENT),
+    ("find message", read::FIND),
+    ("list messages", read::LIST),
+    ("find suppression", suppression::FIND),
+    ("list suppressions", suppression::LIST),
+    ("suppress", suppression::SUPPRESS),
+    ("unsuppress", suppression::UNSUPPRESS),
+    ("forget deliveries", forget::FORGET_DELIVERIES),
+    ("forget events", forget::FORGET_EVENTS),
+    ("forget tallies", forget::FORGET_TALLIES),
+];

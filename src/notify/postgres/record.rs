@@ -1,0 +1,136 @@
+//! Writing down what attempts came to.
+
+use serde_json::json;
+use sqlx::types::Json;
+
+use super::events;
+use crate::jobs::Error;
+use crate::notify::record::NO_ACCOUNT;
+use crate::notify::{Attempt, Written, recipient};
+use crate::postgres::Db;
+
+/// Longest reason and status that are kept.
+const LONGEST: usize = 500;
+
+/// Attempts of one word that are kept, as of all words together.
+const KEPT: usize = 50;
+
+// A message that failed or was held back may be tried again; any other goes on only. What was written already, by its attempts,
+// is not written again and counts nothing: the answer to the first word may have got lost.
+//
+// Each part waits for the one before, by what it reads of it, so that everybody locks messages, then recipients, then tallies.
+// The answer names the messages of which something was told before they were written down.
+pub(super) const RECORD: &str = "
+with said as materialized (
+    select *
+    from unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::bytea[], $9::text[], $10::text[],
+            $11::jsonb[], $12::int[], $13::text[], $14::text[], $15::text[], $16::boolean[])
+        as s(job_id, channel, pool, provider, account, state, provider_id, digest, recipient, category, attempts, tries, outcome, reason,
+            suppress, unsent)
+),
+written as (
+    insert into flyball.delivery as d
+        (job_id, channel, pool, provider, account, state, provider_id, recipient_digest, recipient, category, attempts, tries,
+         last_outcome, reason, unsent)
+    select job_id, channel, pool, provider, account, state, provider_id, digest, recipient, category, attempts, tries, outcome, reason,
+        unsent
+    from said
+    order by job_id
+    on conflict (job_id) do update
+    set channel = excluded.channel, pool = excluded.pool, provider = excluded.provider,
+        account = coalesce(excluded.account, d.account),
+        state = case when d.state in ('failed', 'suppressed') or flyball.delivery_rank(excluded.state) > flyball.delivery_rank(d.state)
+            then excluded.state else d.state end,
+        provider_id = coalesce(excluded.provider_id, d.provider_id),
+        recipient_digest = excluded.recipient_digest, recipient = excluded.recipient, category = excluded.category,
+        attempts = flyball.append_attempts(d.attempts, excluded.attempts), tries = d.tries + excluded.tries,
+        last_outcome = coalesce(excluded.last_outcome, d.last_outcome),
+        reason = case when excluded.reason <> '' or excluded.state <> 'queued' then excluded.reason else d.reason end,
+        unsent = excluded.unsent and flyball.delivery_rank(d.state) <= 2, updated_at = clock_timestamp()
+    where excluded.attempts = '[]' or not d.attempts @> excluded.attempts
+    returning d.job_id
+),
+new as materialized (
+    select s.* from said s where s.job_id in (select job_id from written)
+),
+barred as (
+    insert into flyball.suppression (channel, recipient_digest, reason, pool, account)
+    select distinct on (channel, digest) channel, digest, suppress, pool, account
+    from new
+    where suppress is not null
+    order by channel, digest
+    on conflict do nothing
+    returning 1
+),
+counted as (
+    insert into flyball.account_tally as t (pool, account, hour, accepted, delivered, bounced)
+    select pool, account, date_trunc('hour', now(), 'UTC'), count(*) filter (where state in ('sent', 'delivered')),
+        count(*) filter (where state = 'delivered'), count(*) filter (where state = 'bounced')
+    from new
+    where account is not null and state in ('sent', 'delivered', 'bounced') and (select count(*) from barred) >= 0
+    group by pool, account
+    order by pool, account
+    on conflict (pool, account, hour) do update
+    set accepted = t.accepted + excluded.accepted, delivered = t.delivered + excluded.delivered, bounced = t.bounced + excluded.bounced
+)
+select s.pool, s.provider_id
+from said s
+where s.provider_id is not null and exists (
+    select from flyball.delivery_event e where e.pool = s.pool and e.provider_id = s.provider_id and e.job_id is null
+)";
+
+/// One `()` for each; all or none are written.
+pub(super) async fn record(db: &Db, written: &[Written]) -> Result<Vec<()>, Error> {
+    let told: Vec<(String, String)> = sqlx::query_as(RECORD)
+        .bind(column(written, |one| one.job_id))
+        .bind(column(written, |one| one.channel.word()))
+        .bind(column(written, |one| one.pool.as_str()))
+        .bind(column(written, |one| one.provider))
+        .bind(column(written, |one| one.account.as_deref()))
+        .bind(column(written, |one| one.state.word()))
+        .bind(column(written, |one| one.provider_id.as_deref().filter(|id| !id.is_empty()).map(line)))
+        .bind(column(written, |one| recipient::digest(one.channel, &one.recipient)))
+        .bind(column(written, |one| recipient::mask(one.channel, &one.recipient)))
+        .bind(column(written, |one| one.category.as_str()))
+        .bind(column(written, |one| Json(attempts(&one.attempts))))
+        .bind(column(written, |one| one.attempts.len() as i32))
+        .bind(column(written, |one| one.attempts.last().map(|last| last.outcome)))
+        .bind(column(written, |one| one.attempts.last().map(|last| line(&last.reason)).unwrap_or_default()))
+        .bind(column(written, |one| one.suppress.as_deref().map(line)))
+        .bind(column(written, died_unsent))
+        .fetch_all(db)
+        .await?;
+    if !told.is_empty() {
+        events::apply(db, &told).await?;
+    }
+    Ok(vec![(); written.len()])
+}
+
+/// It died because no account was there, so that it may run again when one is.
+fn died_unsent(one: &Written) -> bool {
+    one.state == crate::notify::DeliveryState::Failed && one.attempts.last().is_some_and(|last| last.outcome == NO_ACCOUNT)
+}
+
+fn attempts(all: &[Attempt]) -> serde_json::Value {
+    let kept = &all[all.len().saturating_sub(KEPT)..];
+    let one = |attempt: &Attempt| {
+        json!({
+            "at": attempt.at.to_string(),
+            "account": (!attempt.account.is_empty()).then_some(&attempt.account),
+            "outcome": attempt.outcome,
+            "status": line(&attempt.status),
+            "reason": line(&attempt.reason),
+            "ms": attempt.took.as_millis() as u64,
+        })
+    };
+    kept.iter().map(one).collect()
+}
+
+/// Without the one character that Postgres cannot store, and not without end.
+pub(super) fn line(text: &str) -> String {
+    text.chars().filter(|c| *c != '\0').take(LONGEST).collect()
+}
+
+fn column<'a, T, V>(rows: &'a [T], field: impl Fn(&'a T) -> V) -> Vec<V> {
+    rows.iter().map(field).collect()
+}

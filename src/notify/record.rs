@@ -1,0 +1,125 @@
+//! What is asked and written about messages.
+
+use std::fmt;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::DeliveryState;
+use crate::providers::{Channel, Event, Happened};
+
+/// How an attempt ended that found no account.
+pub const NO_ACCOUNT: &str = "no_account";
+
+/// What is asked before an attempt. Its debug text does not show the recipient.
+#[derive(Clone, PartialEq)]
+pub struct Asked {
+    /// The message's job.
+    pub job_id: i64,
+    /// How it travels.
+    pub channel: Channel,
+    /// Whom it is for.
+    pub recipient: String,
+}
+
+impl fmt::Debug for Asked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Asked").field("job_id", &self.job_id).field("channel", &self.channel).finish_non_exhaustive()
+    }
+}
+
+/// What is known before an attempt.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Begun {
+    /// Why nothing goes to the recipient any more; `None` where it may.
+    pub suppressed: Option<String>,
+    /// Attempts that were written down before.
+    pub attempts: i32,
+    /// How the last of them ended.
+    pub last_outcome: Option<String>,
+    /// When it was queued again after it had died; its deadline counts from then on.
+    pub requeued_at: Option<Timestamp>,
+    /// Since when it waits: the latest of being enqueued, its own time to run, and being queued again. `None` where its job is
+    /// not there any more.
+    pub waits_since: Option<Timestamp>,
+}
+
+/// One attempt at one account.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Attempt {
+    /// When it began.
+    pub at: Timestamp,
+    /// The account; empty where there was none.
+    pub account: String,
+    /// How it ended: a word of [`crate::providers::Sent::word`], or [`NO_ACCOUNT`].
+    pub outcome: &'static str,
+    /// The status as the wire had it.
+    pub status: String,
+    /// What was answered, without secrets, addresses and bodies.
+    pub reason: String,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// What an attempt, or several, came to. Its debug text does not show the recipient.
+#[derive(Clone, PartialEq)]
+pub struct Written {
+    /// The message's job.
+    pub job_id: i64,
+    /// How it travels.
+    pub channel: Channel,
+    /// The pool it went through.
+    pub pool: String,
+    /// The provider's word.
+    pub provider: &'static str,
+    /// The account that has it or had it last.
+    pub account: Option<String>,
+    /// How far it has come.
+    pub state: DeliveryState,
+    /// The provider's own id of it.
+    pub provider_id: Option<String>,
+    /// Whom it is for; kept as a digest and masked.
+    pub recipient: String,
+    /// What sort of message it is: `marketing`, for instance; empty for none.
+    pub category: String,
+    /// The attempts since the last word, oldest first.
+    pub attempts: Vec<Attempt>,
+    /// Nothing goes to the recipient on this channel any more, for this reason.
+    pub suppress: Option<String>,
+}
+
+impl fmt::Debug for Written {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Written")
+            .field("job_id", &self.job_id)
+            .field("pool", &self.pool)
+            .field("account", &self.account)
+            .field("state", &self.state)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a provider told about messages of one account, in one request.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Notice {
+    /// The pool of the account.
+    pub pool: String,
+    /// The account.
+    pub account: String,
+    /// What the pool carries.
+    pub channel: Channel,
+    /// What happened.
+    pub events: Vec<Event>,
+}
+
+/// What a bounded step through many messages came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// Messages that were changed.
+    pub jobs: u64,
+    /// The walk has not come to its end: the next call goes on where this one stopped.
+    pub more: bool,
+}
+
+/// How many events of a request were new, by what happened.
+pub type Fresh = Vec<(Happened, u64)>;

@@ -1,0 +1,91 @@
+//! What pools need besides a handler: changes of breakers are told, messages whose time is over end, and those that died because
+//! no account was there run again when one is.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::deliver::Carrier;
+use super::{Alarms, Deliveries};
+use crate::providers::Metrics;
+use crate::providers::pool::{Change, State};
+use crate::service::{Pace, periodic};
+
+/// How often waiting messages are looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// Messages that end or run again in one step.
+const AT_ONCE: u32 = 1000;
+
+/// Tells changes until the last desk is gone: to the log, to metrics, to the database and to whoever wants alerts. Nothing of it
+/// is lost while Postgres is away, for as long as the process lives.
+pub async fn tell_changes(
+    carriers: BTreeMap<String, Carrier>,
+    alarms: Alarms,
+    metrics: Metrics,
+    mut changes: mpsc::UnboundedReceiver<(String, Change)>,
+    cancel: CancellationToken,
+) {
+    loop {
+        let (pool, change) = tokio::select! {
+            () = cancel.cancelled() => return,
+            change = changes.recv() => match change {
+                Some(change) => change,
+                None => return,
+            },
+        };
+        let (account, from, to) = (change.account.as_str(), change.from.word(), change.to.word());
+        match change.to {
+            State::Open => tracing::warn!(pool, account, from, to, why = %change.why, "an account's breaker opened"),
+            State::HalfOpen => tracing::info!(pool, account, from, to, "one message finds out whether an account is back"),
+            State::Closed => tracing::info!(pool, account, from, to, "an account's breaker closed"),
+        }
+        metrics.changed(&pool, &change);
+        let Some(carrier) = carriers.get(&pool) else { continue };
+        while let Err(error) = alarms.tell(carrier.desk.pool(), &change).await {
+            tracing::warn!(pool, account, %error, "a change of a breaker could not be recorded; it will be tried again");
+            tokio::select! {
+                () = cancel.cancelled() => return,
+                () = tokio::time::sleep(LOOK_EVERY) => {}
+            }
+        }
+    }
+}
+
+/// Looks after the waiting messages of a pool until `cancel` fires.
+pub async fn watch(carrier: Carrier, deliveries: Deliveries, cancel: CancellationToken) {
+    let pool = carrier.desk.pool().clone();
+    // Whoever starts does not know what happened before, so what is to run again is looked for once.
+    let was_away = AtomicBool::new(true);
+    let pace = Pace { name: "watch pool", every: LOOK_EVERY, wake: None };
+    periodic(pace, cancel, || async {
+        let view = carrier.desk.view();
+        if view.at_ms == 0 {
+            return Ok(());
+        }
+        let expired = deliveries.expire(&pool.name, pool.valid_for, AT_ONCE).await?;
+        if expired.jobs > 0 {
+            tracing::warn!(pool = %pool.name, messages = expired.jobs, "messages waited for an account until their deadline; they are dead letters");
+        }
+        let is_away = view.there == 0;
+        if !is_away && was_away.load(Ordering::Relaxed) && pool.requeue_on_recovery {
+            let mut all = 0;
+            loop {
+                let requeued = deliveries.requeue_unsent(&pool.name, AT_ONCE).await?;
+                all += requeued.jobs;
+                if !requeued.more {
+                    break;
+                }
+            }
+            if all > 0 {
+                tracing::info!(pool = %pool.name, messages = all, "accounts are back; dead messages that had found none run again");
+            }
+        }
+        was_away.store(is_away, Ordering::Relaxed);
+        Ok::<(), crate::jobs::Error>(())
+    })
+    .await;
+}

@@ -1,0 +1,91 @@
+//! What pools count. Labels are pools and accounts, which whoever runs Flyball names.
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::{Registry, Unit};
+
+use super::pool::{Change, Flow, PoolView};
+
+/// How a message ended at an account.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OfSend {
+    pool: String,
+    account: String,
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OfPool {
+    pool: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OfState {
+    pool: String,
+    state: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OfChange {
+    pool: String,
+    account: String,
+    state: &'static str,
+}
+
+/// The metrics of all pools of a process. Cheap to clone.
+#[derive(Clone)]
+pub struct Metrics {
+    sends: Family<OfSend, Counter>,
+    duration: Family<OfPool, Histogram>,
+    accounts: Family<OfState, Gauge>,
+    capacity: Family<OfPool, Gauge<f64, std::sync::atomic::AtomicU64>>,
+    changes: Family<OfChange, Counter>,
+}
+
+impl Metrics {
+    /// Makes the metrics and registers them.
+    pub fn register(registry: &mut Registry) -> Self {
+        let metrics = Self {
+            sends: Family::default(),
+            duration: Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.005, 2.0, 14))),
+            accounts: Family::default(),
+            capacity: Family::default(),
+            changes: Family::default(),
+        };
+        let help = "Attempts to send a message through an account, by how they ended";
+        registry.register("flyball_account_sends", help, metrics.sends.clone());
+        let help = "How long providers took to answer, by pool";
+        registry.register_with_unit("flyball_provider_answer", help, Unit::Seconds, metrics.duration.clone());
+        let help = "Accounts of a pool that are flowing, blocked, open or probing";
+        registry.register("flyball_pool_accounts", help, metrics.accounts.clone());
+        let help = "Messages per second that the accounts of a pool can bear now; -1 for no limit";
+        registry.register("flyball_pool_capacity_rps", help, metrics.capacity.clone());
+        let help = "Changes of accounts' breakers that this process made, by the state they went to";
+        registry.register("flyball_account_breaker_changes", help, metrics.changes.clone());
+        metrics
+    }
+
+    /// One attempt at an account ended after so many seconds.
+    pub fn sent(&self, pool: &str, account: &str, outcome: &'static str, seconds: f64) {
+        self.sends.get_or_create(&OfSend { pool: pool.to_owned(), account: account.to_owned(), outcome }).inc();
+        self.duration.get_or_create(&OfPool { pool: pool.to_owned() }).observe(seconds);
+    }
+
+    /// A pool as it stands.
+    pub fn of_pool(&self, view: &PoolView) {
+        for flow in Flow::ALL {
+            let count = view.accounts.iter().filter(|account| account.state == flow).count();
+            self.accounts.get_or_create(&OfState { pool: view.name.clone(), state: flow.word() }).set(count as i64);
+        }
+        self.capacity.get_or_create(&OfPool { pool: view.name.clone() }).set(view.capacity_rps.unwrap_or(-1.0));
+    }
+
+    /// An account's breaker changed.
+    pub fn changed(&self, pool: &str, change: &Change) {
+        let (pool, account) = (pool.to_owned(), change.account.clone());
+        self.changes.get_or_create(&OfChange { pool, account, state: change.to.word() }).inc();
+    }
+}

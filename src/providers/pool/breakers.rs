@@ -1,0 +1,180 @@
+//! The breakers of a pool, shared by all workers: notes beside the accounts' throttle, changed by compare-and-set.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::breaker::{Breaker, Change, Law, State};
+use crate::throttle::{Error, Name, Notes};
+
+/// How often a change is tried again that others came before.
+const TRIES: u32 = 20;
+
+/// The breakers of one pool as this process last saw them, and the way to change them for all.
+pub struct Breakers {
+    notes: Arc<dyn Notes>,
+    throttle: Name,
+    law: Law,
+    seen: Mutex<BTreeMap<String, Breaker>>,
+    /// Successes of each account since this process last told of a failure.
+    successes: Mutex<BTreeMap<String, u64>>,
+}
+
+impl Breakers {
+    /// The breakers whose notes lie beside `throttle`.
+    pub fn new(notes: Arc<dyn Notes>, throttle: Name, law: Law) -> Self {
+        Self { notes, throttle, law, seen: Mutex::default(), successes: Mutex::default() }
+    }
+
+    /// The law they go by.
+    pub fn law(&self) -> &Law {
+        &self.law
+    }
+
+    /// The account's breaker as it was last seen.
+    pub fn seen(&self, account: &str) -> Breaker {
+        locked(&self.seen).get(account).cloned().unwrap_or_default()
+    }
+
+    /// Reads all of them anew; answers the store's clock, unix milliseconds.
+    pub async fn refresh(&self) -> Result<i64, Error> {
+        let noted = self.notes.read(&self.throttle).await?;
+        let read = noted.notes.into_iter().map(|(account, note)| (account, parse(&note)));
+        *locked(&self.seen) = read.collect();
+        Ok(noted.now_ms)
+    }
+
+    /// A message failed at the account.
+    pub async fn failed(&self, account: &str, why: &str) -> Result<Option<Change>, Error> {
+        let successes = locked(&self.successes).remove(account).unwrap_or_default();
+        self.change(account, |breaker, now| breaker.failed(now, &self.law, successes, why)).await
+    }
+
+    /// The account itself was refused.
+    pub async fn account_failed(&self, account: &str, why: &str) -> Result<Option<Change>, Error> {
+        self.change(account, |breaker, now| breaker.account_failed(now, &self.law, why)).await
+    }
+
+    /// A message is about to go that may be the probe of an account; `None` where the breaker is closed or has its probe already.
+    pub async fn probed(&self, account: &str) -> Result<Option<Change>, Error> {
+        self.change(account, Breaker::probed).await
+    }
+
+    /// A person says that the account is back.
+    pub async fn close(&self, account: &str) -> Result<Option<Change>, Error> {
+        self.change(account, |breaker, now| match breaker.state {
+            State::Closed => breaker.clone(),
+            State::Open | State::HalfOpen => Breaker { changed_at_ms: now, window_from_ms: now, ..Breaker::default() },
+        })
+        .await
+    }
+
+    /// A message went well. Says nothing to others where the breaker is closed, as almost always.
+    pub async fn succeeded(&self, account: &str) -> Result<Option<Change>, Error> {
+        if self.seen(account).state == State::Closed {
+            *locked(&self.successes).entry(account.to_owned()).or_default() += 1;
+            return Ok(None);
+        }
+        self.change(account, Breaker::succeeded).await
+    }
+
+    /// Changes a breaker for all; tells how, if where it stands is another place.
+    async fn change(&self, account: &str, step: impl Fn(&Breaker, i64) -> Breaker) -> Result<Option<Change>, Error> {
+        for _ in 0..TRIES {
+            let noted = self.notes.read(&self.throttle).await?;
+            let note = noted.notes.get(account);
+            let before = note.map(|note| parse(note)).unwrap_or_default();
+            let after = step(&before, noted.now_ms);
+            if after == before {
+                locked(&self.seen).insert(account.to_owned(), after);
+                return Ok(None);
+            }
+            let text = serde_json::to_string(&after).unwrap_or_default();
+            if self.notes.swap(&self.throttle, account, note.map(String::as_str), &text).await? {
+                locked(&self.seen).insert(account.to_owned(), after.clone());
+                let (from, to) = (before.state, after.state);
+                // A new cooldown after a probe that failed is told as well.
+                let is_told = from != to || before.until_ms != after.until_ms;
+                let why = if after.why.is_empty() { before.why } else { after.why };
+                let change = Change { account: account.to_owned(), from, to, why, at_ms: noted.now_ms, until_ms: after.until_ms };
+                return Ok(is_told.then_some(change));
+            }
+        }
+        Err(Error::Lost("others change the same breaker all the time".to_owned()))
+    }
+}
+
+/// A note that cannot be read is that of a closed breaker: it shows at the next failure.
+fn parse(note: &str) -> Breaker {
+    serde_json::from_str(note).unwrap_or_default()
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicI64, Ordering};
+
+    use super::*;
+    use crate::throttle::MemoryNotes;
+
+    const LAW: Law = Law { failures: 5, window_ms: 10_000, cooldown_ms: 30_000 };
+
+    struct Workers {
+        now_us: Arc<AtomicI64>,
+        workers: Vec<Breakers>,
+    }
+
+    fn workers(many: usize) -> Workers {
+        let now_us = Arc::new(AtomicI64::new(1_000_000_000));
+        let clock = now_us.clone();
+        let notes = Arc::new(MemoryNotes::new(Arc::new(move || clock.load(Ordering::Relaxed))));
+        let throttle = Name::new("sms:accounts").unwrap();
+        let workers = (0..many).map(|_| Breakers::new(notes.clone(), throttle.clone(), LAW)).collect();
+        Workers { now_us, workers }
+    }
+
+    #[tokio::test]
+    async fn failures_of_several_workers_add_up_and_one_of_them_tells_the_change() {
+        let Workers { workers, .. } = workers(5);
+        let mut told = Vec::new();
+        for worker in &workers {
+            told.extend(worker.failed("a", "answered 503").await.unwrap());
+        }
+        assert_eq!(told.len(), 1);
+        assert_eq!((told[0].from, told[0].to, told[0].why.as_str()), (State::Closed, State::Open, "answered 503"));
+        assert_eq!(workers[0].seen("a").state, State::Closed);
+        workers[0].refresh().await.unwrap();
+        assert_eq!((workers[0].seen("a").state, workers[0].seen("b").state), (State::Open, State::Closed));
+    }
+
+    #[tokio::test]
+    async fn of_ten_workers_one_tells_of_the_probe_and_its_success_closes_it_for_all() {
+        let Workers { now_us, workers } = workers(10);
+        workers[3].account_failed("a", "answered 401").await.unwrap().unwrap();
+        now_us.fetch_add(30_000_000, Ordering::Relaxed);
+
+        let mut probes = 0;
+        for worker in &workers {
+            probes += usize::from(worker.probed("a").await.unwrap().is_some());
+        }
+        assert_eq!(probes, 1);
+        let closed = workers[7].succeeded("a").await.unwrap().unwrap();
+        assert_eq!((closed.from, closed.to), (State::HalfOpen, State::Closed));
+        workers[3].refresh().await.unwrap();
+        assert_eq!(workers[3].seen("a").state, State::Closed);
+    }
+
+    #[tokio::test]
+    async fn successes_are_counted_here_and_told_with_the_next_failure() {
+        let Workers { workers, .. } = workers(1);
+        for _ in 0..10 {
+            assert_eq!(workers[0].succeeded("a").await.unwrap(), None);
+        }
+        for _ in 0..9 {
+            assert_eq!(workers[0].failed("a", "").await.unwrap(), None);
+        }
+        assert_eq!(workers[0].failed("a", "").await.unwrap().map(|change| change.to), Some(State::Open));
+    }
+}

@@ -1,0 +1,205 @@
+//! Looks after a pool: seeds the throttles, sees how the accounts stand, and says what the pool as a whole can bear.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::breaker::State;
+use super::desk::{Desk, Shared};
+use super::shedding::Part;
+use super::{AccountView, Capacity, Flow, PoolView};
+use crate::providers::{Driver, Metrics, Told, now_s};
+use crate::service::{Pace, periodic};
+use crate::throttle::store::KeyState;
+use crate::throttle::{Change, Error, Knobs, Name, Status};
+
+/// How often the accounts are looked at, besides whenever one of them has changed.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// A capacity that has not changed is said again this often, in case somebody took it away.
+const SAY_EVERY: u32 = 10;
+
+/// How often a provider is asked what an account may send.
+const QUOTA_EVERY: u32 = 600;
+
+/// Who writes the knobs that follow from the settings.
+const BY: &str = "pool";
+
+/// Streams or connections that may be under way at once where nobody says otherwise, for providers without a rate.
+const CONCURRENCY: &str = "100";
+
+/// Sees that the throttles of a pool exist: its own, and that of its accounts.
+pub async fn seed(desk: &Desk) -> Result<(), Error> {
+    let shared = desk.shared();
+    let headroom = shared.pool.headroom;
+    let whole: f64 = shared.pool.accounts.iter().map(|limited| limited.rps).sum();
+    let is_limited = shared.pool.accounts.iter().all(|limited| limited.rps >= 0.0);
+    let of_pool: &[(&str, String)] = if is_limited {
+        &[("rps", number(whole * headroom)), ("burst", "0.1".to_owned()), ("on_store_loss", "local".to_owned())]
+    } else {
+        &[("rps", "-1".to_owned()), ("concurrency", CONCURRENCY.to_owned()), ("on_store_loss", "local".to_owned())]
+    };
+    if let Ok(name) = Name::new(shared.pool.name.as_str()) {
+        write(shared, &name, of_pool, true).await?;
+    }
+    // The dearest message costs a whole second at the slowest account, so a bucket holds no more than it needs.
+    let key_rps = if shared.reference > 0.0 { number(shared.reference * headroom) } else { "-1".to_owned() };
+    let of_accounts: &[(&str, String)] =
+        &[("rps", "-1".to_owned()), ("key_rps", key_rps), ("key_burst", "0".to_owned()), ("on_store_loss", "local".to_owned())];
+    let before = shared.store.status(&shared.accounts).await?;
+    // What follows from the settings is brought up to date; what a person turned stays.
+    let is_ours = |status: &Status| status.raw.get("by").is_some_and(|by| by == BY);
+    let absent_only = before.as_ref().is_some_and(|status| !is_ours(status));
+    write(shared, &shared.accounts, of_accounts, absent_only).await
+}
+
+async fn write(shared: &Shared, throttle: &Name, fields: &[(&str, String)], absent_only: bool) -> Result<(), Error> {
+    let knobs: BTreeMap<String, serde_json::Value> = fields
+        .iter()
+        .map(|(field, text)| {
+            let value = text.parse::<f64>().map_or_else(|_| serde_json::json!(text), |number| serde_json::json!(number));
+            ((*field).to_owned(), value)
+        })
+        .collect();
+    let fields = Knobs::check(&knobs).map_err(Error::Invalid)?;
+    let why = "from the settings of the pool".to_owned();
+    let change = Change { fields, by: BY.to_owned(), why, create: true, absent_only, ..Change::default() };
+    shared.store.set(throttle, &change).await.map(drop)
+}
+
+fn number(number: f64) -> String {
+    format!("{number:.6}")
+}
+
+/// Looks after the pool until `cancel` fires. `drivers` are those of its accounts, in their order.
+pub async fn keep(desk: Desk, drivers: Arc<Vec<Box<dyn Driver>>>, metrics: Metrics, cancel: CancellationToken) {
+    let moved = desk.shared().moved.clone();
+    let pace = Pace { name: "keep pool", every: LOOK_EVERY, wake: Some(moved) };
+    let rounds = std::sync::atomic::AtomicU32::new(0);
+    let said = tokio::sync::Mutex::new(None);
+    periodic(pace, cancel.clone(), || async {
+        let round = rounds.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        if round.is_multiple_of(QUOTA_EVERY) {
+            ask_quotas(desk.shared(), &drivers, &cancel).await;
+        }
+        look(desk.shared(), &drivers, &mut *said.lock().await, round.is_multiple_of(SAY_EVERY)).await?;
+        metrics.of_pool(&desk.view());
+        Ok::<(), Error>(())
+    })
+    .await;
+}
+
+/// One look: how each account stands, what the pool can bear, what all processes are told of it.
+async fn look(shared: &Shared, drivers: &[Box<dyn Driver>], said: &mut Option<Capacity>, say_again: bool) -> Result<(), Error> {
+    let names: Vec<String> = shared.pool.accounts.iter().map(|limited| limited.account.name.clone()).collect();
+    let now_ms = shared.breakers.refresh().await?;
+    let states = shared.store.look(&shared.accounts, &names).await?;
+    let limits = shared.limits.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+    let of = |at: usize| account(shared, &names[at], limits[at], states.get(at), now_ms);
+    let accounts: Vec<AccountView> = (0..names.len()).map(of).collect();
+    let parts: Vec<Part> = accounts
+        .iter()
+        .map(|account| Part {
+            rps: account.learned_rps.filter(|_| account.limit_rps >= 0.0).unwrap_or(account.limit_rps),
+            is_there: matches!(account.state, Flow::Flowing | Flow::Probing),
+        })
+        .collect();
+    let capacity = Capacity::of(&parts, shared.pool.shedding);
+    shared.set_load(capacity.load);
+    if say_again || said.as_ref() != Some(&capacity) {
+        if let Ok(throttle) = Name::new(shared.pool.name.as_str()) {
+            shared.store.set_capacity(&throttle, capacity.rps, &why(&capacity, &accounts)).await?;
+            if let Some(status) = shared.store.status(&throttle).await? {
+                share_concurrency(&status, drivers);
+            }
+        }
+        *said = Some(capacity);
+    }
+    let all_there: Vec<Part> =
+        limits.iter().map(|rps| Part { rps: scaled(*rps, shared.pool.headroom), is_there: true }).collect();
+    let back_at_ms = (capacity.there == 0).then(|| accounts.iter().filter_map(|account| account.until_ms).min()).flatten();
+    shared.view.store(Arc::new(PoolView {
+        name: shared.pool.name.clone(),
+        provider: shared.pool.provider.word().to_owned(),
+        channel: shared.pool.channel().word().to_owned(),
+        shedding: shared.pool.shedding,
+        capacity_rps: capacity.rps,
+        configured_rps: Capacity::of(&all_there, true).rps,
+        there: capacity.there,
+        back_at_ms,
+        at_ms: now_ms,
+        accounts,
+    }));
+    Ok(())
+}
+
+fn scaled(rps: f64, headroom: f64) -> f64 {
+    if rps < 0.0 { rps } else { rps * headroom }
+}
+
+fn account(shared: &Shared, name: &str, limit: f64, state: Option<&KeyState>, now_ms: i64) -> AccountView {
+    let breaker = shared.breakers.seen(name);
+    let paused_until = state.and_then(|state| state.paused_until_ms).filter(|until| *until > now_ms);
+    // Limits are scaled to tokens so that every account has a rate of its own; for people they are messages again.
+    let messages = |tokens: f64| if shared.reference > 0.0 && limit > 0.0 { tokens * limit / shared.reference } else { tokens };
+    let (flow, until_ms, why) = match breaker.state {
+        State::Open if now_ms < breaker.until_ms => (Flow::Open, Some(breaker.until_ms), breaker.why.clone()),
+        State::Open | State::HalfOpen => (Flow::Probing, None, breaker.why.clone()),
+        State::Closed => match (paused_until, state) {
+            (Some(until), state) => (Flow::Blocked, Some(until), state.map(|state| state.why.clone()).unwrap_or_default()),
+            (None, Some(state)) if state.probing => (Flow::Probing, None, state.why.clone()),
+            _ => (Flow::Flowing, None, String::new()),
+        },
+    };
+    let limit_rps = scaled(limit, shared.pool.headroom);
+    AccountView {
+        name: name.to_owned(),
+        state: flow,
+        until_ms,
+        why,
+        limit_rps,
+        learned_rps: state
+            .and_then(|state| state.learned_rps)
+            .map(messages)
+            .filter(|learned| limit_rps < 0.0 || *learned < limit_rps),
+        refused: state.map_or(0.0, |state| state.refused),
+        failures: breaker.failures,
+        changed_at_ms: breaker.changed_at_ms,
+    }
+}
+
+fn why(capacity: &Capacity, accounts: &[AccountView]) -> String {
+    let count = |flow: Flow| accounts.iter().filter(|account| account.state == flow).count();
+    let (blocked, open, all) = (count(Flow::Blocked), count(Flow::Open), accounts.len());
+    match capacity.there {
+        0 => format!("no account is available: {blocked} blocked, {open} with an open breaker"),
+        there if there == all => format!("all {all} accounts are available"),
+        there => format!("{there} of {all} accounts are available: {blocked} blocked, {open} with an open breaker"),
+    }
+}
+
+/// Each driver opens as many connections as its part of the knob needs.
+fn share_concurrency(status: &Status, drivers: &[Box<dyn Driver>]) {
+    if let Ok(most) = usize::try_from(status.knobs.concurrency)
+        && !drivers.is_empty()
+    {
+        let each = most.div_ceil(drivers.len()).max(1);
+        drivers.iter().for_each(|driver| driver.set_concurrency(each));
+    }
+}
+
+/// Providers that tell what an account may send are believed, where that is less than the settings say.
+async fn ask_quotas(shared: &Shared, drivers: &[Box<dyn Driver>], cancel: &CancellationToken) {
+    for (at, driver) in drivers.iter().enumerate() {
+        let told = Told { now_s: now_s(), timeout: shared.pool.timeout, stop: cancel.clone() };
+        if let Some(rps) = driver.quota(&told).await.filter(|rps| rps.is_finite() && *rps > 0.0) {
+            let configured = shared.pool.accounts[at].rps;
+            let limit = if configured < 0.0 { rps } else { rps.min(configured) };
+            if let Some(kept) = shared.limits.lock().unwrap_or_else(std::sync::PoisonError::into_inner).get_mut(at) {
+                *kept = limit;
+            }
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Many small writes as few large ones: what is submitted while one call is under way goes with the next.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures_util::future::BoxFuture;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+/// Calls that wait, for each item that a batch may have.
+const BATCHES_WAITING: usize = 16;
+
+/// Carries out many items at once and answers each, in order.
+type Run<T, R> = dyn Fn(Vec<T>) -> BoxFuture<'static, Vec<R>> + Send + Sync;
+
+/// Collects what callers submit while one call is under way, and carries it out with the next. Nothing waits for a timer: an
+/// item that comes alone goes alone, at once.
+///
+/// A caller that goes away while it waits loses its answer and nothing else. Cheap to clone.
+pub struct Batcher<T, R> {
+    shared: Arc<Shared<T, R>>,
+}
+
+struct Shared<T, R> {
+    most: usize,
+    run: Box<Run<T, R>>,
+    /// Callers beyond these wait before they are taken in.
+    room: Arc<Semaphore>,
+    waiting: Mutex<Waiting<T, R>>,
+}
+
+impl<T, R> Shared<T, R> {
+    fn lock(&self) -> MutexGuard<'_, Waiting<T, R>> {
+        // Nothing that runs under the lock leaves it half done.
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+struct Waiting<T, R> {
+    items: VecDeque<Item<T, R>>,
+    /// A task is at it, and will look again before it ends.
+    is_running: bool,
+}
+
+struct Item<T, R> {
+    what: T,
+    answer: oneshot::Sender<R>,
+    _room: OwnedSemaphorePermit,
+}
+
+/// The call that was to answer came to a sudden end; whether it was carried out is not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the batch came to a sudden end")]
+pub struct Broken;
+
+impl<T: Send + 'static, R: Send + 'static> Batcher<T, R> {
+    /// Collects up to `most` items for one call of `run`, which answers one result for each, in order.
+    pub fn new(most: usize, run: impl Fn(Vec<T>) -> BoxFuture<'static, Vec<R>> + Send + Sync + 'static) -> Self {
+        let waiting = Mutex::new(Waiting { items: VecDeque::new(), is_running: false });
+        let room = Arc::new(Semaphore::new(most * BATCHES_WAITING));
+        Self { shared: Arc::new(Shared { most, run: Box::new(run), room, waiting }) }
+    }
+
+    /// Submits an item and waits for its own result.
+    pub async fn submit(&self, what: T) -> Result<R, Broken> {
+        let room = self.shared.room.clone().acquire_owned().await.map_err(|_| Broken)?;
+        let (answer, answered) = oneshot::channel();
+        let is_first = {
+            let mut waiting = self.shared.lock();
+            waiting.items.push_back(Item { what, answer, _room: room });
+            !std::mem::replace(&mut waiting.is_running, true)
+        };
+        if is_first {
+            // A task of its own, so that the caller whose item began it may go away.
+            tokio::spawn(Running { shared: self.shared.clone(), is_over: false }.all());
+        }
+        answered.await.map_err(|_| Broken)
+    }
+}
+
+/// The task that carries out what waits. Should it come to a sudden end, everybody hears of it and the next item begins anew.
+struct Running<T, R> {
+    shared: Arc<Shared<T, R>>,
+    /// It has said so: from then on another may be at it.
+    is_over: bool,
+}
+
+impl<T: Send + 'static, R: Send + 'static> Running<T, R> {
+    async fn all(mut self) {
+        loop {
+            let batch: Vec<Item<T, R>> = {
+                let mut waiting = self.shared.lock();
+                if waiting.items.is_empty() {
+                    waiting.is_running = false;
+                    self.is_over = true;
+                    return;
+                }
+                let count = waiting.items.len().min(self.shared.most);
+                waiting.items.drain(..count).collect()
+            };
+            let (what, answers): (Vec<_>, Vec<_>) = batch.into_iter().map(|item| (item.what, (item.answer, item._room))).unzip();
+            let results = (self.shared.run)(what).await;
+            for ((answer, _room), result) in answers.into_iter().zip(results) {
+                // Whoever went away does not want to know.
+                let _ = answer.send(result);
+            }
+        }
+    }
+}
+
+impl<T, R> Drop for Running<T, R> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            let mut waiting = self.shared.lock();
+            waiting.is_running = false;
+            waiting.items.clear();
+        }
+    }
+}
+
+impl<T, R> Clone for Batcher<T, R> {
+    fn clone(&self) -> Self {
+        Self { shared: self.shared.clone() }
+    }
+}
+
+impl<T, R> fmt::Debug for Batcher<T, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Batcher").field("most", &self.shared.most).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Doubles its numbers, one batch at a time, and keeps how large the batches were; 13 brings it down.
+    fn doubling(gate: Arc<Semaphore>) -> (Batcher<u64, u64>, Arc<Mutex<Vec<usize>>>) {
+        let sizes = Arc::new(Mutex::new(Vec::new()));
+        let seen = sizes.clone();
+        let batcher = Batcher::new(8, move |items: Vec<u64>| -> BoxFuture<'static, Vec<u64>> {
+            seen.lock().unwrap().push(items.len());
+            let gate = gate.clone();
+            Box::pin(async move {
+                let _pass = gate.acquire_owned().await;
+                assert!(!items.contains(&13), "13 was submitted");
+                items.into_iter().map(|item| item * 2).collect()
+            })
+        });
+        (batcher, sizes)
+    }
+
+    #[tokio::test]
+    async fn everybody_gets_his_own_answer_and_what_waits_goes_together() {
+        let (batcher, sizes) = doubling(Arc::new(Semaphore::new(1)));
+
+        let all = futures_util::future::join_all((100..400).map(|n| {
+            let batcher = batcher.clone();
+            async move { (n, batcher.submit(n).await) }
+        }));
+
+        for (n, answer) in all.await {
+            assert_eq!(answer, Ok(n * 2));
+        }
+        let sizes = sizes.lock().unwrap();
+        assert_eq!(sizes.iter().sum::<usize>(), 300);
+        assert!(sizes.iter().all(|size| *size <= 8) && sizes.len() < 60, "{sizes:?}");
+    }
+
+    #[tokio::test]
+    async fn one_who_goes_away_takes_nobody_along() {
+        let gate = Arc::new(Semaphore::new(0));
+        let (batcher, _) = doubling(gate.clone());
+        let first = tokio::spawn({
+            let batcher = batcher.clone();
+            async move { batcher.submit(1).await }
+        });
+        let second = tokio::spawn({
+            let batcher = batcher.clone();
+            async move { batcher.submit(2).await }
+        });
+        tokio::task::yield_now().await;
+
+        first.abort();
+        assert!(first.await.unwrap_err().is_cancelled());
+        gate.add_permits(1);
+
+        assert_eq!(second.await.unwrap(), Ok(4));
+        assert_eq!(batcher.submit(3).await, Ok(6));
+    }
+
+    #[tokio::test]
+    async fn after_a_sudden_end_the_next_item_begins_anew() {
+        let (batcher, _) = doubling(Arc::new(Semaphore::new(1)));
+
+        assert_eq!(batcher.submit(13).await, Err(Broken));
+
+        assert_eq!(batcher.submit(4).await, Ok(8));
+    }
+}

@@ -1,0 +1,79 @@
+//! What recipients complain of: the share of a pool's worst account in the last 24 hours.
+//!
+//! A complaint comes hours after the mail, and mailbox providers judge a day. What is read is the lower end of what the share may
+//! really be, so that one complaint of a small account is no reason to brake; an account that has had less than [`LEAST`] accepted is
+//! not judged at all, which is a share of 0: nobody is braked for being small.
+
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+
+/// Mail that must have been accepted in 24 hours before an account is judged.
+pub const LEAST: f64 = 500.0;
+/// The share is the lower end of a range of so many standard errors (Wilson's).
+const ERRORS: f64 = 1.0;
+
+/// What was complained of.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Complaints {
+    /// The share of what was accepted that was complained of, at least.
+    pub share: f64,
+    /// The account that has it; empty where none is judged.
+    pub account: String,
+    /// What that one had accepted.
+    pub accepted: f64,
+    /// When, in unix seconds.
+    pub at: f64,
+}
+
+/// Answers for the pool of that name; `None` if it is not known.
+pub type ComplaintSource = Arc<dyn Fn(&str) -> BoxFuture<'static, Option<Complaints>> + Send + Sync>;
+
+/// A source that knows nothing.
+pub fn no_complaints() -> ComplaintSource {
+    Arc::new(|_| Box::pin(std::future::ready(None)))
+}
+
+/// The worst of `accounts` (account, accepted, complained) at `at`.
+pub fn worst<'a>(accounts: impl IntoIterator<Item = (&'a str, f64, f64)>, at: f64) -> Complaints {
+    let judged = accounts.into_iter().filter(|(_, accepted, _)| *accepted >= LEAST);
+    let each = judged.map(|(account, accepted, complained)| Complaints {
+        share: at_least(complained, accepted),
+        account: account.to_owned(),
+        accepted,
+        at,
+    });
+    each.max_by(|a, b| a.share.total_cmp(&b.share)).unwrap_or(Complaints { at, ..Complaints::default() })
+}
+
+/// The lower end of the share that `part` of `all` tells of.
+fn at_least(part: f64, all: f64) -> f64 {
+    // More complaints than mail of these hours: they are about earlier mail.
+    let (share, z2) = ((part / all).clamp(0.0, 1.0), ERRORS * ERRORS);
+    let centre = share + z2 / (2.0 * all);
+    let width = ERRORS * (share * (1.0 - share) / all + z2 / (4.0 * all * all)).sqrt();
+    ((centre - width) / (1.0 + z2 / all)).max(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worst_account_with_enough_mail_counts() {
+        let accounts = [("small", 499.0, 400.0), ("good", 1e6, 300.0), ("bad", 1e5, 250.0), ("fair", 1e5, 90.0)];
+        let found = worst(accounts, 7.0);
+        assert_eq!((found.account.as_str(), found.accepted, found.at), ("bad", 1e5, 7.0));
+        assert!(found.share > 0.0023 && found.share < 0.0025, "{found:?}");
+        assert_eq!(worst([("small", 499.0, 400.0)], 7.0), Complaints { at: 7.0, ..Complaints::default() });
+        assert_eq!(worst([], 7.0).share, 0.0);
+    }
+
+    #[test]
+    fn one_complaint_of_a_small_account_is_below_the_usual_setpoint_and_three_are_not() {
+        assert!(at_least(1.0, 500.0) < 0.001 && at_least(3.0, 500.0) > 0.001);
+        // With much mail the share is what was counted.
+        assert!((at_least(1500.0, 1e6) / 0.0015 - 1.0).abs() < 0.03);
+        assert!((0.0..=1.0).contains(&at_least(9.0, 3.0)) && at_least(0.0, 1e6) == 0.0);
+    }
+}

@@ -1,0 +1,47 @@
+//! What the law must keep in the scenarios of providers: slots and quotas.
+
+use super::run::{Record, run};
+use super::scenario::Scenario;
+use super::weather::Weather;
+use super::{Contender, library};
+
+fn day(name: &str, seed: u64) -> (Scenario, Record) {
+    let scenario = library::scenarios().unwrap().into_iter().find(|scenario| scenario.name == name).unwrap();
+    let record = run(&scenario, &Weather::draw(&scenario, seed), Contender::Flyball);
+    (scenario, record)
+}
+
+/// The mean of `of` over the seconds from `from` to `to`.
+fn mean(record: &Record, from: usize, to: usize, of: impl Fn(&super::run::Second) -> f64) -> f64 {
+    record.seconds[from..to].iter().map(of).sum::<f64>() / (to - from) as f64
+}
+
+#[test]
+fn a_quota_that_halves_without_a_word_is_found_within_a_minute_and_then_used() {
+    for seed in 0..10 {
+        let (_, record) = day("S6", seed);
+        let found = record.seconds[1200..].iter().position(|s| s.knob <= 40.0).expect("the knob comes below the new quota");
+        assert!(found <= 60, "day {seed}: found after {found} s");
+        let used = mean(&record, 1260, 3000, |s| s.achieved) / 40.0;
+        assert!(used >= 0.95, "day {seed}: {used} of the new quota");
+        // Feeling its way up is refused now and then, and little.
+        let refused = mean(&record, 1260, 3000, |s| s.refused);
+        assert!(refused < 0.005, "day {seed}: {refused} refused");
+        // Given back, it is used again.
+        assert!(mean(&record, 3300, 3600, |s| s.achieved) > 0.9 * 80.0, "day {seed}");
+    }
+}
+
+#[test]
+fn slots_hold_the_time_of_an_answer_and_give_way_within_a_minute() {
+    for seed in 0..5 {
+        let (_, record) = day("C1", seed);
+        let over = mean(&record, 1260, 1320, |s| s.true_x);
+        assert!(over < 1.2, "day {seed}: {over} setpoints in the second minute after the halving");
+        for (from, to) in [(600, 1200), (1500, 2700), (3000, 3600)] {
+            let (x, used) = (mean(&record, from, to, |s| s.true_x), mean(&record, from, to, |s| s.achieved / s.oracle));
+            assert!((0.8..1.15).contains(&x) && used > 0.9, "day {seed}, from {from}: {x} setpoints, {used} used");
+        }
+        assert!(record.seconds.iter().skip(60).all(|s| s.knob.fract() == 0.0), "slots are whole");
+    }
+}

@@ -1,0 +1,48 @@
+//! Notes in memory, for a single process and for tests.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use futures_util::future::{BoxFuture, FutureExt, ready};
+
+use super::memory::Clock;
+use super::notes::{Noted, Notes};
+use super::{Error, Name};
+
+/// Notes that live as long as the process.
+pub struct MemoryNotes {
+    notes: Mutex<BTreeMap<(Name, String), String>>,
+    clock: Clock,
+}
+
+impl MemoryNotes {
+    /// No notes, with the time in unix microseconds from `clock`.
+    pub fn new(clock: Clock) -> Self {
+        Self { notes: Mutex::default(), clock }
+    }
+}
+
+impl Notes for MemoryNotes {
+    fn read<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<Noted, Error>> {
+        let notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        let of = notes.iter().filter(|((name, _), _)| name == throttle);
+        let notes = of.map(|((_, key), note)| (key.clone(), note.clone())).collect();
+        ready(Ok(Noted { notes, now_ms: (self.clock)() / 1000 })).boxed()
+    }
+
+    fn swap<'a>(
+        &'a self,
+        throttle: &'a Name,
+        key: &'a str,
+        old: Option<&'a str>,
+        new: &'a str,
+    ) -> BoxFuture<'a, Result<bool, Error>> {
+        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = (throttle.clone(), key.to_owned());
+        let is_same = notes.get(&place).map(String::as_str) == old;
+        if is_same {
+            notes.insert(place, new.to_owned());
+        }
+        ready(Ok(is_same)).boxed()
+    }
+}

@@ -1,0 +1,31 @@
+//! Small texts beside a throttle, one for each of some keys, that several processes change in turn without overwriting each other.
+
+use std::collections::BTreeMap;
+
+use futures_util::future::BoxFuture;
+
+use super::{Error, Name};
+
+/// All notes of a throttle, as of one time.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Noted {
+    /// Each key's text.
+    pub notes: BTreeMap<String, String>,
+    /// The store's clock, unix milliseconds.
+    pub now_ms: i64,
+}
+
+/// A store of notes.
+pub trait Notes: Send + Sync + 'static {
+    /// Reads all notes of a throttle.
+    fn read<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<Noted, Error>>;
+
+    /// Replaces the note of `key` if it still is `old` (`None` for no note); answers whether it was.
+    fn swap<'a>(
+        &'a self,
+        throttle: &'a Name,
+        key: &'a str,
+        old: Option<&'a str>,
+        new: &'a str,
+    ) -> BoxFuture<'a, Result<bool, Error>>;
+}

@@ -1,0 +1,215 @@
+//! The kind `notification` from end to end: jobs in a real Postgres, accounts in a real Redis, and a provider that speaks Twilio's
+//! format over a socket and goes wrong as it is told.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use flyball::app::{App, Roles};
+use flyball::config::Settings;
+use flyball::fakes::{Fake, Fault, Options, Quota, Speaks, Whom};
+use flyball::jobs::{Kinds, NewJob, State};
+use serde_json::{Value, json};
+use sqlx::Row;
+
+use crate::support::{Database, database, eventually, redis_prefix, stack};
+
+const SOON: Duration = Duration::from_secs(90);
+
+/// A process with one pool.
+struct House {
+    app: App,
+    fake: Fake,
+    database: Database,
+}
+
+fn sid(n: usize) -> String {
+    format!("AC{n:032}")
+}
+
+/// A pool `sms` of so many accounts at a fake Twilio, with more keys of the pool.
+async fn house(accounts: usize, keys: &str, options: Options) -> House {
+    let fake = Fake::start(Speaks::Twilio, options).await.unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let secret = folder.path().join("token");
+    std::fs::write(&secret, "0123456789abcdef0123456789abcdef\n").unwrap();
+    let mut text = format!(
+        "allow_private_urls = true\n[pools.sms]\nprovider = \"twilio\"\nrps = 200\nbase_url = {:?}\nauth_token_file = {:?}\nfrom = \"+15550100\"\n{keys}\n",
+        fake.url(),
+        secret.display().to_string(),
+    );
+    for n in 1..=accounts {
+        text.push_str(&format!("[[pools.sms.accounts]]\nname = \"account_{n}\"\naccount_sid = {:?}\n", sid(n)));
+    }
+    let file = folder.path().join("flyball.toml");
+    std::fs::write(&file, text).unwrap();
+    let database = database().await;
+    let mut settings = Settings::load(Some(&file), &Default::default()).unwrap_or_else(|error| panic!("{error}"));
+    settings.database_url = database.url().to_owned();
+    settings.redis_url = stack().await.redis_url.clone();
+    settings.redis_prefix = redis_prefix();
+    settings.knobs_dir = String::new();
+    settings.concurrency = 32;
+    let roles = Roles { api: false, runner: true, governor: false };
+    let app = App::start(&settings, roles, Kinds::default()).await.unwrap_or_else(|error| panic!("{error:#}"));
+    House { app, fake, database }
+}
+
+impl House {
+    async fn send(&self, many: usize, more: Value) -> Vec<i64> {
+        let job = |n: usize| {
+            let mut args = json!({"channel": "sms", "to": format!("+1555{n:07}"), "template": "hello {{ n }}", "data": {"n": n}});
+            args.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            NewJob::new("notification", args).throttle("sms")
+        };
+        let jobs: Vec<NewJob> = (0..many).map(job).collect();
+        self.app.queue.enqueue(&jobs).await.unwrap().into_iter().map(|made| made.id).collect()
+    }
+
+    async fn in_state(&self, state: &str) -> i64 {
+        sqlx::query_scalar("select count(*) from flyball.notification where state = $1")
+            .bind(state)
+            .fetch_one(self.database.pool())
+            .await
+            .unwrap()
+    }
+
+    async fn all(&self, state: &str, many: i64) {
+        let what = format!("{many} messages {state}");
+        eventually(&what, SOON, || async { (self.in_state(state).await == many).then_some(()) }).await;
+    }
+
+    async fn job_state(&self, id: i64) -> Option<State> {
+        self.app.queue.get(id).await.unwrap().map(|detail| detail.summary.state)
+    }
+
+    async fn changes(&self) -> Vec<(String, String)> {
+        let rows = sqlx::query("select account, to_state from flyball.account_event where pool = 'sms' order by id")
+            .fetch_all(self.database.pool())
+            .await
+            .unwrap();
+        rows.iter().map(|row| (row.get("account"), row.get("to_state"))).collect()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_campaign_goes_past_a_blocked_and_a_suspended_account_and_nobody_gets_it_twice() {
+    let house = house(5, "", Options { tells_delay: true, ..Options::default() }).await;
+    house.fake.set_quota(&sid(1), Some(Quota { limit: 1.0, window: Duration::from_secs(3600) }));
+    house.fake.suspend(&sid(2), true);
+
+    house.send(400, json!({})).await;
+    house.all("sent", 400).await;
+
+    let received: Vec<String> = (1..=5).flat_map(|n| house.fake.received(&sid(n))).map(|received| received.to).collect();
+    assert_eq!((received.len(), received.iter().collect::<BTreeSet<_>>().len()), (400, 400));
+    assert_eq!(house.fake.totals(&sid(2)).accepted, 0);
+    assert!(house.changes().await.contains(&("account_2".to_owned(), "open".to_owned())));
+    let moved: i64 = sqlx::query_scalar(
+        "select count(*) from flyball.delivery_attempt where outcome = 'account_failure' and account = 'account_2'",
+    )
+    .fetch_one(house.database.pool())
+    .await
+    .unwrap();
+    // Those that were under way when the first was refused, and no more.
+    assert!((1..=32).contains(&moved), "{moved}");
+    house.app.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_all_accounts_gone_messages_wait_die_at_their_deadline_and_run_again_when_one_is_back() {
+    let house = house(2, "requeue_on_recovery = true\nbreaker_cooldown_s = 2", Options::default()).await;
+    (1..=2).for_each(|n| house.fake.suspend(&sid(n), true));
+
+    let short = house.send(20, json!({"valid_for_s": 6})).await;
+    let long = house.send(5, json!({"valid_for_s": 600})).await;
+    for id in &short {
+        eventually("a dead letter", SOON, || async { (house.job_state(*id).await == Some(State::Dead)).then_some(()) }).await;
+    }
+    // Nothing has spun meanwhile: each account was tried by those that were under way first, and then once after each cooldown.
+    let requests = house.fake.totals_of_all().requests;
+    assert!(requests < 150, "{requests} requests");
+    let reason: String = sqlx::query_scalar("select reason from flyball.notification where job_id = $1")
+        .bind(short[0])
+        .fetch_one(house.database.pool())
+        .await
+        .unwrap();
+    assert!(reason.contains("no account"), "{reason}");
+    for id in &long {
+        assert!(!matches!(house.job_state(*id).await, Some(State::Dead | State::Completed)));
+    }
+
+    (1..=2).for_each(|n| house.fake.suspend(&sid(n), false));
+    house.all("sent", 25).await;
+    assert_eq!(house.fake.totals_of_all().accepted, 25);
+    house.app.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_throttled_sender_blocks_no_account_and_a_wrong_number_is_no_dead_letter() {
+    let house = house(1, "", Options::default()).await;
+    house.fake.fail(&sid(1), Fault::Throttle { whom: Whom::Sender, delay: None });
+    house.send(1, json!({})).await;
+    eventually("an attempt", SOON, || async { (house.fake.totals(&sid(1)).requests >= 1).then_some(()) }).await;
+    house.fake.heal(&sid(1));
+    house.fake.fail(&sid(1), Fault::PermanentRecipient);
+    let wrong = house.send(1, json!({"to": "+15550199"})).await;
+    // The account is not blocked by what concerned its sender.
+    eventually("the end of the job", SOON, || async {
+        (house.job_state(wrong[0]).await == Some(State::Completed)).then_some(())
+    })
+    .await;
+    house.fake.heal(&sid(1));
+    house.all("sent", 1).await;
+    assert_eq!(house.changes().await, []);
+    house.app.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_whose_answer_got_lost_is_sent_again_or_kept_as_its_policy_says() {
+    let house = house(1, "timeout_s = 1\nbreaker_failures = 1000", Options::default()).await;
+    house.fake.fail(&sid(1), Fault::ResetAfterWrite);
+    let held = house.send(1, json!({"on_ambiguous": "dead"})).await;
+    eventually("a dead letter", SOON, || async { (house.job_state(held[0]).await == Some(State::Dead)).then_some(()) }).await;
+    assert_eq!(house.fake.totals(&sid(1)).accepted, 1);
+
+    let again = house.send(1, json!({"on_ambiguous": "retry"})).await;
+    eventually("an ambiguous attempt", SOON, || async { (house.fake.totals(&sid(1)).accepted >= 2).then_some(()) }).await;
+    house.fake.heal(&sid(1));
+    eventually("the end", SOON, || async { (house.job_state(again[0]).await == Some(State::Completed)).then_some(()) }).await;
+    let outcomes: Vec<String> = sqlx::query_scalar("select outcome from flyball.delivery_attempt where job_id = $1 order by at")
+        .bind(again[0])
+        .fetch_all(house.database.pool())
+        .await
+        .unwrap();
+    assert_eq!((outcomes[0].as_str(), outcomes.last().map(String::as_str)), ("ambiguous", Some("accepted")), "{outcomes:?}");
+    house.app.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_change_of_a_breaker_is_told_to_whoever_wants_alerts() {
+    let alerts = Fake::start(Speaks::Webhook, Options::default()).await.unwrap();
+    let url = format!("{}/alerts", alerts.url());
+    let house = house(2, &format!("alert_url = {url:?}\nbreaker_cooldown_s = 1"), Options::default()).await;
+    house.app.throttles.set(&"default".parse().unwrap(), &every()).await.unwrap();
+    house.fake.suspend(&sid(1), true);
+    house.send(10, json!({})).await;
+    house.all("sent", 10).await;
+    eventually("an alert", SOON, || async { (alerts.totals_of_all().accepted >= 1).then_some(()) }).await;
+    let (_, _, body) = alerts.last().unwrap();
+    let body: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!((&body["data"]["pool"], &body["data"]["account"]), (&json!("sms"), &json!("account_1")));
+    house.fake.suspend(&sid(1), false);
+    // A probe needs a message to be one.
+    eventually("a closed breaker", SOON, || async {
+        house.send(2, json!({})).await;
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        house.changes().await.contains(&("account_1".to_owned(), "closed".to_owned())).then_some(())
+    })
+    .await;
+    house.app.stop().await;
+}
+
+fn every() -> flyball::throttle::Change {
+    let fields = [("rps".to_owned(), Some("-1".to_owned()))].into();
+    flyball::throttle::Change { fields, create: true, by: "test".to_owned(), ..Default::default() }
+}

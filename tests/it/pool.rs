@@ -1,0 +1,363 @@
+//! Pools of accounts on a real Redis: shared by several workers, each of which has a desk of its own.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use flyball::providers::pool::{Change, Desk, Flow, State, Taken, keep, seed};
+use flyball::providers::{Account, Limited, Metrics, Pool, Provider};
+use flyball::throttle::{Ask, LaneAsk, Name, Notes, RedisStore, Store};
+use prometheus_client::registry::Registry;
+use tokio::sync::mpsc;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::support::{eventually, redis_prefix, stack};
+
+const SOON: Duration = Duration::from_secs(60);
+
+/// Several workers on one pool.
+struct Workers {
+    desks: Vec<Desk>,
+    store: Arc<RedisStore>,
+    changes: mpsc::UnboundedReceiver<(String, Change)>,
+    _stop: DropGuard,
+}
+
+fn pool(name: &str, accounts: usize, rps: f64, change: impl Fn(&mut Pool)) -> Pool {
+    let account = |n: usize| Limited { account: Account { name: format!("account_{n}"), ..Account::default() }, rps };
+    let mut pool = Pool {
+        name: name.to_owned(),
+        provider: Provider::Twilio,
+        accounts: (1..=accounts).map(account).collect(),
+        shedding: true,
+        headroom: 1.0,
+        breaker_failures: 5,
+        breaker_window: Duration::from_secs(60),
+        breaker_cooldown: Duration::from_secs(3),
+        alert_url: None,
+        alert_secret: None,
+        retry_ambiguous: true,
+        valid_for: Duration::from_secs(3600),
+        requeue_on_recovery: false,
+        timeout: Duration::from_secs(5),
+    };
+    change(&mut pool);
+    pool
+}
+
+async fn workers(many: usize, pool: Pool) -> Workers {
+    let store = RedisStore::connect(&stack().await.redis_url, &redis_prefix()).unwrap().with_bound(Duration::from_secs(20));
+    let store = Arc::new(store);
+    let (tell, changes) = mpsc::unbounded_channel();
+    let stop = CancellationToken::new();
+    let metrics = Metrics::register(&mut Registry::default());
+    let mut desks = Vec::new();
+    for _ in 0..many {
+        let (as_store, notes): (Arc<dyn Store>, Arc<dyn Notes>) = (store.clone(), store.clone());
+        let desk = Desk::open(pool.clone(), as_store, notes, tell.clone()).unwrap();
+        eventually("the throttles", SOON, || async { seed(&desk).await.ok() }).await;
+        tokio::spawn(keep(desk.clone(), Arc::default(), metrics.clone(), stop.clone()));
+        desks.push(desk);
+    }
+    Workers { desks, store, changes, _stop: stop.drop_guard() }
+}
+
+impl Workers {
+    /// The account as this worker saw it last.
+    fn flow(&self, worker: usize, account: usize) -> Flow {
+        self.desks[worker].view().accounts.get(account - 1).map_or(Flow::Flowing, |account| account.state)
+    }
+
+    async fn changed(&mut self) -> (State, State) {
+        let (_, change) = tokio::time::timeout(SOON, self.changes.recv()).await.expect("a change").unwrap();
+        (change.from, change.to)
+    }
+
+    /// The capacity that the pool's throttle has been told.
+    async fn capacity(&self) -> Option<f64> {
+        let name = Name::new(self.desks[0].pool().name.clone()).unwrap();
+        let status = self.store.status(&name).await.unwrap().unwrap();
+        status.raw.get("capacity").map(|text| text.parse().unwrap())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_workers_share_the_rate_of_an_account() {
+    let workers = workers(10, pool("shared", 1, 50.0, |_| {})).await;
+    let granted = Arc::new(AtomicU32::new(0));
+    let begun = Instant::now();
+    let until = begun + Duration::from_secs(4);
+    let tasks: Vec<_> = workers
+        .desks
+        .iter()
+        .flat_map(|desk| [desk.clone(), desk.clone(), desk.clone()])
+        .map(|desk| {
+            let granted = granted.clone();
+            tokio::spawn(async move {
+                while Instant::now() < until {
+                    if let Taken::Held(held) = desk.take(&[], Duration::from_millis(300)).await {
+                        granted.fetch_add(1, Ordering::Relaxed);
+                        desk.succeeded(&held, None).await;
+                    }
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let (granted, took) = (f64::from(granted.load(Ordering::Relaxed)), begun.elapsed().as_secs_f64());
+    // The bucket may hold 20 ms and what fits between; ten workers with a bucket each would be ten times as many.
+    assert!(granted <= 50.0 * took + 4.0, "{granted} in {took} s");
+    assert!(granted >= 50.0, "{granted} in {took} s");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_blocked_account_is_skipped_by_all_workers_and_back_when_its_time_is_over() {
+    let workers = workers(2, pool("blocked", 3, 1000.0, |_| {})).await;
+    let [one, other] = [&workers.desks[0], &workers.desks[1]];
+    let mut first = None;
+    for _ in 0..3 {
+        if let Taken::Held(held) = one.take(&[], SOON).await
+            && held.at == 1
+        {
+            first = Some(held);
+        }
+    }
+    let begun = Instant::now();
+    one.throttled(&first.expect("the second account's turn"), Some(Duration::from_secs(3)), "answered 429").await;
+
+    let mut seen: BTreeMap<usize, u32> = BTreeMap::new();
+    while begun.elapsed() < Duration::from_secs(2) {
+        if let Taken::Held(held) = other.take(&[], Duration::from_millis(50)).await {
+            *seen.entry(held.at).or_default() += 1;
+            assert!(held.at != 1 || begun.elapsed() > Duration::from_secs(2), "the blocked account was given out");
+        }
+    }
+    assert_eq!(seen.keys().copied().collect::<Vec<_>>(), [0, 2]);
+    eventually("the block on the page", SOON, || async { (workers.flow(1, 2) == Flow::Blocked).then_some(()) }).await;
+
+    let back = eventually("the account's return", SOON, || async {
+        match other.take(&[0, 2], Duration::from_millis(200)).await {
+            Taken::Held(held) => Some(held),
+            _ => None,
+        }
+    });
+    let back = back.await;
+    assert!(begun.elapsed() >= Duration::from_secs(3), "after {:?}", begun.elapsed());
+    other.succeeded(&back, None).await;
+    eventually("flowing again", SOON, || async { (workers.flow(0, 2) == Flow::Flowing).then_some(()) }).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pool_without_a_tenth_of_its_accounts_bears_a_tenth_less() {
+    let workers = workers(1, pool("shed", 10, 100.0, |_| {})).await;
+    let desk = &workers.desks[0];
+    eventually("the whole capacity", SOON, || async { (workers.capacity().await == Some(1000.0)).then_some(()) }).await;
+    let Taken::Held(held) = desk.take(&[], SOON).await else { panic!("an account is free") };
+
+    desk.throttled(&held, Some(Duration::from_secs(30)), "answered 429").await;
+
+    eventually("nine tenths", SOON, || async { (workers.capacity().await == Some(900.0)).then_some(()) }).await;
+    let view = desk.view();
+    assert_eq!((view.there, view.configured_rps), (9, Some(1000.0)));
+    assert!(view.accounts[held.at].until_ms.is_some_and(|until| until > view.at_ms));
+
+    assert!(desk.resume(&desk.pool().accounts[held.at].account.name).await.unwrap());
+    eventually("all of it again", SOON, || async { (workers.capacity().await == Some(1000.0)).then_some(()) }).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_all_accounts_gone_the_pool_stops_and_it_is_known_when_the_first_is_back() {
+    let workers = workers(1, pool("gone", 2, 100.0, |_| {})).await;
+    let desk = &workers.desks[0];
+    for delay in [40, 20] {
+        let Taken::Held(held) = desk.take(&[], SOON).await else { panic!("an account is free") };
+        desk.throttled(&held, Some(Duration::from_secs(delay)), "answered 429").await;
+    }
+    eventually("a capacity of nothing", SOON, || async { (workers.capacity().await == Some(0.0)).then_some(()) }).await;
+    let Taken::Wait { wait, why } = desk.take(&[], Duration::from_millis(100)).await else { panic!("none is free") };
+    assert!(wait > Duration::from_secs(5) && wait < Duration::from_secs(24), "{wait:?}");
+    assert_eq!(why, "answered 429");
+    let view = desk.view();
+    assert_eq!(view.there, 0);
+    assert!(view.back_at_ms.is_some_and(|back| back > view.at_ms && back <= view.at_ms + 23_000), "{view:?}");
+
+    // What waits in the throttle's lanes is told as well: nothing flows, and why.
+    let ask = Ask { throttle: Name::new("gone").unwrap(), lanes: vec![LaneAsk::default()], holder: None };
+    let answer = workers.store.acquire(&ask).await;
+    assert_eq!(answer.lanes[0].granted, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_the_cooldown_of_a_breaker_exactly_one_of_ten_workers_tries() {
+    let mut workers = workers(10, pool("breaker", 1, 1000.0, |_| {})).await;
+    // Refusals never open it.
+    for _ in 0..8 {
+        let held = eventually("the account", SOON, || async {
+            match workers.desks[0].take(&[], Duration::from_secs(1)).await {
+                Taken::Held(held) => Some(held),
+                _ => None,
+            }
+        });
+        workers.desks[0].throttled(&held.await, Some(Duration::ZERO), "answered 429").await;
+    }
+    workers.desks[0].resume("account_1").await.unwrap();
+    assert!(workers.changes.try_recv().is_err(), "a 429 changed a breaker");
+
+    // Failures of several workers add up; the fifth opens it.
+    for nth in 0..5 {
+        let held = eventually("the account", SOON, || async {
+            match workers.desks[nth].take(&[], Duration::from_secs(1)).await {
+                Taken::Held(held) => Some(held),
+                _ => None,
+            }
+        })
+        .await;
+        assert!(workers.changes.try_recv().is_err(), "open before the fifth failure");
+        workers.desks[nth].failed(&held, "answered 503").await;
+    }
+    let opened = Instant::now();
+    assert_eq!(workers.changed().await, (State::Closed, State::Open));
+
+    for round in 0..2 {
+        let begun = if round == 0 { opened } else { Instant::now() };
+        let racing: Vec<_> = workers
+            .desks
+            .iter()
+            .map(|desk| {
+                let desk = desk.clone();
+                tokio::spawn(async move {
+                    let mut held = Vec::new();
+                    // For as long as the cooldown and a while longer.
+                    while begun.elapsed() < Duration::from_secs(6) {
+                        match desk.take(&[], Duration::from_millis(100)).await {
+                            Taken::Held(got) => held.push((got, begun.elapsed())),
+                            Taken::Wait { .. } => tokio::time::sleep(Duration::from_millis(10)).await,
+                            Taken::Nobody => unreachable!("nothing is left out"),
+                        }
+                    }
+                    held
+                })
+            })
+            .collect();
+        let mut all = Vec::new();
+        for (worker, task) in racing.into_iter().enumerate() {
+            all.extend(task.await.unwrap().into_iter().map(|(held, at)| (worker, held, at)));
+        }
+        assert_eq!(all.len(), 1, "one message finds out");
+        let (worker, held, at) = all.remove(0);
+        if round == 0 {
+            assert!(at >= Duration::from_millis(2900), "before the cooldown was over: {at:?}");
+        }
+        assert_eq!(workers.changed().await, (State::Open, State::HalfOpen));
+        if round == 0 {
+            workers.desks[worker].failed(&held, "answered 503").await;
+            assert_eq!(workers.changed().await, (State::HalfOpen, State::Open));
+        } else {
+            workers.desks[worker].succeeded(&held, None).await;
+            assert_eq!(workers.changed().await, (State::HalfOpen, State::Closed));
+        }
+    }
+    for desk in &workers.desks {
+        eventually("flowing", SOON, || async {
+            match desk.take(&[], Duration::from_secs(1)).await {
+                Taken::Held(held) => {
+                    desk.succeeded(&held, None).await;
+                    Some(())
+                }
+                _ => None,
+            }
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_account_that_is_refused_opens_at_once_and_the_others_go_on() {
+    let mut workers = workers(2, pool("refused", 2, 1000.0, |_| {})).await;
+    let Taken::Held(held) = workers.desks[0].take(&[], SOON).await else { panic!("an account is free") };
+    workers.desks[0].account_failed(&held, "answered 401").await;
+    assert_eq!(workers.changed().await, (State::Closed, State::Open));
+    for _ in 0..20 {
+        let Taken::Held(other) = workers.desks[1].take(&[], SOON).await else { panic!("the other account is free") };
+        assert_ne!(other.at, held.at);
+        workers.desks[1].succeeded(&other, None).await;
+    }
+    eventually("the open breaker on the page", SOON, || async { (workers.flow(1, held.at + 1) == Flow::Open).then_some(()) })
+        .await;
+}
+
+/// A provider whose accounts really bear so much each second, by its own clock.
+struct Limits {
+    counts: std::sync::Mutex<Vec<(u64, u32)>>,
+    begun: Instant,
+    most: u32,
+}
+
+impl Limits {
+    fn accepts(&self, at: usize) -> bool {
+        let second = self.begun.elapsed().as_secs();
+        let mut counts = self.counts.lock().unwrap();
+        let count = &mut counts[at];
+        if count.0 != second {
+            *count = (second, 0);
+        }
+        count.1 += 1;
+        count.1 <= self.most
+    }
+}
+
+/// Sends as fast as the pool lets it for some seconds, after one account was blocked; answers refusals and what was sent.
+async fn under_load(name: &str, shedding: bool) -> (u32, u32, usize) {
+    const ACCOUNTS: usize = 5;
+    let workers = workers(1, pool(name, ACCOUNTS, 100.0, |pool| pool.shedding = shedding)).await;
+    let desk = workers.desks[0].clone();
+    let limits = Arc::new(Limits { counts: std::sync::Mutex::new(vec![(0, 0); ACCOUNTS]), begun: Instant::now(), most: 112 });
+    let Taken::Held(held) = desk.take(&[], SOON).await else { panic!("an account is free") };
+    desk.throttled(&held, Some(Duration::from_secs(60)), "answered 429").await;
+    eventually("the block", SOON, || async { (desk.view().there == ACCOUNTS - 1).then_some(()) }).await;
+
+    let (sent, refused) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let until = Instant::now() + Duration::from_secs(8);
+    let throttle = Name::new(name).unwrap();
+    let tasks: Vec<_> = (0..32)
+        .map(|_| {
+            let (desk, limits, sent, refused) = (desk.clone(), limits.clone(), sent.clone(), refused.clone());
+            let (store, throttle) = (workers.store.clone(), throttle.clone());
+            tokio::spawn(async move {
+                while Instant::now() < until {
+                    let ask = Ask { throttle: throttle.clone(), lanes: vec![LaneAsk::default()], holder: None };
+                    let answer = store.acquire(&ask).await;
+                    if answer.lanes[0].granted == 0 {
+                        tokio::time::sleep(answer.lanes[0].wait.min(Duration::from_millis(50))).await;
+                        continue;
+                    }
+                    let Taken::Held(held) = desk.take(&[], Duration::from_millis(200)).await else { continue };
+                    if limits.accepts(held.at) {
+                        sent.fetch_add(1, Ordering::Relaxed);
+                        desk.succeeded(&held, None).await;
+                    } else {
+                        refused.fetch_add(1, Ordering::Relaxed);
+                        desk.throttled(&held, Some(Duration::from_secs(5)), "answered 429").await;
+                    }
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    (refused.load(Ordering::Relaxed), sent.load(Ordering::Relaxed), desk.view().there)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_shedding_one_blocked_account_takes_the_others_with_it_and_with_it_none() {
+    let (refused_off, _, left_off) = under_load("cascade", false).await;
+    let (refused_on, sent_on, left_on) = under_load("no-cascade", true).await;
+
+    assert!(refused_off > 0 && left_off < 4, "without shedding: {refused_off} refusals, {left_off} accounts left");
+    assert_eq!((refused_on, left_on), (0, 4), "with shedding, {sent_on} sent");
+    assert!(sent_on > 400, "{sent_on} sent with shedding");
+}
