@@ -1,7 +1,7 @@
 // What the page of pools says: states, countdowns, shares, sentences. Pure: the clock is always an argument.
 
 import { ago, clock, count, duration, finite, rate, unixSeconds } from './format.js';
-import { handSentence, turnsSlots } from './words.js';
+import { capacitySentence, handSentence, turnsSlots } from './words.js';
 
 /**
  * @typedef {'flowing' | 'blocked' | 'open' | 'probing'} Flow
@@ -209,12 +209,9 @@ export function throttleFacts(throttle, now) {
   const decision = throttle.decisions.at(-1);
   const governed = detail.governor && detail.mode !== 'manual' && detail.mode !== 'off';
   const said = governed ? decision?.reason ?? detail.governor.reason ?? '' : handSentence(detail, now);
-  const limit = finite(detail.knobs?.capacity);
-  const rps = finite(detail.knobs?.rps);
-  const isCapped = limit !== null && limit >= 0 && !detail.paused && (rps === null || rps < 0 || limit < rps);
   const isOurs = !governed && detail.knobs?.by === 'pool';
   const free = isOurs ? 'Nothing holds it back: the knob is what the settings of the pool allow.' : said;
-  const reason = detail.paused ? 'Paused by hand.' : isCapped ? `Held to its capacity of ${messages(limit)}/s: ${detail.knobs.capacity_why || 'accounts are away'}.` : free;
+  const reason = detail.paused ? 'Paused by hand.' : capacitySentence(detail) || free;
   return { knob: messages(isSlots ? slots : effective), unit: isSlots ? ' slots' : effective !== null && effective >= 0 ? '/s' : '', reason };
 }
 
