@@ -46,11 +46,11 @@ export class AccountGrid {
     this.facts = h('dl', { class: 'account-facts' });
     this.resume = h('button', { type: 'button' }, 'Resume …');
     this.messages = h('button', { type: 'button' }, 'Its messages');
-    this.close = h('button', { type: 'button', onclick: () => { this.chosen = null; this.draw(); } }, 'Close');
+    this.close = h('button', { type: 'button', class: 'close', 'aria-label': 'Close', onclick: () => { this.chosen = null; this.draw(); } }, '×');
     this.resume.addEventListener('click', () => { const account = this.shown(); if (account) on.resume(account); });
     this.messages.addEventListener('click', () => { const account = this.shown(); if (account) on.messages(account.name); });
     this.card = h('div', { class: 'account-card', role: 'group', 'aria-label': `Account of ${pool}` },
-      h('p', { class: 'account-title' }, this.letter, this.name, this.state), this.facts, h('div', { class: 'buttons' }, this.resume, this.messages, this.close));
+      h('p', { class: 'account-title' }, this.letter, this.name, this.state), this.facts, h('div', { class: 'buttons' }, this.resume, this.messages), this.close);
     this.hint = h('p', { class: 'account-hint sub' }, 'Point at an account, or go to it with the arrow keys, to read how it stands and why.');
     this.element = h('div', { class: 'pool-body' },
       h('div', { class: 'pool-accounts' }, this.filters, this.grid, this.none), h('div', { class: 'account-side' }, this.hint, this.card));

@@ -183,7 +183,7 @@ export function accountFacts(account, nowMs) {
   const limit = finite(account.limit_rps);
   const learned = finite(account.learned_rps);
   return [
-    { label: 'until', text: until === null ? '' : `${clock(until / 1000, nowMs / 1000)}, ${inTime(until, nowMs)}` },
+    { label: 'until', text: until === null ? '' : clock(until / 1000, nowMs / 1000) },
     { label: 'why', text: account.why ?? '' },
     { label: 'limit', text: limit === null || limit < 0 ? 'none' : `${messages(limit)}/s` },
     { label: 'learned', text: learned === null ? 'nothing' : `${messages(learned)}/s` },
