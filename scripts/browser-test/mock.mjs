@@ -3,7 +3,7 @@
 //   node scripts/browser-test/mock.mjs [--port 8099] [--phase steady|open|recovered] [--empty] [--token TOKEN]
 //
 // The story repeats: a reindex cruises at its setpoint, its documents get ten times harder, the breaker trips, probes, and the
-// governor finds the new rate. POST /__mock {"fail": "down" | "401" | "stream" | null, "edit": {"throttle", "by", "knobs"},
+// governor finds the new rate. POST /__mock {"fail": "down" | "401" | "stream" | "pools" | null, "edit": {"throttle", "by", "knobs"},
 // "story": "open"} makes it misbehave.
 
 import { createServer } from 'node:http';
@@ -387,6 +387,7 @@ export async function startMock({ port = 0, phase = 'steady', empty = false, tok
         return send(200, { paused: world.paused, changed: request.method === 'POST' });
       }
       if (/^\/api\/v1\/(pools|notifications)/.test(p)) {
+        if (fail === 'pools') return refuse(problem(503, 'no answer', [], 'the queue store did not answer'));
         const missing = (title) => [404, null, title];
         const [status, body, title] = world.pools?.answer(request.method, p, url.searchParams, text ? JSON.parse(text) : {}, missing) ?? [200, { pools: [], notifications: [], next: null }];
         return title ? refuse(problem(status, title)) : send(status, body);

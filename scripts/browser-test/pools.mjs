@@ -1,9 +1,9 @@
 // The checks of the page of pools, on the mock: what it says, by mouse and by keys, in both themes and on a phone.
 
 /**
- * @param {{ page: any, url: string, check: Function, shot: Function, answer: Function, contrast: string, overflow: string, namelessControls: Function }} with_
+ * @param {{ page: any, url: string, mock: any, provoked: RegExp[], check: Function, shot: Function, answer: Function, contrast: string, overflow: string, namelessControls: Function }} with_
  */
-export async function poolChecks({ page, url, check, shot, answer, contrast, overflow, namelessControls }) {
+export async function poolChecks({ page, url, mock, provoked, check, shot, answer, contrast, overflow, namelessControls }) {
   const pool = (name) => `document.getElementById('pool-${name}')`;
   const text = (name, part) => page.evaluate(`${pool(name)}.querySelector('${part}').textContent`);
   const cell = (name, account) => `${pool(name)}.querySelector('.account[data-key="${account}"]')`;
@@ -157,6 +157,19 @@ export async function poolChecks({ page, url, check, shot, answer, contrast, ove
     await page.until('the panel', `!document.getElementById('main').hidden && document.getElementById('throttle-sms').getBoundingClientRect().top < innerHeight`);
     await page.evaluate(`document.getElementById('view-pools').click()`);
     await page.until('the pools again', `!document.getElementById('pools-page').hidden`);
+  });
+
+  await check('what cannot be told is said in words, and what was known stays', async () => {
+    provoked.push(/net::ERR_|status of 503/);
+    mock.steer({ fail: 'pools' });
+    await page.until('the words', `/cannot be told: the queue store did not answer/.test(document.getElementById('pools-waiting').textContent) && !document.getElementById('pools-waiting').hidden`);
+    await page.until('the words at the messages', `document.getElementById('notifications-note').textContent === 'the queue store did not answer'`);
+    const kept = await page.evaluate(`${pool('sms')}.querySelectorAll('.account').length`);
+    await page.evaluate('scrollTo(0, 0)');
+    await shot(page, 'pools-error', false);
+    mock.steer({ fail: null });
+    await page.until('all well again', `document.getElementById('pools-waiting').hidden && document.getElementById('notifications-note').textContent === ''`, 15_000);
+    return kept === 500 ? [] : [`${kept} accounts are left`];
   });
 
   await page.scheme('dark');

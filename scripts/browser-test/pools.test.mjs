@@ -35,6 +35,7 @@ test('capacity_is_told_in_messages_or_in_accounts_and_zero_when_nobody_is_there'
   assert.deepEqual(pools.capacity(pool({ capacity_rps: null, configured_rps: null, there: 1 })), { now: '1', unit: '', of: 'of 2 accounts, without a limit of the rate', share: 0.5 });
   assert.equal(pools.capacity(pool({ there: 0, capacity_rps: null })).now, '0');
   assert.equal(pools.capacity(pool({ capacity_rps: 300 })).share, 1);
+  assert.equal(pools.capacity(pool({ at_ms: 0, accounts: [], there: 0 })).now, '–');
   assert.deepEqual([0, 0.001, 0.5, 0.999, 1].map(pools.wholePercent), ['0 %', 'under 1 %', '50 %', '99 %', '100 %']);
 });
 

@@ -125,7 +125,7 @@ export class AccountGrid {
     setAttr(this.grid, 'data-density', tiles ? 'tiles' : 'cells');
     const shown = this.accounts.filter((account) => fits(account, this.filter));
     show(this.none, shown.length === 0);
-    setText(this.none, this.filter === 'all' ? 'This pool has no accounts.' : this.filter === 'learned' ? 'No quota has been learned.' : `No account is ${this.filter}.`);
+    setText(this.none, this.filter === 'all' ? 'No accounts are known yet.' : this.filter === 'learned' ? 'No quota has been learned.' : `No account is ${this.filter}.`);
     // One cell is reached by Tab, the others by the arrow keys.
     const entry = shown.some((account) => account.name === this.chosen) ? this.chosen : shown[0]?.name;
     keyed(this.grid, shown, (account) => account.name, (account) => {

@@ -51,14 +51,17 @@ export class Notifications {
   restart() {
     this.older = [];
     this.next = null;
-    return this.refresh().catch((error) => setText(this.note, error.message));
+    return this.refresh().catch(() => {}); // The note says what is wrong.
   }
 
   /** Failures are the caller's: it knows whether the server is there at all. */
   async refresh() {
     this.asked += 1;
     const asked = this.asked;
-    const answer = await get(notificationsPath(this.typed(), ROWS));
+    const answer = await get(notificationsPath(this.typed(), ROWS)).catch((error) => {
+      setText(this.note, error.message);
+      throw error;
+    });
     if (asked !== this.asked) return;
     this.newest = answer.notifications ?? [];
     // Once older pages are read, the cursor is theirs.

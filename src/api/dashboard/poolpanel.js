@@ -98,7 +98,7 @@ export class PoolPanel {
     setAttr(this.bar, 'aria-valuetext', `${bears.now}${bears.unit} ${bears.of}`);
     setText(this.there, count(pool.there));
     setText(this.thereOf, ` of ${count(all)}`);
-    setText(this.back, pool.there > 0 ? (pool.there === all ? 'none is blocked' : `${count(all - pool.there)} blocked or open`) : `back ${inTime(pool.back_at_ms, nowMs) || 'when one is resumed'}`);
+    setText(this.back, all === 0 ? '' : pool.there > 0 ? (pool.there === all ? 'none is blocked' : `${count(all - pool.there)} blocked or open`) : `back ${inTime(pool.back_at_ms, nowMs) || 'when one is resumed'}`);
     this.back.classList.toggle('alarming', pool.there === 0 && all > 0);
 
     const facts = throttleFacts(throttle, nowMs / 1000);

@@ -30,7 +30,13 @@ export class Pools {
       this.pools = pools;
       const at = Math.max(0, ...pools.map((/** @type {any} */ pool) => pool.at_ms ?? 0));
       if (at > 0) this.offset = clockOffset(this.offsets, at, Date.now());
+      show(this.place.waiting, false);
       this.on.drawn();
+    } catch (error) {
+      // What was last known stays, below a line that says why it does not move.
+      setText(this.place.waiting, `The pools cannot be told: ${/** @type {any} */ (error).message}`);
+      show(this.place.waiting, true);
+      throw error;
     } finally {
       this.asking = false;
     }
@@ -49,7 +55,6 @@ export class Pools {
   /** @param {Map<string, import('./state.js').Throttle>} throttles */
   draw(throttles) {
     if (this.pools === null) return;
-    show(this.place.waiting, false);
     show(this.place.empty, this.pools.length === 0);
     const nowMs = Date.now() + this.offset;
     keyed(this.place.list, this.pools, (pool) => pool.name, (pool) => {

@@ -1,6 +1,6 @@
 // What the page of pools says: states, countdowns, shares, sentences. Pure: the clock is always an argument.
 
-import { ago, clock, count, duration, finite, rate, unixSeconds } from './format.js';
+import { ago, clock, count, duration, finite, rate, UNKNOWN, unixSeconds } from './format.js';
 import { capacitySentence, handSentence, turnsSlots } from './words.js';
 
 /**
@@ -97,6 +97,7 @@ export function density(accounts) {
  */
 export function capacity(pool) {
   const all = pool.accounts.length;
+  if (!pool.at_ms) return { now: UNKNOWN, unit: '', of: 'its accounts have not been looked at yet', share: 0 };
   const configured = finite(pool.configured_rps);
   if (configured === null || configured <= 0) {
     const share = all ? pool.there / all : 0;
