@@ -53,7 +53,7 @@ bench-trip: ## measure from a load that rises to the last token granted anywhere
 bench: bench-queue bench-throttle bench-burst bench-trip ## all four
 
 browser-test: ## drive the dashboard in headless Chromium
-	@scripts/setup.sh --browser && exec node scripts/browser-test/run.mjs $(ARGS)
+	@scripts/setup.sh --browser && node --test scripts/browser-test/*.test.mjs && exec node scripts/browser-test/run.mjs $(ARGS)
 
 fresh: ## remove the demo's data, so that the next demo begins anew
 	cargo run --quiet -- services --dir .flyball/demo --wipe

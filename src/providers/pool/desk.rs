@@ -117,6 +117,14 @@ impl Desk {
             window_ms: pool.breaker_window.as_millis() as i64,
             cooldown_ms: pool.breaker_cooldown.as_millis() as i64,
         };
+        // Before the first look its name is known and nothing of its accounts.
+        let view = PoolView {
+            name: pool.name.clone(),
+            provider: pool.provider.word().to_owned(),
+            channel: pool.channel().word().to_owned(),
+            shedding: pool.shedding,
+            ..PoolView::default()
+        };
         let limits: Vec<f64> = pool.accounts.iter().map(|limited| limited.rps).collect();
         let many = limits.len();
         let shared = Arc::new(Shared {
@@ -124,7 +132,7 @@ impl Desk {
             reference: limits.iter().copied().fold(0.0, f64::max),
             limits: Mutex::new(limits),
             load: AtomicU64::new(1.0_f64.to_bits()),
-            view: ArcSwap::default(),
+            view: ArcSwap::from_pointee(view),
             ring: Mutex::new(Ring::new(many)),
             why: Mutex::new(vec![String::new(); many]),
             begun: Instant::now(),
