@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::args::{Notification, Texts};
+use super::record::NO_ACCOUNT;
 use super::{Asked, Attempt, Deliveries, DeliveryState, Written};
 use crate::jobs::{Context, Handler, Issue, Job, OnAmbiguous, Outcome};
 use crate::providers::pool::{Desk, Held, Taken};
@@ -80,15 +81,14 @@ impl NotificationHandler {
         let since = begun.waits_since.unwrap_or(job.created_at);
         let valid_for = notification.valid_for.unwrap_or(pool.valid_for);
         let deadline_s = since.as_second().saturating_add(valid_for.as_secs() as i64);
-        let mut run = Run { job, context, notification: &notification, carrier, means, attempts: Vec::new(), deadline_s };
+        let mut run =
+            Run { job, context, notification: &notification, carrier, means, attempts: Vec::new(), deadline_s, asked: None };
         if let Some(reason) = begun.suppressed {
             run.record(DeliveryState::Suppressed, None, "suppressed", &reason, None).await?;
             return Ok(Outcome::Done);
         }
         if now_s() >= deadline_s {
-            let error = format!("its deadline passed {} s after it was enqueued", valid_for.as_secs());
-            run.record(DeliveryState::Failed, None, "expired", &error, None).await?;
-            return Err(dead(error));
+            return Err(run.expired(begun.last_outcome.as_deref(), valid_for).await?);
         }
         let texts = match fill(&notification).await {
             Ok(texts) => texts,
@@ -123,6 +123,8 @@ struct Run<'a> {
     means: &'a Means,
     attempts: Vec<Attempt>,
     deadline_s: i64,
+    /// How long senders or connections that were tried asked to be left alone, where they said so.
+    asked: Option<Duration>,
 }
 
 impl Run<'_> {
@@ -137,7 +139,7 @@ impl Run<'_> {
                 Taken::Held(held) => held,
                 Taken::Wait { wait, why } => return self.wait(wait, &why).await,
                 // Every account there is has been tried: the first of them is tried again later.
-                Taken::Nobody => return self.wait(USUAL_DELAY, "every account has been tried").await,
+                Taken::Nobody => return self.wait(self.asked.unwrap_or(USUAL_DELAY), "every account has been tried").await,
             };
             let driver = &self.carrier.drivers[held.at];
             let issues = driver.check(&message);
@@ -187,8 +189,10 @@ impl Run<'_> {
                 None
             }
             // Another connection, or another account's sender, may do.
-            Sent::Throttled { scope: Scope::Connection | Scope::Sender, .. } => {
+            Sent::Throttled { scope: Scope::Connection | Scope::Sender, delay, .. } => {
                 desk.succeeded(held, quota).await;
+                // The shortest of them is when it is worth trying again.
+                self.asked = [self.asked, delay].into_iter().flatten().min();
                 None
             }
             Sent::Throttled { scope: Scope::Recipient, delay, .. } => {
@@ -240,12 +244,27 @@ impl Run<'_> {
         Ok(Outcome::Done)
     }
 
+    /// Its deadline passed while it waited: for an account, if none took it or none is there, or else for its turn.
+    async fn expired(&mut self, last_outcome: Option<&str>, valid_for: Duration) -> Result<Outcome, Outcome> {
+        let pool = self.carrier.desk.pool().name.clone();
+        let is_refused = matches!(last_outcome, Some("account_failure" | "throttled" | "transient" | NO_ACCOUNT));
+        let seconds = valid_for.as_secs();
+        let (outcome, error) = match is_refused || self.carrier.desk.view().there == 0 {
+            true => {
+                (NO_ACCOUNT, format!("no account of pool {pool} took it until its deadline, {seconds} s after it was queued"))
+            }
+            false => ("expired", format!("its deadline passed {seconds} s after it was queued, before its turn came")),
+        };
+        self.record(DeliveryState::Failed, None, outcome, &error, None).await?;
+        Ok(Outcome::Dead { error })
+    }
+
     /// It waits in the queue for an account; past its deadline it is dead.
     async fn wait(&mut self, wait: Duration, why: &str) -> Result<Outcome, Outcome> {
         let left = Duration::from_secs((self.deadline_s - now_s()).max(0) as u64);
         if left.is_zero() {
             let error = format!("no account of pool {} was available until its deadline: {why}", self.carrier.desk.pool().name);
-            self.record(DeliveryState::Failed, None, "no_account", &error, None).await?;
+            self.record(DeliveryState::Failed, None, NO_ACCOUNT, &error, None).await?;
             return Err(Outcome::Dead { error });
         }
         self.put_off(wait.clamp(SHORTEST_WAIT, LONGEST_WAIT).min(left)).await

@@ -12,6 +12,9 @@ pub enum Id {
     Own,
 }
 
+/// How a driver is built.
+pub type Build = fn(&Account, &Tools) -> Result<Box<dyn Driver>, Refused>;
+
 /// A driver and what is expected of it.
 pub struct Subject {
     pub name: &'static str,
@@ -19,7 +22,7 @@ pub struct Subject {
     /// The account at the fake, and its secret there.
     pub account: &'static str,
     pub secret: &'static str,
-    pub build: fn(&Account, &Tools) -> Result<Box<dyn Driver>, Refused>,
+    pub build: Build,
     /// The account's settings with its credentials, or with wrong ones.
     pub settings: fn(&Fake, bool) -> Account,
     pub channel: Channel,
