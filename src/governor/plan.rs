@@ -67,6 +67,10 @@ pub struct Observation {
     /// No job was at work since the last tick: there is nothing that the work could say, which is not silence.
     #[serde(default)]
     pub idle: bool,
+    /// Jobs succeeded since the last tick, but how long most of them took says nothing: a signal about that without a new sample is
+    /// not silent, and its sample stands.
+    #[serde(default)]
+    pub discounted: bool,
     /// The knob, if somebody else wrote it since the last tick: 0 stops, -1 is unlimited.
     #[serde(default)]
     pub knob_rps: Option<f64>,
@@ -328,9 +332,14 @@ impl State {
         let mut samples: Vec<&Sample> = seen.readings.iter().filter(|r| r.at.is_finite()).collect();
         samples.sort_by(|a, b| a.at.total_cmp(&b.at));
         for (signal, about) in self.signals.iter_mut().zip(&policy.signals) {
+            let hears_durations = matches!(about.heard, Some(Heard::Latency | Heard::LatencyP99));
             for sample in samples.iter().filter(|r| r.signal == about.name) {
                 if let Some(value) = sample.value {
                     signal.ingest(about, &policy.law, now, sample.at, value, &self.history);
+                    signal.discounted = false;
+                } else if seen.discounted && hears_durations {
+                    signal.front.seen = Some(now);
+                    signal.discounted = true;
                 }
             }
             if about.source == Source::Feedback {

@@ -73,6 +73,7 @@ fn event() -> impl Strategy<Value = ((f64, Option<f64>), Event)> {
             completed,
             rejected,
             idle: false,
+            discounted: rejected > completed,
             waiting: None,
             shared: None,
             knob_rps,

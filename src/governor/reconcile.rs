@@ -668,6 +668,7 @@ fn observe(
     let span_s = desk.meter.at().map(|at| sources::span_s(policy, at, desk.heard_to)).filter(|span_s| *span_s > 0.0);
     let step = span_s.and_then(|span_s| desk.meter.over(span_s)).map(|span| span.work);
     readings.extend(sources::heard(policy, &desk.meter, desk.heard_to, desk.acted_at()));
+    let discounted = step.is_some_and(|step| step.untimed > 0.0 && 2.0 * step.untimed >= step.completed);
     let idle = is_told && span_s.is_some_and(|span_s| desk.meter.is_idle(span_s));
     (desk.counters, desk.heard_to) = (Some(counters), desk.meter.at());
     let (achieved, limiting) = match policy.law.actuator {
@@ -690,6 +691,7 @@ fn observe(
         completed: step.map_or(0.0, |step| step.completed),
         rejected: step.map_or(0.0, |step| step.refused),
         idle,
+        discounted,
         ..Observation::default()
     }
 }

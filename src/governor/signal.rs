@@ -96,6 +96,9 @@ pub struct Signal {
     /// Consecutive looks of the fast path above a trip level.
     #[serde(skip)]
     pub alarms: u32,
+    /// What ended since the newest sample says nothing about it.
+    #[serde(skip)]
+    pub discounted: bool,
 }
 
 impl Signal {
@@ -126,6 +129,7 @@ impl Signal {
             looked: None,
             looks: VecDeque::new(),
             alarms: 0,
+            discounted: false,
         }
     }
 
@@ -157,7 +161,8 @@ impl Signal {
         if policy.kind == Kind::Ratio {
             return Some(self.ask_ratio(law, now, dt, applied));
         }
-        if !self.started {
+        // Who learns nothing asks for what there is: neither is the knob raised on the word of an old sample, nor lowered.
+        if !self.started || self.discounted {
             self.rebase(policy, law, now, history, applied);
             return Some(self.u);
         }

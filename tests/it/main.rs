@@ -4,6 +4,7 @@ mod support;
 
 mod api;
 mod api_limits;
+mod apns_by_latency;
 mod burst;
 mod calibrate;
 mod chaos;

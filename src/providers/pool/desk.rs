@@ -28,6 +28,10 @@ const HOLDER_TTL: Duration = Duration::from_secs(10);
 /// Ends that are told by one call at most.
 const ENDS_AT_ONCE: usize = 256;
 
+/// What an account without a limit is taken to bear, in messages each second: more than any could. With a rate of its own a key that
+/// was refused once is open again as soon as its probes have gone well; one without stays at sixteen under way for minutes.
+const FREE_RPS: f64 = 1e6;
+
 /// An account that may be used for one message, once. How that went must be said with one of the desk's methods.
 #[derive(Clone, Debug)]
 pub struct Held {
@@ -129,7 +133,7 @@ impl Desk {
         let many = limits.len();
         let shared = Arc::new(Shared {
             breakers: Breakers::new(notes, accounts.clone(), law),
-            reference: limits.iter().copied().fold(0.0, f64::max),
+            reference: limits.iter().copied().map(bears).fold(0.0, f64::max),
             limits: Mutex::new(limits),
             load: AtomicU64::new(1.0_f64.to_bits()),
             view: ArcSwap::from_pointee(view),
@@ -283,10 +287,7 @@ impl Shared {
     /// What one message costs at the account, in tokens of the accounts' throttle: so that each has its own rate.
     fn cost(&self, at: usize) -> f64 {
         let limit = locked(&self.limits).get(at).copied().unwrap_or(-1.0) * f64::from_bits(self.load.load(Ordering::Relaxed));
-        match limit {
-            unlimited if unlimited < 0.0 => 1e-6,
-            limit => self.reference / limit.max(1e-6),
-        }
+        (self.reference / bears(limit).max(1e-6)).min(1e9)
     }
 
     pub(super) fn set_load(&self, load: f64) {
@@ -433,6 +434,11 @@ impl Shared {
         let why = first.and_then(|at| locked(&self.why).get(at).cloned());
         why.unwrap_or_default()
     }
+}
+
+/// What an account of this limit bears, in messages each second.
+pub(super) fn bears(limit: f64) -> f64 {
+    if limit < 0.0 { FREE_RPS } else { limit }
 }
 
 /// How long an account rests that gave fewer tokens than were wanted, and why.

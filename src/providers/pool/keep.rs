@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::breaker::State;
-use super::desk::{Desk, Shared};
+use super::desk::{Desk, Shared, bears};
 use super::shedding::Part;
 use super::{AccountView, Capacity, Flow, PoolView};
 use crate::providers::{Driver, Metrics, Told, now_s};
@@ -30,6 +30,13 @@ const BY: &str = "pool";
 /// Streams or connections that may be under way at once where nobody says otherwise, for providers without a rate.
 const CONCURRENCY: &str = "100";
 
+/// So many each driver may have under way where the knob says that there is no limit.
+const UNLIMITED: usize = 1000;
+
+/// The share of what an account without a limit is taken to bear above which a rate is no rate that was learned: it has only begun
+/// to come down from there.
+const LEARNED: f64 = 0.01;
+
 /// Sees that the throttles of a pool exist: its own, and that of its accounts.
 pub async fn seed(desk: &Desk) -> Result<(), Error> {
     let shared = desk.shared();
@@ -45,9 +52,12 @@ pub async fn seed(desk: &Desk) -> Result<(), Error> {
         write(shared, &name, of_pool, true).await?;
     }
     // The dearest message costs a whole second at the slowest account, so a bucket holds no more than it needs.
-    let key_rps = if shared.reference > 0.0 { number(shared.reference * headroom) } else { "-1".to_owned() };
-    let of_accounts: &[(&str, String)] =
-        &[("rps", "-1".to_owned()), ("key_rps", key_rps), ("key_burst", "0".to_owned()), ("on_store_loss", "local".to_owned())];
+    let of_accounts: &[(&str, String)] = &[
+        ("rps", "-1".to_owned()),
+        ("key_rps", number(shared.reference * headroom)),
+        ("key_burst", "0".to_owned()),
+        ("on_store_loss", "local".to_owned()),
+    ];
     let before = shared.store.status(&shared.accounts).await?;
     // What follows from the settings is brought up to date; what a person turned stays.
     let is_ours = |status: &Status| status.raw.get("by").is_some_and(|by| by == BY);
@@ -111,11 +121,14 @@ async fn look(shared: &Shared, drivers: &[Box<dyn Driver>], said: &mut Option<Ca
     if say_again || said.as_ref() != Some(&capacity) {
         if let Ok(throttle) = Name::new(shared.pool.name.as_str()) {
             shared.store.set_capacity(&throttle, capacity.rps, &why(&capacity, &accounts)).await?;
-            if let Some(status) = shared.store.status(&throttle).await? {
-                share_concurrency(&status, drivers);
-            }
         }
         *said = Some(capacity);
+    }
+    // Whoever turns this knob, a person or a governor, is obeyed within a second.
+    if let Ok(throttle) = Name::new(shared.pool.name.as_str())
+        && let Some(status) = shared.store.status(&throttle).await?
+    {
+        share_concurrency(&status, drivers);
     }
     let all_there: Vec<Part> =
         limits.iter().map(|rps| Part { rps: scaled(*rps, shared.pool.headroom), is_there: true }).collect();
@@ -143,7 +156,7 @@ fn account(shared: &Shared, name: &str, limit: f64, state: Option<&KeyState>, no
     let breaker = shared.breakers.seen(name);
     let paused_until = state.and_then(|state| state.paused_until_ms).filter(|until| *until > now_ms);
     // Limits are scaled to tokens so that every account has a rate of its own; for people they are messages again.
-    let messages = |tokens: f64| if shared.reference > 0.0 && limit > 0.0 { tokens * limit / shared.reference } else { tokens };
+    let messages = |tokens: f64| tokens * bears(limit) / shared.reference.max(1e-6);
     let (flow, until_ms, why) = match breaker.state {
         State::Open if now_ms < breaker.until_ms => (Flow::Open, Some(breaker.until_ms), breaker.why.clone()),
         State::Open | State::HalfOpen => (Flow::Probing, None, breaker.why.clone()),
@@ -163,7 +176,7 @@ fn account(shared: &Shared, name: &str, limit: f64, state: Option<&KeyState>, no
         learned_rps: state
             .and_then(|state| state.learned_rps)
             .map(messages)
-            .filter(|learned| limit_rps < 0.0 || *learned < limit_rps),
+            .filter(|learned| *learned < if limit_rps < 0.0 { LEARNED * bears(limit) } else { limit_rps }),
         refused: state.map_or(0.0, |state| state.refused),
         failures: breaker.failures,
         changed_at_ms: breaker.changed_at_ms,
@@ -182,12 +195,11 @@ fn why(capacity: &Capacity, accounts: &[AccountView]) -> String {
 
 /// Each driver opens as many connections as its part of the knob needs.
 fn share_concurrency(status: &Status, drivers: &[Box<dyn Driver>]) {
-    if let Ok(most) = usize::try_from(status.knobs.concurrency)
-        && !drivers.is_empty()
-    {
-        let each = most.div_ceil(drivers.len()).max(1);
-        drivers.iter().for_each(|driver| driver.set_concurrency(each));
-    }
+    let each = match usize::try_from(status.knobs.concurrency) {
+        Ok(most) => most.div_ceil(drivers.len().max(1)).max(1),
+        Err(_) => UNLIMITED,
+    };
+    drivers.iter().for_each(|driver| driver.set_concurrency(each));
 }
 
 /// Providers that tell what an account may send are believed, where that is less than the settings say.
