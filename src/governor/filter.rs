@@ -110,6 +110,7 @@ fn read(text: &str, policy: &Policy, before: Option<f64>) -> Result<Observation,
         idle: false,
         waiting: None,
         shared: None,
+        capacity_rps: None,
         knob_rps: knob(line)?,
     })
 }

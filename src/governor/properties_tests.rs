@@ -75,6 +75,7 @@ fn event() -> impl Strategy<Value = ((f64, Option<f64>), Event)> {
             idle: false,
             waiting: None,
             shared: None,
+            capacity_rps: None,
             knob_rps,
         }))
     });

@@ -3,6 +3,10 @@
 //! A refusal measures the quota, so there is nothing to control: the rate goes just below what was let through. While nobody
 //! refuses, the rate feels its way up, faster the longer it stays quiet. `Retry-After`, where a provider sends it, is a
 //! hard gate in the throttle and not a signal.
+//!
+//! Behind a throttle may stand a pool of accounts, each of which finds its own rate. A message that one refuses goes to the next, so what
+//! is let through is what arrives; and while refused accounts are on their way back, less goes through than the quota allows. There
+//! the quota is the most that went through in the time of such a way, and a share up to the setpoint is the matter of single accounts.
 
 use super::policy::{self, Law};
 use super::signal::{Learned, Signal};
@@ -13,6 +17,10 @@ const NONE: f64 = 1e-4;
 /// What goes through counts for a quota when nobody has refused for this long, in seconds: counters of work and of tokens are not of
 /// the same moment.
 const SURE_S: f64 = 30.0;
+/// How long an account of a pool needs to come back to where it was refused, in seconds: the period of what is learned of a key.
+const BACK_S: f64 = 20.0;
+/// What goes through a pool is a mean over so long, in seconds: providers count in seconds of their own.
+const MEAN_S: f64 = 6.0;
 /// First error with which the rate feels its way up, its doubling time in seconds, and the greatest.
 const PROBE: f64 = 0.02;
 const PROBE_DOUBLES_S: f64 = 90.0;
@@ -27,11 +35,25 @@ impl Signal {
         self.share = within(y, 0.0, 0.98);
         let x = (1.0 - policy.setpoint) / (1.0 - self.share);
         (self.front.x, self.front.z, self.front.xf) = (x, x, x);
-        let through = history.mean(at - dt, at) * (1.0 - self.share);
+        let through = match self.capacity {
+            Some(_) => most(history, at, dt),
+            None => history.mean(at - dt, at) * (1.0 - self.share),
+        };
+        let is_back = self.last_bad.is_some_and(|bad| at - bad > BACK_S);
         if self.share > NONE {
-            self.quota = Some(through);
-            self.learned = Some(Learned { at, share: self.share });
+            // In a pool the first refusal after a quiet time is a word about the quota, and so are many at once; few that follow are
+            // of accounts that find their own rates.
+            if self.capacity.is_none() || is_back || self.share > policy.setpoint {
+                self.quota = Some(through);
+                self.learned = Some(Learned { at, share: self.share });
+            }
             self.last_bad = Some(at);
+        } else if self.is_limited_by_its_pool() {
+            // The accounts are back and nobody refuses them: so much it is at least, and the knob has no part in it.
+            if is_back && let Some(learned) = &mut self.learned {
+                learned.at = at;
+                self.quota = Some(through);
+            }
         } else {
             // Where more goes through for a while, and nobody refuses it, the quota is at least that.
             let is_quiet = self.last_bad.is_some_and(|bad| at - bad > SURE_S);
@@ -41,9 +63,25 @@ impl Signal {
         self.front.stamp(now, at);
     }
 
+    /// It is the accounts of the pool that limit, and not what this signal asks for.
+    fn is_limited_by_its_pool(&self) -> bool {
+        self.capacity.is_some_and(|capacity| capacity * (1.0 + NONE) < self.pid.integral.exp())
+    }
+
+    /// The newest sample has taught the quota.
+    fn is_news(&self) -> bool {
+        self.learned.as_ref().is_some_and(|learned| Some(learned.at) == self.last_bad)
+    }
+
     /// The log work rate that a ratio asks for.
-    pub(super) fn ask_ratio(&mut self, law: &Law, now: f64, dt: f64, applied: f64) -> f64 {
+    pub(super) fn ask_ratio(&mut self, policy: &policy::Signal, law: &Law, now: f64, dt: f64, applied: f64) -> f64 {
         self.ti_s = PROBE_TI_S;
+        let is_few = self.capacity.is_some() && self.share > NONE && self.share <= policy.setpoint && !self.is_news();
+        if is_few || (self.share <= NONE && self.is_limited_by_its_pool()) {
+            // Single accounts see to themselves, and while it is they who limit, nothing is learned about a higher rate.
+            (self.e, self.u) = (0.0, self.pid.integral);
+            return self.u;
+        }
         self.pid.integral = ewma::toward(self.pid.integral, applied, dt, PROBE_TI_S);
         if self.share > NONE {
             // The capacity is measured, not modelled: go just below it.
@@ -58,4 +96,12 @@ impl Signal {
         self.u = self.pid.integral + PROBE_GAIN * self.e * (1.0 + dt / PROBE_TI_S);
         self.u
     }
+}
+
+/// The most that went through in any [`MEAN_S`] of the last [`BACK_S`].
+fn most(history: &History, at: f64, dt: f64) -> f64 {
+    let dt = within(dt, 0.5, BACK_S);
+    let steps = (BACK_S / dt).floor() as u32;
+    let ending = |n: u32| at - f64::from(n) * dt;
+    (0..steps.max(1)).map(|n| history.mean(ending(n) - MEAN_S.max(dt), ending(n))).fold(0.0, f64::max)
 }
