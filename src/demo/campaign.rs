@@ -19,7 +19,7 @@ use crate::jobs::operate::{CancelFilter, Signed, Walk};
 use crate::jobs::{NewJob, Queue};
 use crate::throttle::Name;
 
-/// How long the whole act takes where there is time.
+/// What happens, happens in this time where there is so much.
 const WHOLE_S: f64 = 90.0;
 /// When what happens, in seconds since the first message, in an act of that length.
 const BLOCKED_S: f64 = 4.0;
@@ -72,8 +72,9 @@ pub(super) async fn run(
 ) -> anyhow::Result<Option<Campaign>> {
     let scale = seconds.map_or(1.0, |seconds| (seconds / WHOLE_S).min(1.0));
     let whole = QUOTA * ACCOUNTS as f64;
-    let room = whole * HALVED_S * scale + 0.5 * whole * (WHOLE_S - HALVED_S) * scale;
-    let messages = MESSAGES.min((0.9 * room) as usize);
+    // So many that they last nearly as long as the act.
+    let room = |seconds: f64| whole * HALVED_S * scale + 0.5 * whole * (seconds - HALVED_S * scale);
+    let messages = seconds.map_or(MESSAGES, |seconds| MESSAGES.min((0.9 * room(seconds)) as usize));
     clear(app).await?;
     let began = Instant::now();
     say(&format!(
@@ -137,7 +138,7 @@ async fn clear(app: &AppHandle) -> anyhow::Result<()> {
     for n in 1..=ACCOUNTS {
         app.throttles.resume_key(&accounts, &pool::name(n)).await?;
     }
-    let rps = format!("{:.1}", 0.98 * QUOTA * ACCOUNTS as f64);
+    let rps = format!("{:.1}", pool::RPS);
     let knobs = [("rps", Some(rps.as_str())), ("mode", Some("auto")), ("paused", Some("0")), ("valid_until", None)];
     turn(app, POOL, &knobs, "the campaign begins").await
 }

@@ -484,7 +484,7 @@ fn write_knobs(dir: &Path, store_url: Option<&str>, has_pool: bool) -> anyhow::R
     // The last one is for the jobs that people enqueue while they watch.
     let files = [
         (THROTTLE, store_url.map(knobs::render)),
-        (pool::POOL, has_pool.then(|| pool::KNOBS.to_owned())),
+        (pool::POOL, has_pool.then(pool::knobs)),
         ("default", Some(knobs::DEFAULT.to_owned())),
     ];
     for (throttle, text) in files {

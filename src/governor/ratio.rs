@@ -105,3 +105,72 @@ fn most(history: &History, at: f64, dt: f64) -> f64 {
     let ending = |n: u32| at - f64::from(n) * dt;
     (0..steps.max(1)).map(|n| history.mean(ending(n) - MEAN_S.max(dt), ending(n))).fold(0.0, f64::max)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::limits::Bounds;
+    use super::super::plan::{Observation, State};
+    use super::super::policy::Policy;
+
+    const POLICY: &str = "[[signal]]\nname = \"refused\"\nkind = \"ratio\"\nsource = \"feedback\"\nquery = \"refused\"\nsetpoint = 0.01\n\
+                          [governor]\ntick_s = 1\ndurations = false\n";
+    const BOUNDS: Bounds = Bounds { min: 1.0, max: 1000.0, safe_rps: 10.0 };
+
+    struct Rig {
+        state: State,
+        policy: Policy,
+        now: f64,
+    }
+
+    impl Rig {
+        fn new(rps: f64) -> Self {
+            let policy = Policy::parse(POLICY, "sms.toml").unwrap().unwrap();
+            Self { state: State::new(&policy, BOUNDS, rps, 1000.0), policy, now: 1000.0 }
+        }
+
+        /// So many seconds with what goes through, the refused share and what the pool can bear; the knob afterwards.
+        fn run(&mut self, seconds: u32, achieved: f64, share: f64, capacity_rps: Option<f64>) -> f64 {
+            let mut rps = 0.0;
+            for _ in 0..seconds {
+                self.now += 1.0;
+                let seen = Observation {
+                    now: self.now,
+                    achieved_rps: Some(achieved),
+                    limiting_share: Some(1.0),
+                    completed: 1000.0 * (1.0 - share),
+                    rejected: 1000.0 * share,
+                    capacity_rps,
+                    ..Observation::default()
+                };
+                rps = self.state.tick(&self.policy, BOUNDS, &seen).rps;
+            }
+            rps
+        }
+    }
+
+    #[test]
+    fn the_quota_of_a_pool_is_what_went_through_before_its_accounts_were_refused() {
+        let mut rig = Rig::new(100.0);
+        rig.run(5, 98.0, 0.0, Some(100.5));
+        let knob = rig.run(30, 50.0, 0.0, Some(50.0));
+        assert!(knob > 97.0, "while the accounts limit, the knob stays: {knob}");
+
+        let lowered = rig.run(1, 50.0, 0.005, Some(48.0));
+        assert!((lowered - 49.0).abs() < 0.2, "the first refusal after a quiet time is a word about the quota: {lowered}");
+        let away = rig.run(10, 35.0, 0.005, Some(35.0)).min(rig.run(1, 35.0, 0.1, Some(35.0)));
+        assert!((away - 49.0).abs() < 0.2, "what goes through while accounts come back is not the quota: {away}");
+        let back = rig.run(30, 49.0, 0.0, Some(90.0));
+        assert!((48.8..52.0).contains(&back), "{back}");
+    }
+
+    #[test]
+    fn where_accounts_come_back_unrefused_so_much_is_learned_and_the_knob_has_no_part_in_it() {
+        let mut rig = Rig::new(100.0);
+        rig.run(5, 98.0, 0.2, Some(60.0));
+        let knob = rig.run(19, 45.0, 0.0, Some(45.0));
+        assert!(rig.state.signals[0].quota.unwrap() > 90.0);
+        assert_eq!(rig.run(10, 46.0, 0.0, Some(46.0)), knob);
+        let learned = rig.state.signals[0].quota.unwrap();
+        assert!((45.0..47.0).contains(&learned), "{learned}");
+    }
+}

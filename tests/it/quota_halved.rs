@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 
 use crate::support::{Database, database, redis_prefix, stack};
 
-const ACCOUNTS: usize = 10;
+const ACCOUNTS: usize = 6;
 /// What each account may send each second before and after.
-const QUOTA: f64 = 10.0;
+const QUOTA: f64 = 8.0;
 const HALVED: f64 = QUOTA / 2.0;
 
 /// How long the quota is whole, how soon the new one must be found, and how long it is then watched.
@@ -72,7 +72,7 @@ async fn house() -> House {
     settings.prometheus_url = "http://127.0.0.1:9".to_owned();
     settings.listen = "127.0.0.1:0".to_owned();
     settings.knobs_dir = knobs.display().to_string();
-    settings.concurrency = 64;
+    settings.concurrency = 32;
     let app = App::start(&settings, Roles::ALL, Kinds::default()).await.unwrap_or_else(|error| panic!("{error:#}"));
     House { app, fake, database, _folder: folder }
 }
@@ -130,9 +130,6 @@ async fn a_quota_that_is_halved_without_a_word_is_found_within_a_minute_and_used
             shown["governor"]["limiting"],
             shown["governor"]["reason"],
         );
-        if t_s < 2.0 {
-            println!("{shown:#}");
-        }
         said = counted;
         let learned = shown["governor"]["signals"][0]["learned_quota"]["rps"].as_f64();
         if found_s.is_none() && learned.is_some_and(|rps| (0.85 * new_quota..=1.1 * new_quota).contains(&rps)) {
