@@ -111,6 +111,7 @@ fn read(text: &str, policy: &Policy, before: Option<f64>) -> Result<Observation,
         discounted: false,
         waiting: None,
         shared: None,
+        capacity_rps: None,
         knob_rps: knob(line)?,
     })
 }

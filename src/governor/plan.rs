@@ -80,6 +80,9 @@ pub struct Observation {
     /// What this governor is to others that hold the same signals.
     #[serde(skip)]
     pub shared: Option<Role>,
+    /// What a pool of accounts behind the throttle can bear now, in jobs per second. Whoever says so goes around refusals by itself.
+    #[serde(skip)]
+    pub capacity_rps: Option<f64>,
 }
 
 /// A sample of a signal; no value is no sample.
@@ -333,6 +336,7 @@ impl State {
         samples.sort_by(|a, b| a.at.total_cmp(&b.at));
         for (signal, about) in self.signals.iter_mut().zip(&policy.signals) {
             let hears_durations = matches!(about.heard, Some(Heard::Latency | Heard::LatencyP99));
+            signal.capacity = seen.capacity_rps.filter(|rps| rps.is_finite()).map(|rps| rps * self.work.w);
             for sample in samples.iter().filter(|r| r.signal == about.name) {
                 if let Some(value) = sample.value {
                     signal.ingest(about, &policy.law, now, sample.at, value, &self.history);

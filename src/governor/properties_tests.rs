@@ -76,6 +76,7 @@ fn event() -> impl Strategy<Value = ((f64, Option<f64>), Event)> {
             discounted: rejected > completed,
             waiting: None,
             shared: None,
+            capacity_rps: None,
             knob_rps,
         }))
     });

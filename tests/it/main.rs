@@ -45,6 +45,7 @@ mod pool;
 mod pooler;
 mod providers_conformance;
 mod push_back;
+mod quota_halved;
 mod reindex;
 mod reindex_fakes;
 mod reindex_postgres;
