@@ -46,7 +46,8 @@ pub(super) async fn open(
     for (name, pool) in &pools.0 {
         let drivers = pool.accounts.iter().map(|limited| {
             let account = &limited.account;
-            build::build(pool.provider, account, &tools).with_context(|| format!("pools.{name}.{}", account.name))
+            build::build(pool.provider, account, &tools)
+                .map_err(|refused| settings.unusable(name, &account.name, &refused).into())
         });
         let drivers = Arc::new(drivers.collect::<anyhow::Result<Vec<_>>>()?);
         let desk = Desk::open(pool.clone(), store.clone(), notes.clone(), tell.clone())?;

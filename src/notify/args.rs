@@ -29,6 +29,9 @@ pub const FIELDS: [&str; 14] = [
 /// Words of `priority`, with the priority of the job.
 pub const PRIORITIES: [(&str, i32); 4] = [("critical", 0), ("high", 1), ("normal", 2), ("low", 3)];
 
+/// The priority of the job of a message that does not say one: `normal`.
+pub const USUAL_PRIORITY: i32 = 2;
+
 /// What a message belongs to that does not say so.
 const USUAL_CATEGORY: &str = "transactional";
 
