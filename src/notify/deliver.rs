@@ -428,3 +428,40 @@ impl Handler for NotificationHandler {
         Some(Duration::from_secs(600))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::outbound::Guard;
+    use crate::providers::{Account, Http, Secret, Tools, twilio};
+
+    #[test]
+    fn what_every_account_refuses_is_told_before_a_job_is_made() {
+        let http = || Arc::new(Http::new(Guard::open()).unwrap());
+        let tools = Tools { http: http(), guarded: http() };
+        let driver = |from: Option<&str>| {
+            let mut account = Account { name: "a".to_owned(), ..Account::default() };
+            account.options.insert("account_sid".to_owned(), "AC00000000000000000000000000000000".to_owned());
+            account.options.extend(from.map(|from| ("from".to_owned(), from.to_owned())));
+            account.secrets.insert("auth_token".to_owned(), Secret::new("0123456789abcdef0123456789abcdef"));
+            twilio::build(&account, &tools).unwrap()
+        };
+        let wrong = |drivers: &[Box<dyn Driver>], more: Value| -> Vec<String> {
+            let mut args = json!({"channel": "sms", "to": "+15550100"});
+            args.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            let notification = Notification::parse(&args).ok().unwrap();
+            refused_by_all(&notification, drivers).into_iter().map(|issue| issue.pointer).collect()
+        };
+        let drivers = [driver(None), driver(Some("+15550199"))];
+
+        assert_eq!(wrong(&drivers, json!({"body": "hello"})), Vec::<String>::new());
+        assert_eq!(wrong(&drivers[..1], json!({"body": "hello"})), ["/from"]);
+        assert_eq!(wrong(&drivers[1..], json!({"to": "Ann", "body": "hello", "extra": {"colour": 1}})), ["/extra/colour", "/to"]);
+        // How long a text will be that is a template, nobody knows yet.
+        let long = "x".repeat(2000);
+        assert_eq!(wrong(&drivers[1..], json!({ "body": long })), ["/body"]);
+        assert_eq!(wrong(&drivers[1..], json!({ "template": long })), Vec::<String>::new());
+    }
+}

@@ -9,6 +9,7 @@ use flyball::config::{ACCOUNT_KEYS, POOL_KEYS, Settings};
 use flyball::governor::policy::Policy;
 use flyball::outbound::Guard;
 use flyball::providers::build::{build, fields};
+use flyball::providers::pool::{Change, State};
 use flyball::providers::{
     Class, Code, Field, Http, Provider, Scope, Tools, apns, fcm, mailgun, sendgrid, ses, slack, smtp, telegram, twilio, webhook,
 };
@@ -96,7 +97,7 @@ fn the_ranges_of_a_pool_are_those_that_are_enforced() {
     let mut ranges = 0;
     for row in rows(section(&guide, "### Keys of a pool")) {
         let Some((low, high)) = row[2].split_once(" to ") else { continue };
-        let (low, high): (f64, f64) = (low.parse().unwrap(), high.parse().unwrap());
+        let (Ok(low), Ok(high)) = (low.parse::<f64>(), high.parse::<f64>()) else { continue };
         for good in [low, high] {
             assert_eq!(load(code(&row[0]), good), Ok(()), "{}", row[0]);
         }
@@ -214,6 +215,36 @@ fn every_example_of_settings_works() {
 }
 
 #[test]
+fn what_is_wrong_with_an_account_stops_the_start_before_anything_is_connected() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("own.toml");
+    let refusal = |sid: &str, variable: &str| {
+        let account = format!("name = \"main\"\naccount_sid = {sid:?}\nauth_token_env = {variable:?}\n");
+        std::fs::write(&file, format!("[pools.sms]\nprovider = \"twilio\"\n[[pools.sms.accounts]]\n{account}")).unwrap();
+        let output = std::process::Command::new(crate::support::PROGRAM.as_path())
+            .args(["serve", "--config"])
+            .arg(&file)
+            .env_clear()
+            .envs([
+                ("TOKEN", "s3cret"),
+                ("DATABASE_URL", "postgres://nobody@127.0.0.1:1/none"),
+                ("REDIS_URL", "redis://127.0.0.1:1"),
+            ])
+            .current_dir(folder.path())
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(78));
+        String::from_utf8(output.stderr).unwrap()
+    };
+
+    let said = refusal("AC00000000000000000000000000000000", "NOT_SET");
+    assert!(said.contains("own.toml:6: pools.sms.main.auth_token_env names the variable NOT_SET, which is not set"), "{said}");
+    let said = refusal("nonsense", "TOKEN");
+    assert!(said.contains("own.toml:5: pools.sms.main.account_sid must be AC and"), "{said}");
+    assert!(!said.contains("s3cret"), "{said}");
+}
+
+#[test]
 fn every_example_of_a_knobs_file_is_one() {
     let mut governed = 0;
     for page in ["docs/providers.md", "docs/guides/notifications.md"] {
@@ -236,6 +267,8 @@ fn the_page_of_metrics_has_every_family_of_pools() {
     let metrics = flyball::providers::Metrics::register(&mut registry);
     metrics.sent("sms", "main", "accepted", 0.1);
     metrics.of_pool(&flyball::providers::pool::PoolView { name: "sms".to_owned(), ..Default::default() });
+    let (from, to) = (State::Closed, State::Open);
+    metrics.changed("sms", &Change { account: "main".to_owned(), from, to, why: String::new(), at_ms: 0, until_ms: 0 });
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
     let families: Vec<String> = text
