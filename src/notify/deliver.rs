@@ -33,6 +33,9 @@ const USUAL_DELAY: Duration = Duration::from_secs(5);
 /// How often it is tried to record what was sent.
 const RECORD_EVERY: Duration = Duration::from_millis(500);
 
+/// Errors of a Postgres that answers after which a record is given up: its message would end as one that took too long, and be sent twice.
+const REFUSALS_MAX: u32 = 20;
+
 /// The shortest and the longest wait in the queue for an account.
 const SHORTEST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
@@ -82,7 +85,7 @@ impl NotificationHandler {
         let valid_for = notification.valid_for.unwrap_or(pool.valid_for);
         let deadline_s = since.as_second().saturating_add(valid_for.as_secs() as i64);
         let mut run =
-            Run { job, context, notification: &notification, carrier, means, attempts: Vec::new(), deadline_s, asked: None };
+            Run { job, context, notification: &notification, carrier, means, attempts: Vec::new(), deadline_s, told_delay: None };
         if let Some(reason) = begun.suppressed {
             run.record(DeliveryState::Suppressed, None, "suppressed", &reason, None).await?;
             return Ok(Outcome::Done);
@@ -123,8 +126,8 @@ struct Run<'a> {
     means: &'a Means,
     attempts: Vec<Attempt>,
     deadline_s: i64,
-    /// How long senders or connections that were tried asked to be left alone, where they said so.
-    asked: Option<Duration>,
+    /// The shortest wait that was asked for on behalf of one sender or connection of an account.
+    told_delay: Option<Duration>,
 }
 
 impl Run<'_> {
@@ -139,7 +142,9 @@ impl Run<'_> {
                 Taken::Held(held) => held,
                 Taken::Wait { wait, why } => return self.wait(wait, &why).await,
                 // Every account there is has been tried: the first of them is tried again later.
-                Taken::Nobody => return self.wait(self.asked.unwrap_or(USUAL_DELAY), "every account has been tried").await,
+                Taken::Nobody => {
+                    return self.wait(self.told_delay.unwrap_or(USUAL_DELAY), "every account has been tried").await;
+                }
             };
             let driver = &self.carrier.drivers[held.at];
             let issues = driver.check(&message);
@@ -162,6 +167,10 @@ impl Run<'_> {
                 return outcome;
             }
             not.push(held.at);
+            if failures == 0 && not.len() >= HOPS_MAX {
+                // They were slowed down or refused one after the other, which is not the message's doing.
+                return self.wait(USUAL_DELAY, "many accounts in a row did not take it").await;
+            }
             if failures >= FAILURES_MAX || not.len() >= HOPS_MAX {
                 let error = format!("{} accounts did not take it; the last: {}", not.len(), self.last_reason());
                 self.record(DeliveryState::Queued, None, "", "", None).await?;
@@ -191,13 +200,14 @@ impl Run<'_> {
             // Another connection, or another account's sender, may do.
             Sent::Throttled { scope: Scope::Connection | Scope::Sender, delay, .. } => {
                 desk.succeeded(held, quota).await;
-                // The shortest of them is when it is worth trying again.
-                self.asked = [self.asked, delay].into_iter().flatten().min();
+                self.told_delay = self.told_delay.into_iter().chain(delay).min();
                 None
             }
             Sent::Throttled { scope: Scope::Recipient, delay, .. } => {
                 desk.succeeded(held, quota).await;
-                Some(self.put_off(delay.unwrap_or(USUAL_DELAY)).await)
+                // Past its deadline it ends; to wait longer would only hide that.
+                let left = Duration::from_secs((self.deadline_s - now_s()).max(0) as u64);
+                Some(self.put_off(delay.unwrap_or(USUAL_DELAY).min(left)).await)
             }
             Sent::Transient { reason } => {
                 desk.failed(held, &reason).await;
@@ -235,7 +245,13 @@ impl Run<'_> {
     /// The provider has it. It would be sent twice if this were not recorded, so it is tried until it is, or the lease is lost.
     async fn done(&mut self, state: DeliveryState, held: &Held, provider_id: Option<String>) -> Result<Outcome, Outcome> {
         let written = self.written(state, Some(held), provider_id, None);
-        while self.means.deliveries.record(written.clone()).await.is_err() {
+        let mut refusals = 0;
+        while let Err(error) = self.means.deliveries.record(written.clone()).await {
+            refusals += u32::from(!matches!(error, crate::jobs::Error::Lost(_)));
+            if refusals >= REFUSALS_MAX {
+                tracing::error!(job_id = self.job.id, %error, "a message was sent and its record could not be written; it is not sent again");
+                break;
+            }
             tokio::select! {
                 () = self.context.cancelled.cancelled() => break,
                 () = tokio::time::sleep(RECORD_EVERY) => {}
@@ -363,6 +379,22 @@ fn unrecorded() -> Outcome {
     Outcome::Retry { after: None, error: "the delivery record could not be reached".to_owned() }
 }
 
+/// What is wrong with a message in the eyes of every account, by the first one's words. Of a template the texts are not known yet.
+fn refused_by_all(notification: &Notification, drivers: &[Box<dyn Driver>]) -> Vec<Issue> {
+    let message = notification.message(String::new(), notification.texts.clone(), None);
+    let is_text = |issue: &Issue| ["/body", "/subject", "/html"].contains(&issue.pointer.as_str());
+    let mut first = None;
+    for driver in drivers {
+        let mut issues = driver.check(&message);
+        issues.retain(|issue| notification.data.is_none() || !is_text(issue));
+        if issues.is_empty() {
+            return issues;
+        }
+        first.get_or_insert(issues);
+    }
+    first.unwrap_or_default()
+}
+
 /// Fills templates in on a thread where it holds nobody up.
 async fn fill(notification: &Notification) -> Result<Texts, String> {
     if notification.data.is_none() {
@@ -393,11 +425,12 @@ impl Handler for NotificationHandler {
             Ok(notification) => notification,
             Err(issues) => return issues,
         };
-        if self.pools.route(notification.channel, notification.provider.as_deref()).is_none() {
+        let Some(pool) = self.pools.route(notification.channel, notification.provider.as_deref()) else {
             let pointer = if notification.provider.is_some() { "/provider" } else { "/channel" };
             return vec![Issue { pointer: pointer.to_owned(), message: self.nowhere(&notification) }];
-        }
-        Vec::new()
+        };
+        let carrier = self.means.as_ref().and_then(|means| means.carriers.get(&pool.name));
+        carrier.map(|carrier| refused_by_all(&notification, &carrier.drivers)).unwrap_or_default()
     }
 
     fn run(&self, job: Job, context: Context) -> BoxFuture<'_, Outcome> {
@@ -407,5 +440,42 @@ impl Handler for NotificationHandler {
     fn timeout(&self) -> Option<Duration> {
         // Each account's answer has a time of its own; this one is for a driver that hangs in spite of it.
         Some(Duration::from_secs(600))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::outbound::Guard;
+    use crate::providers::{Account, Http, Secret, Tools, twilio};
+
+    #[test]
+    fn what_every_account_refuses_is_told_before_a_job_is_made() {
+        let http = || Arc::new(Http::new(Guard::open()).unwrap());
+        let tools = Tools { http: http(), guarded: http() };
+        let driver = |from: Option<&str>| {
+            let mut account = Account { name: "a".to_owned(), ..Account::default() };
+            account.options.insert("account_sid".to_owned(), "AC00000000000000000000000000000000".to_owned());
+            account.options.extend(from.map(|from| ("from".to_owned(), from.to_owned())));
+            account.secrets.insert("auth_token".to_owned(), Secret::new("0123456789abcdef0123456789abcdef"));
+            twilio::build(&account, &tools).unwrap()
+        };
+        let wrong = |drivers: &[Box<dyn Driver>], more: Value| -> Vec<String> {
+            let mut args = json!({"channel": "sms", "to": "+15550100"});
+            args.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            let notification = Notification::parse(&args).ok().unwrap();
+            refused_by_all(&notification, drivers).into_iter().map(|issue| issue.pointer).collect()
+        };
+        let drivers = [driver(None), driver(Some("+15550199"))];
+
+        assert_eq!(wrong(&drivers, json!({"body": "hello"})), Vec::<String>::new());
+        assert_eq!(wrong(&drivers[..1], json!({"body": "hello"})), ["/from"]);
+        assert_eq!(wrong(&drivers[1..], json!({"to": "Ann", "body": "hello", "extra": {"colour": 1}})), ["/extra/colour", "/to"]);
+        // How long a text will be that is a template, nobody knows yet.
+        let long = "x".repeat(2000);
+        assert_eq!(wrong(&drivers[1..], json!({ "body": long })), ["/body"]);
+        assert_eq!(wrong(&drivers[1..], json!({ "template": long })), Vec::<String>::new());
     }
 }

@@ -46,6 +46,11 @@ pub async fn tell_changes(
         metrics.changed(&pool, &change);
         let Some(carrier) = carriers.get(&pool) else { continue };
         while let Err(error) = alarms.tell(carrier.desk.pool(), &change).await {
+            if matches!(error, crate::jobs::Error::Refused { .. } | crate::jobs::Error::Full { .. }) {
+                // It would be refused again, and those behind it wait.
+                tracing::error!(pool, account, %error, "a change of a breaker could not be told to whoever wants alerts");
+                break;
+            }
             tracing::warn!(pool, account, %error, "a change of a breaker could not be recorded; it will be tried again");
             tokio::select! {
                 () = cancel.cancelled() => return,

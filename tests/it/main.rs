@@ -17,6 +17,7 @@ mod demo;
 mod depth;
 mod docs;
 mod docs_handler;
+mod docs_providers;
 mod enqueue;
 mod enqueue_replace;
 mod failover;

@@ -13,7 +13,7 @@ use sqlx::Row;
 
 use crate::support::{Database, database, eventually, redis_prefix, stack};
 
-const SOON: Duration = Duration::from_secs(90);
+const SOON: Duration = Duration::from_secs(180);
 
 /// A process with one pool.
 struct House {
@@ -164,6 +164,23 @@ async fn a_throttled_sender_blocks_no_account_and_a_wrong_number_is_no_dead_lett
     .await;
     house.fake.heal(&sid(1));
     house.all("sent", 1).await;
+    assert_eq!(house.changes().await, []);
+    house.app.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_that_many_accounts_in_a_row_are_too_busy_for_has_used_no_attempt() {
+    let house = house(21, "", Options { tells_delay: true, ..Options::default() }).await;
+    let busy = Fault::Throttle { whom: Whom::Account, delay: Some(Duration::from_secs(1)) };
+    (1..=21).for_each(|n| house.fake.fail(&sid(n), busy.clone()));
+    let args = json!({"channel": "sms", "to": "+15550100", "body": "hello"});
+    // A job with one attempt would be dead if being asked to slow down were a failure of its own.
+    house.app.queue.enqueue(&[NewJob::new("notification", args).throttle("sms").max_attempts(1)]).await.unwrap();
+    eventually("twenty refusals", SOON, || async { (house.fake.totals_of_all().requests >= 20).then_some(()) }).await;
+    (1..=21).for_each(|n| house.fake.heal(&sid(n)));
+
+    house.all("sent", 1).await;
+    assert_eq!(house.fake.totals_of_all().accepted, 1);
     assert_eq!(house.changes().await, []);
     house.app.stop().await;
 }

@@ -22,6 +22,9 @@ const AT_ONCE: usize = 256;
 /// How long nobody asks for an account whose turn cannot be foreseen: it is being probed, or the store is lost.
 const UNKNOWN_WAIT: Duration = Duration::from_millis(250);
 
+/// The shortest rest of an account that gave less than was wanted, so that nobody asks for it without a pause.
+const SHORTEST_REST: Duration = Duration::from_millis(1);
+
 /// How long a process that asked for accounts is remembered.
 const HOLDER_TTL: Duration = Duration::from_secs(10);
 
@@ -407,7 +410,7 @@ async fn round(shared: &Shared, waiting: &mut Vec<Wish>) -> Option<tokio::time::
     for (((at, wishes), lane), grant) in turns.into_iter().zip(&ask.lanes).zip(grants) {
         if grant.granted < wishes.len() as u32 {
             let (wait, why) = rest_of(&grant);
-            shared.rest(at, wait, &why);
+            shared.rest(at, wait.max(SHORTEST_REST), &why);
         }
         let mut left = grant.granted;
         for wish in wishes {

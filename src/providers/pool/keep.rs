@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
 use tokio_util::sync::CancellationToken;
 
 use super::breaker::State;
@@ -22,7 +23,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const SAY_EVERY: u32 = 10;
 
 /// How often a provider is asked what an account may send.
-const QUOTA_EVERY: u32 = 600;
+const QUOTA_EVERY: Duration = Duration::from_secs(600);
+
+/// Accounts that are asked about at once.
+const QUOTAS_AT_ONCE: usize = 8;
 
 /// Who writes the knobs that follow from the settings.
 const BY: &str = "pool";
@@ -89,16 +93,19 @@ pub async fn keep(desk: Desk, drivers: Arc<Vec<Box<dyn Driver>>>, metrics: Metri
     let pace = Pace { name: "keep pool", every: LOOK_EVERY, wake: Some(moved) };
     let rounds = std::sync::atomic::AtomicU32::new(0);
     let said = tokio::sync::Mutex::new(None);
-    periodic(pace, cancel.clone(), || async {
+    let looked = periodic(pace, cancel.clone(), || async {
         let round = rounds.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        if round.is_multiple_of(QUOTA_EVERY) {
-            ask_quotas(desk.shared(), &drivers, &cancel).await;
-        }
         look(desk.shared(), &drivers, &mut *said.lock().await, round.is_multiple_of(SAY_EVERY)).await?;
         metrics.of_pool(&desk.view());
         Ok::<(), Error>(())
-    })
-    .await;
+    });
+    // Five hundred answers take a while, and the accounts are looked at meanwhile.
+    let pace = Pace { name: "ask quotas", every: QUOTA_EVERY, wake: None };
+    let asked = periodic(pace, cancel.clone(), || async {
+        ask_quotas(desk.shared(), &drivers, &cancel).await;
+        Ok::<(), Error>(())
+    });
+    tokio::join!(looked, asked);
 }
 
 /// One look: how each account stands, what the pool can bear, what all processes are told of it.
@@ -203,15 +210,18 @@ fn share_concurrency(status: &Status, drivers: &[Box<dyn Driver>]) {
 }
 
 /// Providers that tell what an account may send are believed, where that is less than the settings say.
-async fn ask_quotas(shared: &Shared, drivers: &[Box<dyn Driver>], cancel: &CancellationToken) {
-    for (at, driver) in drivers.iter().enumerate() {
+async fn ask_quotas(shared: &Arc<Shared>, drivers: &Arc<Vec<Box<dyn Driver>>>, cancel: &CancellationToken) {
+    let ask = |at: usize| {
+        let (shared, drivers) = (shared.clone(), drivers.clone());
         let told = Told { now_s: now_s(), timeout: shared.pool.timeout, stop: cancel.clone() };
-        if let Some(rps) = driver.quota(&told).await.filter(|rps| rps.is_finite() && *rps > 0.0) {
-            let configured = shared.pool.accounts[at].rps;
+        async move {
+            let Some(rps) = drivers[at].quota(&told).await.filter(|rps| rps.is_finite() && *rps > 0.0) else { return };
+            let configured = shared.pool.accounts.get(at).map_or(-1.0, |limited| limited.rps);
             let limit = if configured < 0.0 { rps } else { rps.min(configured) };
             if let Some(kept) = shared.limits.lock().unwrap_or_else(std::sync::PoisonError::into_inner).get_mut(at) {
                 *kept = limit;
             }
         }
-    }
+    };
+    futures_util::stream::iter(0..drivers.len()).map(ask).buffer_unordered(QUOTAS_AT_ONCE).collect::<Vec<()>>().await;
 }

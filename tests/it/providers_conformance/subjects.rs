@@ -293,11 +293,7 @@ fn fcm() -> Subject {
 
 fn apns() -> Subject {
     /// A key that is made for tests and known to everybody.
-    const KEY: &str = "-----BEGIN PRIVATE KEY-----
-MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgAN3yl1IKw7xZRfPK
-qh7pp3L8jWluXtvVRhYT7DUIMuyhRANCAASiJPhjlzjA7Rd+ip5/+kDrfUt9jKl5
-6yoFAEV/y8n7mz3koJFGChVnfpDefaGmNksiUjbqbavf1KkKDowl0k3x
------END PRIVATE KEY-----";
+    const KEY: &str = include_str!("../support/apns_test_only.p8");
     Subject {
         name: "apns",
         speaks: Speaks::Apns,
