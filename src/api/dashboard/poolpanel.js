@@ -4,7 +4,7 @@ import { call, get } from './api.js';
 import { AccountGrid } from './accountgrid.js';
 import { ask } from './dialog.js';
 import { h, keyed, setAttr, setText, show } from './dom.js';
-import { clock, count, unixSeconds } from './format.js';
+import { clock, count, UNKNOWN, unixSeconds } from './format.js';
 import { cell, showRows } from './lists.js';
 import { panelId } from './panel.js';
 import { capacity, eventText, inTime, lastChange, poolStanding, throttleFacts, wholePercent } from './poolwords.js';
@@ -46,6 +46,7 @@ export class PoolPanel {
     this.back = h('span', { class: 'sub num' });
     this.knob = h('b', { class: 'num' });
     this.knobUnit = h('i', null);
+    this.knobNote = h('span', { class: 'sub' });
     this.note = h('p', { class: 'form-note', role: 'status' });
     this.grid = new AccountGrid(name, { resume: (account) => this.resume(account), messages: (account) => on.messages(name, account) });
     this.newest = h('span', { class: 'knob-values' });
@@ -61,7 +62,7 @@ export class PoolPanel {
         h('div', { class: 'readout bears' }, h('span', { class: 'label' }, 'capacity now'), h('span', { class: 'value' }, this.now, this.unit, ' ', this.of),
           h('div', { class: 'share-row' }, this.bar, this.share)),
         h('div', { class: 'readout' }, h('span', { class: 'label' }, 'accounts there'), h('span', { class: 'value' }, this.there, this.thereOf), this.back),
-        h('div', { class: 'readout' }, h('span', { class: 'label' }, 'knob'), h('span', { class: 'value' }, this.knob, this.knobUnit), h('span', { class: 'sub' }, 'of the whole pool, in effect'))),
+        h('div', { class: 'readout' }, h('span', { class: 'label' }, 'knob'), h('span', { class: 'value' }, this.knob, this.knobUnit), this.knobNote)),
       this.note, this.grid.element,
       h('details', { class: 'drawer' }, h('summary', null, h('span', { class: 'drawer-title' }, 'Events'), this.newest),
         h('div', { class: 'pool-events' }, h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': `Events of ${name}` }, table, this.noEvents))));
@@ -102,8 +103,9 @@ export class PoolPanel {
     this.back.classList.toggle('alarming', pool.there === 0 && all > 0);
 
     const facts = throttleFacts(throttle, nowMs / 1000);
-    setText(this.knob, facts?.knob ?? '–');
+    setText(this.knob, facts?.knob ?? UNKNOWN);
     setText(this.knobUnit, facts?.unit ?? '');
+    setText(this.knobNote, !facts || facts.knob === UNKNOWN ? 'not known now' : 'of the whole pool, in effect');
     this.knob.parentElement.classList.toggle('word', facts?.knob === 'unlimited');
     setText(this.reason, facts?.reason ?? '');
     show(this.link, Boolean(throttle));
