@@ -46,7 +46,7 @@ pub struct Alarms {
 impl Alarms {
     /// Keeps them in the database of `queue`.
     pub fn new(queue: Queue) -> Self {
-        Self { db: Db::from(queue.pool.clone()), queue }
+        Self { db: queue.pool.clone(), queue }
     }
 
     /// Keeps a change, and enqueues the job that tells it where the pool has an address for alerts.
