@@ -193,11 +193,14 @@ fn account(shared: &Shared, name: &str, limit: f64, state: Option<&KeyState>, no
 fn why(capacity: &Capacity, accounts: &[AccountView]) -> String {
     let count = |flow: Flow| accounts.iter().filter(|account| account.state == flow).count();
     let (blocked, open, all) = (count(Flow::Blocked), count(Flow::Open), accounts.len());
-    match capacity.there {
+    let slower = accounts.iter().filter(|account| account.learned_rps.is_some()).count();
+    let learned = if slower > 0 { format!("; {slower} at a rate that was learned from refusals") } else { String::new() };
+    let there = match capacity.there {
         0 => format!("no account is available: {blocked} blocked, {open} with an open breaker"),
         there if there == all => format!("all {all} accounts are available"),
         there => format!("{there} of {all} accounts are available: {blocked} blocked, {open} with an open breaker"),
-    }
+    };
+    there + &learned
 }
 
 /// Each driver opens as many connections as its part of the knob needs.
