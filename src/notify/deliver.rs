@@ -13,7 +13,7 @@ use super::record::NO_ACCOUNT;
 use super::{Asked, Attempt, Deliveries, DeliveryState, Written};
 use crate::jobs::{Context, Handler, Issue, Job, OnAmbiguous, Outcome};
 use crate::providers::pool::{Desk, Held, Taken};
-use crate::providers::{Answer, Driver, Metrics, Pools, Scope, Sent, Told, now_s};
+use crate::providers::{Answer, Channel, Driver, Metrics, Pools, Scope, Sent, Told, now_s};
 
 /// Longest that a template may take. Its steps are bounded, so this is for a machine that does nothing else.
 const TEMPLATE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -77,7 +77,9 @@ impl NotificationHandler {
         let notification = Notification::parse(&job.args).map_err(|issues| dead(listed(&issues)))?;
         let means = self.means.as_ref().ok_or_else(|| dead("this process has no pools".to_owned()))?;
         let pool = self.pools.route(notification.channel, notification.provider.as_deref());
-        let carrier = pool.and_then(|pool| means.carriers.get(&pool.name)).ok_or_else(|| dead(self.nowhere(&notification)))?;
+        let carrier = pool
+            .and_then(|pool| means.carriers.get(&pool.name))
+            .ok_or_else(|| dead(self.nowhere(notification.channel, notification.provider.as_deref())))?;
         let asked = Asked { job_id: job.id, channel: notification.channel, recipient: notification.to.clone() };
         let begun = means.deliveries.begin(asked).await.map_err(|_| unrecorded())?;
         let pool = carrier.desk.pool();
@@ -103,9 +105,17 @@ impl NotificationHandler {
         run.send(texts).await
     }
 
-    fn nowhere(&self, notification: &Notification) -> String {
-        let channel = notification.channel.word();
-        match &notification.provider {
+    /// What is wrong with the pool that arguments name which are wrong elsewhere.
+    fn stray(&self, args: &Value) -> Option<Issue> {
+        let (word, provider) = (args.get("channel")?.as_str()?, args.get("provider")?.as_str()?);
+        let channel = Channel::WORDS.iter().find(|(known, _)| *known == word).map(|(_, channel)| *channel)?;
+        let is_stray = self.pools.route(channel, Some(provider)).is_none();
+        is_stray.then(|| Issue { pointer: "/provider".to_owned(), message: self.nowhere(channel, Some(provider)) })
+    }
+
+    fn nowhere(&self, channel: Channel, provider: Option<&str>) -> String {
+        let channel = channel.word();
+        match provider {
             Some(name) => format!("there is no pool or provider {name:?} for the channel {channel}; pools are {}", self.names()),
             None => format!("there is no pool for the channel {channel}; pools are {}", self.names()),
         }
@@ -423,11 +433,17 @@ impl Handler for NotificationHandler {
     fn check(&self, args: &Value) -> Vec<Issue> {
         let notification = match Notification::parse(args) {
             Ok(notification) => notification,
-            Err(issues) => return issues,
+            Err(mut issues) => {
+                issues.extend(self.stray(args));
+                return issues;
+            }
         };
         let Some(pool) = self.pools.route(notification.channel, notification.provider.as_deref()) else {
             let pointer = if notification.provider.is_some() { "/provider" } else { "/channel" };
-            return vec![Issue { pointer: pointer.to_owned(), message: self.nowhere(&notification) }];
+            return vec![Issue {
+                pointer: pointer.to_owned(),
+                message: self.nowhere(notification.channel, notification.provider.as_deref()),
+            }];
         };
         let carrier = self.means.as_ref().and_then(|means| means.carriers.get(&pool.name));
         carrier.map(|carrier| refused_by_all(&notification, &carrier.drivers)).unwrap_or_default()
