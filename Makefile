@@ -8,7 +8,7 @@ SHELL := /bin/sh
 export PATH := $(PATH):$(HOME)/.cargo/bin
 ARGS ?=
 
-.PHONY: help demo test soak build check lint fmt docs bench bench-queue bench-burst bench-throttle bench-trip browser-test fresh clean
+.PHONY: help demo test soak build check lint fmt docs bench bench-queue bench-burst bench-throttle bench-trip bench-notify browser-test fresh clean
 
 help: ## list what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -50,7 +50,10 @@ bench-throttle: ## measure throttles on a private Redis; one case with ARGS="--o
 bench-trip: ## measure from a load that rises to the last token granted anywhere; FLYBALL_TRIPS times (10)
 	@scripts/setup.sh && exec cargo test --test it -- --ignored --nocapture bench_trips $(ARGS)
 
-bench: bench-queue bench-throttle bench-burst bench-trip ## all four
+bench-notify: ## measure notifications with a fake provider: rates, limits, CPU; one part with ARGS="--part send"
+	@scripts/setup.sh && exec cargo bench --bench notify -- $(ARGS)
+
+bench: bench-queue bench-throttle bench-burst bench-trip bench-notify ## all five
 
 browser-test: ## drive the dashboard in headless Chromium
 	@scripts/setup.sh --browser && node --test scripts/browser-test/*.test.mjs && exec node scripts/browser-test/run.mjs $(ARGS)

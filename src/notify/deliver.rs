@@ -312,8 +312,9 @@ impl Run<'_> {
         if answer.is_untimed {
             self.context.discount_duration();
         }
+        let ended = now();
         self.attempts.push(Attempt {
-            at: now(),
+            at: ended.checked_sub(took).unwrap_or(ended),
             account,
             outcome: answer.sent.word(),
             status: answer.status.clone(),

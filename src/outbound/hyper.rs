@@ -285,7 +285,8 @@ fn wire(resolver: &Resolver, http2_only: bool) -> std::io::Result<Wire> {
         .retry_canceled_requests(false)
         .pool_timer(TokioTimer::new())
         .pool_idle_timeout(Duration::from_secs(30))
-        .pool_max_idle_per_host(64)
+        // Where many are under way, a moment in which few are must not close what is needed again at once.
+        .pool_max_idle_per_host(512)
         .build(connector))
 }
 

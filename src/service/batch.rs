@@ -3,9 +3,11 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::time::{Instant, sleep_until};
 
 /// Calls that wait, for each item that a batch may have.
 const BATCHES_WAITING: usize = 16;
@@ -13,8 +15,8 @@ const BATCHES_WAITING: usize = 16;
 /// Carries out many items at once and answers each, in order.
 type Run<T, R> = dyn Fn(Vec<T>) -> BoxFuture<'static, Vec<R>> + Send + Sync;
 
-/// Collects what callers submit while one call is under way, and carries it out with the next. Nothing waits for a timer: an
-/// item that comes alone goes alone, at once.
+/// Collects what callers submit while one call is under way, and carries it out with the next. An item that comes alone goes alone,
+/// at once.
 ///
 /// A caller that goes away while it waits loses its answer and nothing else. Cheap to clone.
 pub struct Batcher<T, R> {
@@ -23,6 +25,8 @@ pub struct Batcher<T, R> {
 
 struct Shared<T, R> {
     most: usize,
+    /// A call that follows one of several items begins so long after it at the earliest.
+    every: Duration,
     run: Box<Run<T, R>>,
     /// Callers beyond these wait before they are taken in.
     room: Arc<Semaphore>,
@@ -56,9 +60,19 @@ pub struct Broken;
 impl<T: Send + 'static, R: Send + 'static> Batcher<T, R> {
     /// Collects up to `most` items for one call of `run`, which answers one result for each, in order.
     pub fn new(most: usize, run: impl Fn(Vec<T>) -> BoxFuture<'static, Vec<R>> + Send + Sync + 'static) -> Self {
+        Self::paced(most, Duration::ZERO, run)
+    }
+
+    /// The same for calls that cost much beside their items: while items keep coming, a call begins `every` after the last one at
+    /// the earliest, unless there are `most` of them, so that there are few calls. After a call of one item nothing waits.
+    pub fn paced(
+        most: usize,
+        every: Duration,
+        run: impl Fn(Vec<T>) -> BoxFuture<'static, Vec<R>> + Send + Sync + 'static,
+    ) -> Self {
         let waiting = Mutex::new(Waiting { items: VecDeque::new(), is_running: false });
         let room = Arc::new(Semaphore::new(most * BATCHES_WAITING));
-        Self { shared: Arc::new(Shared { most, run: Box::new(run), room, waiting }) }
+        Self { shared: Arc::new(Shared { most, every, run: Box::new(run), room, waiting }) }
     }
 
     /// Submits an item and waits for its own result.
@@ -98,11 +112,15 @@ impl<T: Send + 'static, R: Send + 'static> Running<T, R> {
                 let count = waiting.items.len().min(self.shared.most);
                 waiting.items.drain(..count).collect()
             };
+            let (begun, is_busy) = (Instant::now(), batch.len() > 1);
             let (what, answers): (Vec<_>, Vec<_>) = batch.into_iter().map(|item| (item.what, (item.answer, item._room))).unzip();
             let results = (self.shared.run)(what).await;
             for ((answer, _room), result) in answers.into_iter().zip(results) {
                 // Whoever went away does not want to know.
                 let _ = answer.send(result);
+            }
+            if is_busy && !self.shared.every.is_zero() && self.shared.lock().items.len() < self.shared.most {
+                sleep_until(begun + self.shared.every).await;
             }
         }
     }
@@ -165,6 +183,34 @@ mod tests {
         let sizes = sizes.lock().unwrap();
         assert_eq!(sizes.iter().sum::<usize>(), 300);
         assert!(sizes.iter().all(|size| *size <= 8) && sizes.len() < 60, "{sizes:?}");
+    }
+
+    #[tokio::test]
+    async fn paced_calls_are_few_and_a_single_item_waits_for_nothing() {
+        let sizes = Arc::new(Mutex::new(Vec::new()));
+        let seen = sizes.clone();
+        let batcher = Batcher::paced(100, Duration::from_millis(50), move |items: Vec<u64>| -> BoxFuture<'static, Vec<u64>> {
+            seen.lock().unwrap().push(items.len());
+            Box::pin(std::future::ready(items))
+        });
+        for n in 0..3 {
+            assert_eq!(batcher.submit(n).await, Ok(n));
+        }
+        let begun = Instant::now();
+        // One comes each millisecond; the first two come together.
+        let all = (0..200u64).map(|n| {
+            let batcher = batcher.clone();
+            async move {
+                tokio::time::sleep(Duration::from_millis(n.saturating_sub(1))).await;
+                assert_eq!(batcher.submit(n).await, Ok(n));
+            }
+        });
+        futures_util::future::join_all(all).await;
+        let sizes = sizes.lock().unwrap();
+        assert_eq!(sizes.iter().sum::<usize>(), 203);
+        // However long that took: one call for each 50 ms of it, and those at its two ends.
+        let most = 3 + 2 + begun.elapsed().as_millis() as usize / 50;
+        assert!(sizes.len() <= most, "{} calls where {most} are allowed: {sizes:?}", sizes.len());
     }
 
     #[tokio::test]

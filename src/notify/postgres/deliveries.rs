@@ -17,6 +17,10 @@ use crate::service::{Batcher, Broken};
 /// Most items of one statement.
 const MOST: usize = 256;
 
+/// While messages keep coming, a statement follows the one before after this at the earliest: what a statement costs, whatever is in
+/// it, is then spread over many.
+const EVERY: Duration = Duration::from_millis(5);
+
 /// How often a statement is said again that Postgres broke off for another's sake.
 const AGAIN: u32 = 5;
 
@@ -61,7 +65,7 @@ impl Deliveries {
     pub fn new(db: impl Into<Db>) -> Self {
         let db: Db = db.into();
         let (for_begin, for_record, for_notices) = (db.clone(), db.clone(), db.clone());
-        let begins = Batcher::new(MOST, move |asked: Vec<Asked>| {
+        let begins = Batcher::paced(MOST, EVERY, move |asked: Vec<Asked>| {
             let db = for_begin.clone();
             Box::pin(async move {
                 match begin::begin(&db, &asked).await {
@@ -70,7 +74,7 @@ impl Deliveries {
                 }
             })
         });
-        let records = Batcher::new(MOST, move |written: Vec<Written>| {
+        let records = Batcher::paced(MOST, EVERY, move |written: Vec<Written>| {
             let db = for_record.clone();
             Box::pin(async move {
                 let answers = singly(&db, &written, |db, part| Box::pin(record::record(db, part))).await;

@@ -19,6 +19,10 @@ use crate::throttle::{
 /// Messages that are served by one call at most.
 const AT_ONCE: usize = 256;
 
+/// Where all accounts have used their rates, they are asked again after this at the earliest: all whose turn it is by then with one
+/// call, however many wait. Their buckets keep the tokens meanwhile.
+const ASK_EVERY: Duration = Duration::from_millis(4);
+
 /// How long nobody asks for an account whose turn cannot be foreseen: it is being probed, or the store is lost.
 const UNKNOWN_WAIT: Duration = Duration::from_millis(250);
 
@@ -339,10 +343,10 @@ impl Shared {
 /// Serves wishes until nobody can have any more.
 async fn serve(shared: Arc<Shared>, mut wished: mpsc::Receiver<Wish>) {
     let mut waiting: Vec<Wish> = Vec::new();
-    let mut next = None;
+    let mut next = Next::default();
     loop {
         let more = async {
-            match next {
+            match next.at {
                 Some(at) => tokio::time::sleep_until(at).await,
                 None if waiting.is_empty() => std::future::pending().await,
                 None => {}
@@ -359,19 +363,42 @@ async fn serve(shared: Arc<Shared>, mut wished: mpsc::Receiver<Wish>) {
             () = more => {}
         }
         waiting.append(&mut came);
+        if let Some(until) = next.dry_until
+            && tokio::time::Instant::now() < until
+        {
+            // There was nothing for those before them.
+            next.at = Some(until);
+            continue;
+        }
         // Whoever has gone away shall not take a turn.
         waiting.retain(|wish| !wish.reply.is_closed());
         next = round(&shared, &mut waiting).await;
     }
 }
 
+/// When those who still wait are served.
+#[derive(Default)]
+struct Next {
+    at: Option<tokio::time::Instant>,
+    /// Until then nobody need be served, not even who comes only now.
+    dry_until: Option<tokio::time::Instant>,
+}
+
 /// Serves whom it can; answers when to try again for those who still wait.
-async fn round(shared: &Shared, waiting: &mut Vec<Wish>) -> Option<tokio::time::Instant> {
+async fn round(shared: &Shared, waiting: &mut Vec<Wish>) -> Next {
     let now_us = shared.now_us();
     let mut turns: Vec<(usize, Vec<Wish>)> = Vec::new();
     let mut soonest: Option<i64> = None;
+    // What all are told who leave no account out, once none is left for them.
+    let mut dry: Option<Choice> = None;
     for wish in std::mem::take(waiting) {
-        let choice = locked(&shared.ring).next(now_us, &wish.not);
+        let choice = match dry.filter(|_| wish.not.is_empty()) {
+            Some(dry) => dry,
+            None => locked(&shared.ring).next(now_us, &wish.not),
+        };
+        if wish.not.is_empty() && matches!(choice, Choice::Wait { .. }) {
+            dry = Some(choice);
+        }
         match choice {
             Choice::Account(at) => match turns.iter().position(|(other, _)| *other == at) {
                 Some(place) => turns[place].1.push(wish),
@@ -394,7 +421,9 @@ async fn round(shared: &Shared, waiting: &mut Vec<Wish>) -> Option<tokio::time::
         }
     }
     if turns.is_empty() {
-        return soonest.map(|at| tokio::time::Instant::from_std(shared.begun + Duration::from_micros(at.max(0) as u64)));
+        let soonest = soonest.map(|at| tokio::time::Instant::from_std(shared.begun + Duration::from_micros(at.max(0) as u64)));
+        let dry_until = dry.map(|_| tokio::time::Instant::now() + ASK_EVERY);
+        return Next { at: soonest.map(|at| dry_until.map_or(at, |until| at.max(until))), dry_until };
     }
     let lanes = turns.iter().map(|(at, wishes)| LaneAsk {
         key: shared.name(*at),
@@ -426,7 +455,7 @@ async fn round(shared: &Shared, waiting: &mut Vec<Wish>) -> Option<tokio::time::
             }
         }
     }
-    (!waiting.is_empty()).then(tokio::time::Instant::now)
+    Next { at: (!waiting.is_empty()).then(tokio::time::Instant::now), dry_until: None }
 }
 
 impl Shared {

@@ -1,0 +1,112 @@
+//! What notifications can do, measured on private servers with a fake provider on the same machine: `make bench-notify`.
+//!
+//! The worker is a process of its own, `flyball serve --roles runner`; the fake provider is this process. Machines are shared and
+//! noisy: compare lines of one run, and where the wall clock and the CPU-seconds disagree, believe the CPU-seconds.
+
+mod breaker;
+mod choice;
+#[path = "../queue/cpu.rs"]
+mod cpu;
+#[path = "../queue/machine.rs"]
+mod machine;
+#[path = "../queue/report.rs"]
+#[allow(dead_code, reason = "the benchmarks of the queue use all of it")]
+mod report;
+mod send;
+mod shed;
+mod windows;
+mod world;
+
+use clap::{Parser, ValueEnum};
+
+use report::Report;
+
+/// Measures notifications on private servers and a fake provider.
+#[derive(Parser, Debug)]
+struct Cli {
+    /// Only these parts, separated by commas
+    #[arg(long, value_delimiter = ',', value_enum)]
+    part: Vec<Part>,
+    /// Parts send and free: messages of a round
+    #[arg(long, default_value_t = 60_000)]
+    messages: usize,
+    /// Part send: accounts
+    #[arg(long, default_value_t = 10)]
+    accounts: usize,
+    /// Part send: what each account's provider lets through in a second
+    #[arg(long, default_value_t = 250.0)]
+    rps: f64,
+    /// Parts send and free: rounds
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// Messages that the worker sends at once
+    #[arg(long, default_value_t = 256)]
+    concurrency: usize,
+    /// Connections of the worker to Postgres
+    #[arg(long, default_value_t = 10)]
+    connections: u32,
+    /// Milliseconds that the provider takes for an answer
+    #[arg(long, default_value_t = 20)]
+    answer_ms: u64,
+    /// Part send: seconds of its rate that an account may save up, instead of what the pool writes
+    #[arg(long)]
+    key_burst: Option<f64>,
+    /// Part shed: seconds for which accounts are watched
+    #[arg(long, default_value_t = 30)]
+    shed_s: u64,
+    /// Part breaker: worker processes
+    #[arg(long, default_value_t = 10)]
+    workers: usize,
+    /// Part breaker: seconds for which an account is dead
+    #[arg(long, default_value_t = 60)]
+    dead_s: u64,
+    /// Print markdown
+    #[arg(long)]
+    markdown: bool,
+    /// Given by cargo, means nothing
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
+enum Part {
+    /// Accounts with limits: how much is sent, whether each limit is kept in every second, what it costs
+    Send,
+    /// Accounts without limits: how much one worker sends at most
+    Free,
+    /// What it costs to choose an account
+    Choice,
+    /// One account of ten is blocked, with shedding and without
+    Shed,
+    /// A dead account and ten workers
+    Breaker,
+}
+
+fn main() -> anyhow::Result<std::process::ExitCode> {
+    let cli = Cli::parse();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let report = Report { markdown: cli.markdown };
+    let mut broken = Vec::new();
+    runtime.block_on(async {
+        let dir = tempfile::tempdir()?;
+        {
+            let world = world::World::start(dir.path()).await?;
+            machine::describe(report, &world.queue, dir.path()).await?;
+        }
+        for part in Part::value_variants().iter().filter(|part| cli.part.is_empty() || cli.part.contains(part)) {
+            match part {
+                Part::Send => broken.extend(send::measure(&cli, report, true).await?),
+                Part::Free => broken.extend(send::measure(&cli, report, false).await?),
+                Part::Choice => choice::measure(report),
+                Part::Shed => broken.extend(shed::measure(&cli, report).await?),
+                Part::Breaker => breaker::measure(&cli, report).await?,
+            }
+        }
+        machine::load(report);
+        anyhow::Ok(())
+    })?;
+    for what in &broken {
+        report.say(&format!("BROKEN: {what}"));
+    }
+    Ok(if broken.is_empty() { std::process::ExitCode::SUCCESS } else { std::process::ExitCode::FAILURE })
+}
