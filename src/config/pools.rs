@@ -315,14 +315,12 @@ fn check_keys(at: &At, table: &Table, fields: &[Field], more: &[&str]) -> Result
         }
         known.extend([format!("{}_env", field.name), format!("{}_file", field.name)]);
     }
-    for key in table.keys().filter(|key| !known.contains(key)) {
-        if fields.iter().any(|field| field.is_secret && field.name == key) {
-            let message = format!("is a credential and is not written down: name where it is, with {key}_env or {key}_file");
-            return Err(at.problem(key, message));
-        }
-        return Err(at.problem(key, format!("is not a key here; keys are {}", known.join(", "))));
+    let Some(key) = table.keys().find(|key| !known.contains(key)) else { return Ok(()) };
+    if fields.iter().any(|field| field.is_secret && field.name == key) {
+        let message = format!("is a credential and is not written down: name where it is, with {key}_env or {key}_file");
+        return Err(at.problem(key, message));
     }
-    Ok(())
+    Err(at.problem(key, format!("is not a key here; keys are {}", known.join(", "))))
 }
 
 /// Where each key of each pool stands in a settings file: its place, and file and line for a message. What an account has of its

@@ -51,7 +51,7 @@ pub struct Alarms {
 impl Alarms {
     /// Keeps them in the database of `queue`.
     pub fn new(queue: Queue) -> Self {
-        Self { db: Db::from(queue.pool.clone()), queue }
+        Self { db: queue.pool.clone(), queue }
     }
 
     /// Enqueues the job that tells a change where the pool has an address for alerts, and keeps the change.
