@@ -283,7 +283,11 @@ async fn every_route_is_in_the_document_and_every_path_of_the_document_is_a_rout
                 let body = problem(response, 405, "method_not_allowed").await;
                 assert!(body["detail"].as_str().unwrap().contains("Allow header"), "{body}");
             } else if response.status() == StatusCode::NOT_FOUND {
-                let code = if path.starts_with("/api/v1/provider-events/") { "account_not_found" } else { "throttle_not_found" };
+                let code = match path.split('/').nth(3) {
+                    Some("provider-events") => "account_not_found",
+                    Some("pools") => "pool_not_found",
+                    _ => "throttle_not_found",
+                };
                 problem(response, 404, code).await;
             }
         }
