@@ -23,7 +23,7 @@ use super::actuator::Actuator;
 use super::breaker::{Breaker, Phase};
 use super::explain::{self, Cause};
 use super::hand::Watch;
-use super::limits::{Bounds, Hold};
+use super::limits::{BOTTLENECK, Bounds, Hold};
 use super::policy::{Heard, Policy, Source};
 use super::shadow::Shadow;
 use super::signal::Signal;
@@ -337,6 +337,7 @@ impl State {
         for (signal, about) in self.signals.iter_mut().zip(&policy.signals) {
             let hears_durations = matches!(about.heard, Some(Heard::Latency | Heard::LatencyP99));
             signal.capacity = seen.capacity_rps.filter(|rps| rps.is_finite()).map(|rps| rps * self.work.w);
+            signal.is_unused = seen.limiting_share.is_some_and(|share| share <= BOTTLENECK);
             for sample in samples.iter().filter(|r| r.signal == about.name) {
                 if let Some(value) = sample.value {
                     signal.ingest(about, &policy.law, now, sample.at, value, &self.history);

@@ -42,15 +42,18 @@ impl Signal {
         let is_back = self.last_bad.is_some_and(|bad| at - bad > BACK_S);
         if self.share > NONE {
             // In a pool the first refusal after a quiet time is a word about the quota, and so are many at once; few that follow are
-            // of accounts that find their own rates.
-            if self.capacity.is_none() || is_back || self.share > policy.setpoint {
+            // of accounts that find their own rates. What goes through while the work itself is slow is no quota.
+            if self.capacity.is_none() || (!self.is_unused && (is_back || self.share > policy.setpoint)) {
                 self.quota = Some(through);
                 self.learned = Some(Learned { at, share: self.share });
             }
             self.last_bad = Some(at);
         } else if self.is_limited_by_its_pool() {
             // The accounts are back and nobody refuses them: so much it is at least, and the knob has no part in it.
-            if is_back && let Some(learned) = &mut self.learned {
+            if is_back
+                && !self.is_unused
+                && let Some(learned) = &mut self.learned
+            {
                 learned.at = at;
                 self.quota = Some(through);
             }
@@ -74,9 +77,9 @@ impl Signal {
     }
 
     /// The log work rate that a ratio asks for.
-    pub(super) fn ask_ratio(&mut self, policy: &policy::Signal, law: &Law, now: f64, dt: f64, applied: f64) -> f64 {
+    pub(super) fn ask_ratio(&mut self, law: &Law, now: f64, dt: f64, applied: f64) -> f64 {
         self.ti_s = PROBE_TI_S;
-        let is_few = self.capacity.is_some() && self.share > NONE && self.share <= policy.setpoint && !self.is_news();
+        let is_few = self.capacity.is_some() && self.share > NONE && !self.is_news();
         if is_few || (self.share <= NONE && self.is_limited_by_its_pool()) {
             // Single accounts see to themselves, and while it is they who limit, nothing is learned about a higher rate.
             (self.e, self.u) = (0.0, self.pid.integral);

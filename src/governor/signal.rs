@@ -90,6 +90,9 @@ pub struct Signal {
     /// Ratio signals: what a pool of accounts behind the throttle can bear now (work rate), where there is one.
     #[serde(skip)]
     pub capacity: Option<f64>,
+    /// The work does not use what the throttle lets through.
+    #[serde(skip)]
+    pub is_unused: bool,
     /// The fast path's newest look `(at, x)`; kept, because it may be all that a successor knows of a trip.
     #[serde(default)]
     pub looked: Option<(f64, f64)>,
@@ -130,6 +133,7 @@ impl Signal {
             last_bad: None,
             learned: None,
             capacity: None,
+            is_unused: false,
             looked: None,
             looks: VecDeque::new(),
             alarms: 0,
@@ -163,7 +167,7 @@ impl Signal {
     pub fn ask(&mut self, policy: &policy::Signal, law: &Law, now: f64, dt: f64, history: &History, applied: f64) -> Option<f64> {
         self.front.at?;
         if policy.kind == Kind::Ratio {
-            return Some(self.ask_ratio(policy, law, now, dt, applied));
+            return Some(self.ask_ratio(law, now, dt, applied));
         }
         // Who learns nothing asks for what there is: neither is the knob raised on the word of an old sample, nor lowered.
         if !self.started || self.discounted {
