@@ -136,6 +136,8 @@ const NOUNS: &[&str] = &[
     "cron/expression.rs",
     "cron/occurrence.rs",
     "cron/schedule.rs",
+    "demo/pool.rs",
+    "demo/tally.rs",
     "fakes/event_forms.rs",
     "fakes/events.rs",
     "fakes/latency.rs",
