@@ -311,7 +311,8 @@ impl Limits {
     }
 }
 
-/// Sends as fast as the pool lets it for some seconds, after two of five accounts were blocked; answers refusals and what was sent.
+/// Sends as fast as the pool lets it for some seconds, after two of five accounts were blocked; answers refusals, what was sent, and
+/// how few accounts were left at one time.
 async fn under_load(name: &str, shedding: bool) -> (u32, u32, usize) {
     const ACCOUNTS: usize = 5;
     let workers = workers(1, pool(name, ACCOUNTS, 100.0, |pool| pool.shedding = shedding)).await;
@@ -350,10 +351,15 @@ async fn under_load(name: &str, shedding: bool) -> (u32, u32, usize) {
             })
         })
         .collect();
+    let mut fewest = ACCOUNTS;
+    while Instant::now() < until {
+        fewest = fewest.min(desk.view().there);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
     for task in tasks {
         task.await.unwrap();
     }
-    (refused.load(Ordering::Relaxed), sent.load(Ordering::Relaxed), desk.view().there)
+    (refused.load(Ordering::Relaxed), sent.load(Ordering::Relaxed), fewest)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
