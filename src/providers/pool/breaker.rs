@@ -80,7 +80,18 @@ pub struct Change {
 }
 
 impl Breaker {
-    /// A message failed at `now_ms`, and `successes` of whoever tells so did not since it last told of a failure.
+    /// Of `successes` that somebody counted over the last `over_ms`, those that belong to the window in which `now_ms` is: however long
+    /// an account has been well, that says nothing once it fails.
+    pub fn of_window(&self, now_ms: i64, law: &Law, successes: u64, over_ms: i64) -> u64 {
+        let since = now_ms - self.window_from_ms;
+        match since {
+            since if since >= law.window_ms || since <= 0 => 0,
+            since if since >= over_ms => successes,
+            since => (successes as f64 * since as f64 / over_ms as f64) as u64,
+        }
+    }
+
+    /// A message failed at `now_ms`, and `successes` of whoever tells so did not in this window since it last told of a failure.
     #[must_use]
     pub fn failed(&self, now_ms: i64, law: &Law, successes: u64, why: &str) -> Self {
         match self.state {
@@ -164,6 +175,14 @@ mod tests {
         assert_eq!((late.state, late.failures), (State::Closed, 1));
         let few = after(4).failed(1010, &LAW, 100, "");
         assert_eq!((few.state, few.failures, few.successes), (State::Closed, 5, 100));
+    }
+
+    #[test]
+    fn successes_of_before_the_window_do_not_count() {
+        let failing = Breaker { failures: 1, window_from_ms: 1_000, ..Breaker::default() };
+        let of = |now_ms, over_ms| failing.of_window(now_ms, &LAW, 1_000, over_ms);
+        assert_eq!((of(1_000, 3_600_000), of(1_010, 3_600_000), of(6_000, 10_000), of(6_000, 100)), (0, 0, 500, 1_000));
+        assert_eq!((of(11_000, 5_000), Breaker::default().of_window(99_000, &LAW, 1_000, 50)), (0, 0));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use super::breaker::{Breaker, Change, Law, State};
 use crate::throttle::{Error, Name, Notes};
@@ -15,8 +16,8 @@ pub struct Breakers {
     throttle: Name,
     law: Law,
     seen: Mutex<BTreeMap<String, Breaker>>,
-    /// Successes of each account since this process last told of a failure.
-    successes: Mutex<BTreeMap<String, u64>>,
+    /// Successes of each account since this process last told of a failure, and since when they are counted.
+    successes: Mutex<BTreeMap<String, (u64, Instant)>>,
 }
 
 impl Breakers {
@@ -45,8 +46,12 @@ impl Breakers {
 
     /// A message failed at the account.
     pub async fn failed(&self, account: &str, why: &str) -> Result<Option<Change>, Error> {
-        let successes = locked(&self.successes).remove(account).unwrap_or_default();
-        self.change(account, |breaker, now| breaker.failed(now, &self.law, successes, why)).await
+        let counted = locked(&self.successes).remove(account);
+        let (successes, over_ms) = counted.map_or((0, 0), |(successes, since)| (successes, since.elapsed().as_millis() as i64));
+        self.change(account, |breaker, now| {
+            breaker.failed(now, &self.law, breaker.of_window(now, &self.law, successes, over_ms), why)
+        })
+        .await
     }
 
     /// The account itself was refused.
@@ -71,7 +76,7 @@ impl Breakers {
     /// A message went well. Says nothing to others where the breaker is closed, as almost always.
     pub async fn succeeded(&self, account: &str) -> Result<Option<Change>, Error> {
         if self.seen(account).state == State::Closed {
-            *locked(&self.successes).entry(account.to_owned()).or_default() += 1;
+            locked(&self.successes).entry(account.to_owned()).or_insert_with(|| (0, Instant::now())).0 += 1;
             return Ok(None);
         }
         self.change(account, Breaker::succeeded).await
@@ -167,14 +172,29 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn successes_are_counted_here_and_told_with_the_next_failure() {
-        let Workers { workers, .. } = workers(1);
+    async fn successes_of_this_window_are_counted_here_and_told_with_the_next_failure() {
+        let Workers { now_us, workers } = workers(1);
+        assert_eq!(workers[0].failed("a", "").await.unwrap(), None);
+        now_us.fetch_add(5_000_000, Ordering::Relaxed);
         for _ in 0..10 {
             assert_eq!(workers[0].succeeded("a").await.unwrap(), None);
         }
-        for _ in 0..9 {
+        for _ in 0..8 {
             assert_eq!(workers[0].failed("a", "").await.unwrap(), None);
         }
         assert_eq!(workers[0].failed("a", "").await.unwrap().map(|change| change.to), Some(State::Open));
+    }
+
+    #[tokio::test]
+    async fn an_account_that_was_well_for_long_is_given_up_as_soon_as_any_other() {
+        let Workers { workers, .. } = workers(2);
+        for _ in 0..1_000 {
+            workers[0].succeeded("a").await.unwrap();
+            workers[1].succeeded("a").await.unwrap();
+        }
+        for nth in 0..4 {
+            assert_eq!(workers[nth % 2].failed("a", "").await.unwrap(), None);
+        }
+        assert_eq!(workers[1].failed("a", "").await.unwrap().map(|change| change.to), Some(State::Open));
     }
 }

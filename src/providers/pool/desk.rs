@@ -9,6 +9,7 @@ use arc_swap::ArcSwap;
 use tokio::sync::{mpsc, oneshot};
 
 use super::breaker::{Change, Law, State};
+use super::keep::FAST_RPS;
 use super::{Breakers, Choice, PoolView, Ring};
 use crate::jobs::Quota;
 use crate::providers::Pool;
@@ -20,8 +21,15 @@ use crate::throttle::{
 const AT_ONCE: usize = 256;
 
 /// Where all accounts have used their rates, they are asked again after this at the earliest: all whose turn it is by then with one
-/// call, however many wait. Their buckets keep the tokens meanwhile.
+/// call, however many wait. The buckets of accounts with fast rates keep the tokens meanwhile;
 const ASK_EVERY: Duration = Duration::from_millis(4);
+
+/// those of slow ones hold a single token, and lose what would have come beside it. So they wait for this part of the time of a
+/// token at most,
+const LOST: f64 = 0.05;
+
+/// and this at the least.
+const ASK_SOONEST: Duration = Duration::from_millis(1);
 
 /// How long nobody asks for an account whose turn cannot be foreseen: it is being probed, or the store is lost.
 const UNKNOWN_WAIT: Duration = Duration::from_millis(250);
@@ -96,6 +104,8 @@ pub(super) struct Shared {
     pub(super) reference: f64,
     /// What each limit is multiplied by, as the bits of a float.
     load: AtomicU64,
+    /// How often accounts are asked that have used their rates.
+    ask_every: Duration,
     pub(super) view: ArcSwap<PoolView>,
     changes: mpsc::UnboundedSender<(String, Change)>,
     ring: Mutex<Ring>,
@@ -125,6 +135,7 @@ impl Desk {
         let many = limits.len();
         let shared = Arc::new(Shared {
             breakers: Breakers::new(notes, accounts.clone(), law),
+            ask_every: limits.iter().map(|rps| ask_every(*rps)).min().unwrap_or(ASK_EVERY),
             reference: limits.iter().copied().fold(0.0, f64::max),
             limits: Mutex::new(limits),
             load: AtomicU64::new(1.0_f64.to_bits()),
@@ -364,6 +375,14 @@ async fn serve(shared: Arc<Shared>, mut wished: mpsc::Receiver<Wish>) {
     }
 }
 
+/// How often an account of this rate may be asked that has used it.
+fn ask_every(rps: f64) -> Duration {
+    match rps {
+        slow if slow > 0.0 && slow <= FAST_RPS => Duration::from_secs_f64(LOST / slow).clamp(ASK_SOONEST, ASK_EVERY),
+        _ => ASK_EVERY,
+    }
+}
+
 /// When those who still wait are served.
 #[derive(Default)]
 struct Next {
@@ -410,7 +429,7 @@ async fn round(shared: &Shared, waiting: &mut Vec<Wish>) -> Next {
     }
     if turns.is_empty() {
         let soonest = soonest.map(|at| tokio::time::Instant::from_std(shared.begun + Duration::from_micros(at.max(0) as u64)));
-        let dry_until = dry.map(|_| tokio::time::Instant::now() + ASK_EVERY);
+        let dry_until = dry.map(|_| tokio::time::Instant::now() + shared.ask_every);
         return Next { at: soonest.map(|at| dry_until.map_or(at, |until| at.max(until))), dry_until };
     }
     let lanes = turns.iter().map(|(at, wishes)| LaneAsk {

@@ -30,6 +30,13 @@ const BY: &str = "pool";
 /// Streams or connections that may be under way at once where nobody says otherwise, for providers without a rate.
 const CONCURRENCY: &str = "100";
 
+/// What an account with a fast rate may save up, in seconds of it. What a key without a burst may save up for those who come round
+/// late is twice that, all the headroom that there is, so that a late message would be one too many for its second.
+const SAVED_S: &str = "0.01";
+
+/// A rate is fast where two messages of it are no more than an account without a burst may save up.
+pub(super) const FAST_RPS: f64 = 100.0;
+
 /// Sees that the throttles of a pool exist: its own, and that of its accounts.
 pub async fn seed(desk: &Desk) -> Result<(), Error> {
     let shared = desk.shared();
@@ -45,9 +52,15 @@ pub async fn seed(desk: &Desk) -> Result<(), Error> {
         write(shared, &name, of_pool, true).await?;
     }
     // The dearest message costs a whole second at the slowest account, so a bucket holds no more than it needs.
-    let key_rps = if shared.reference > 0.0 { number(shared.reference * headroom) } else { "-1".to_owned() };
-    let of_accounts: &[(&str, String)] =
-        &[("rps", "-1".to_owned()), ("key_rps", key_rps), ("key_burst", "0".to_owned()), ("on_store_loss", "local".to_owned())];
+    let reference = shared.reference * headroom;
+    let key_rps = if reference > 0.0 { number(reference) } else { "-1".to_owned() };
+    let key_burst = if reference > FAST_RPS { SAVED_S } else { "0" };
+    let of_accounts: &[(&str, String)] = &[
+        ("rps", "-1".to_owned()),
+        ("key_rps", key_rps),
+        ("key_burst", key_burst.to_owned()),
+        ("on_store_loss", "local".to_owned()),
+    ];
     let before = shared.store.status(&shared.accounts).await?;
     // What follows from the settings is brought up to date; what a person turned stays.
     let is_ours = |status: &Status| status.raw.get("by").is_some_and(|by| by == BY);
