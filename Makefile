@@ -56,7 +56,7 @@ bench-notify: ## measure notifications with a fake provider: rates, limits, CPU;
 bench: bench-queue bench-throttle bench-burst bench-trip bench-notify ## all five
 
 browser-test: ## drive the dashboard in headless Chromium
-	@scripts/setup.sh --browser && exec node scripts/browser-test/run.mjs $(ARGS)
+	@scripts/setup.sh --browser && node --test scripts/browser-test/*.test.mjs && exec node scripts/browser-test/run.mjs $(ARGS)
 
 fresh: ## remove the demo's data, so that the next demo begins anew
 	cargo run --quiet -- services --dir .flyball/demo --wipe

@@ -89,6 +89,7 @@ impl App {
         }
         let (files, policies) = read_knobs(knobs_dir)?;
         let tokens = settings.tokens()?;
+        let built = pools::build(settings, guard(settings)?)?;
         let listener = match roles.api {
             true => Some(api::bind(&settings.listen, !tokens.is_empty()).await?),
             false => None,
@@ -109,7 +110,7 @@ impl App {
 
         let mut registry = Registry::default();
         let metrics = runner::Metrics::register(&mut registry);
-        let open = pools::open(settings, guard(settings)?, &queue, &throttles, &notes, &mut registry).await?;
+        let open = pools::open(built, &queue, &throttles, &notes, &mut registry).await?;
         let mut kinds = built_in_kinds(settings, Some(&queue))?;
         kinds.register(NOTIFICATION, NotificationHandler::new(open.pools.clone(), Some(open.means.clone())));
         kinds.extend(more);

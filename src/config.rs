@@ -85,6 +85,9 @@ pub struct Settings {
     pub postgres: BTreeMap<String, DatabaseServer>,
     #[serde(default)]
     pub pools: BTreeMap<String, toml::Table>,
+    /// Where the keys of pools stand in the file, for messages.
+    #[serde(skip)]
+    pub pool_lines: BTreeMap<String, String>,
 }
 
 /// Keys whose value is one of a few words, those words, and how a refusal names them.
@@ -199,6 +202,7 @@ impl Settings {
     pub fn load(file: Option<&Path>, environment: &BTreeMap<String, String>) -> Result<Self, Error> {
         let mut table: toml::Table = toml::from_str(DEFAULT_FILE).expect("the embedded default file is TOML");
         let mut places = BTreeMap::new();
+        let mut pool_lines = BTreeMap::new();
         let usual = Path::new(USUAL_FILE);
         let file = file.or_else(|| usual.exists().then_some(usual));
         if let Some(path) = file {
@@ -211,6 +215,7 @@ impl Settings {
             for (place, line) in table_lines(&text) {
                 places.insert(place.clone(), format!("{shown}:{line}: {place}"));
             }
+            pool_lines = pools::lines(&shown, &text);
             table.extend(own);
         }
         for (key, env) in KEYS {
@@ -231,11 +236,12 @@ impl Settings {
                 places.insert((*key).to_owned(), place);
             }
         }
-        let settings: Self = table.try_into().map_err(|error: toml::de::Error| Error::File {
+        let mut settings: Self = table.try_into().map_err(|error: toml::de::Error| Error::File {
             file: "settings".to_owned(),
             line: 1,
             message: error.message().to_owned(),
         })?;
+        settings.pool_lines = pool_lines;
         settings.check(&places)?;
         Ok(settings)
     }
@@ -299,7 +305,14 @@ impl Settings {
 
     /// The pools with their credentials, read from where the settings say they are.
     pub fn pools(&self) -> Result<Pools, Error> {
-        Ok(pools::read(&self.pools, Some(&pools::Real))?)
+        Ok(pools::read(&self.pools, Some(&pools::Real)).map_err(|problem| problem.located(&self.pool_lines))?)
+    }
+
+    /// What a driver cannot use of an account's settings, with the place where it stands.
+    pub fn unusable(&self, pool: &str, account: &str, refused: &crate::providers::Refused) -> Error {
+        let place = format!("pools.{pool}.{account}.{}", refused.field);
+        let problem = pools::PoolProblem { file: String::new(), place, message: refused.message.clone() };
+        Error::Pool(problem.located(&self.pool_lines))
     }
 
     /// The pools as far as they can be known without reading credentials, for whoever only checks arguments.
@@ -392,7 +405,7 @@ impl Settings {
                 return refuse(&format!("{table}.{name}.{key}"), value.to_owned(), allowed);
             }
         }
-        pools::read(&self.pools, None)?;
+        pools::read(&self.pools, None).map_err(|problem| problem.located(&self.pool_lines))?;
         for (kind, set) in &self.kinds {
             let numbers = [set.timeout_s, set.max_attempts.map(f64::from), set.retry_base_s, set.retry_factor, set.retry_max_s];
             for ((key, least, most, allowed), number) in KIND_KEYS.iter().zip(numbers) {

@@ -154,7 +154,7 @@ export class Page {
   }
 
   async key(key, { shift = false } = {}) {
-    const codes = { Tab: 9, Enter: 13, Escape: 27, ' ': 32, ArrowLeft: 37, ArrowRight: 39, Home: 36, End: 35 };
+    const codes = { Tab: 9, Enter: 13, Escape: 27, ' ': 32, ArrowLeft: 37, ArrowUp: 38, ArrowRight: 39, ArrowDown: 40, Home: 36, End: 35 };
     const text = key === 'Enter' ? '\r' : key.length === 1 ? key : undefined;
     const common = { key, code: key === ' ' ? 'Space' : key, windowsVirtualKeyCode: codes[key] ?? key.charCodeAt(0), modifiers: shift ? 8 : 0 };
     await this.send('Input.dispatchKeyEvent', { type: text ? 'keyDown' : 'rawKeyDown', text, ...common });

@@ -3,13 +3,15 @@
 //   node scripts/browser-test/mock.mjs [--port 8099] [--phase steady|open|recovered] [--empty] [--token TOKEN]
 //
 // The story repeats: a reindex cruises at its setpoint, its documents get ten times harder, the breaker trips, probes, and the
-// governor finds the new rate. POST /__mock {"fail": "down" | "401" | "stream" | null, "edit": {"throttle", "by", "knobs"},
+// governor finds the new rate. POST /__mock {"fail": "down" | "401" | "stream" | "pools" | null, "edit": {"throttle", "by", "knobs"},
 // "story": "open"} makes it misbehave.
 
 import { createServer } from 'node:http';
 import { readFile } from 'node:fs/promises';
 import { fileURLToPath } from 'node:url';
 import path from 'node:path';
+
+import { MockPools } from './mock-pools.mjs';
 
 const DASHBOARD = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '../../src/api/dashboard');
 export const CSP = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -48,12 +50,14 @@ class World {
     this.dead = [];
     this.crons = [];
     this.paused = null;
+    this.pools = null;
     const now = Math.floor(Date.now() / 1000);
     this.now = now - HISTORY_S;
     this.clock = PHASES[phase] - HISTORY_S;
     if (!empty) this.populate();
     while (this.now < now) this.step();
     if (!empty) {
+      this.pools = new MockPools(now);
       const past = (s, entry) => this.audit.unshift({ at: iso(now - s), ...entry });
       past(1900, { who: 'tom', action: 'throttle.set', subject: 'webhooks', before: { rps: 20 }, after: { rps: 50 }, why: 'customer asked for more' });
       past(48, { who: 'anna', action: 'throttle.set', subject: 'reindex', before: { max: 1000 }, after: { max: 2000 }, why: 'new disks' });
@@ -68,6 +72,10 @@ class World {
     add('notify.push', 'auto', { rps: -1, concurrency: 42, min: 1, max: 500 }, { actuator: 'concurrency', parent: null, ready: 90, breaker: 'closed', limiting: 'answers', reason: 'answers reads 0.1, setpoint 0.1 (2 s old): holding 42 slots', signals: { answers: { value: 0.1, setpoint: 0.1, trip: 0.2 } } });
     add('webhooks', 'manual', { rps: 50, by: 'tom', why: 'customer asked for more', key_rps: 2 }, { ready: 1204, scheduled: 31, dead: 2 });
     add('mail.import', 'manual', { rps: 5, by: 'redis-cli', why: '' }, { ready: 87, problems: [{ field: 'rps', message: '"ten" is not a number; running at safe_rps 5' }], bad: true });
+    const seeded = { by: 'pool', why: 'from the settings of the pool' };
+    add('sms', 'manual', { rps: 500000, capacity: 450000, capacity_why: '450 of 500 accounts are available: 30 blocked, 20 with an open breaker', ...seeded });
+    add('mail', 'manual', { rps: 250, capacity: 0, capacity_why: 'no account is available: 2 blocked, 1 with an open breaker', ...seeded });
+    add('notify.chat', 'manual', { rps: 800, ...seeded });
     add('default', 'off', { rps: -1, by: '' }, { ready: 0 });
     const lane = (key, depth, oldest, more = {}) => ({ key, depth, oldest_ready_s: depth ? oldest : null, weight: 1, paused: null, first_seen: iso(this.now - 86400 * 3), ...more });
     this.lanes.set('webhooks', [
@@ -91,6 +99,7 @@ class World {
       else if (t.name === 'notify.sms') this.notify(t, story);
       else this.plain(t);
     }
+    this.pools?.step(this.now);
     const tick = this.tick();
     this.ticks.push(tick);
     if (this.ticks.length > HISTORY_S) this.ticks.shift();
@@ -100,7 +109,8 @@ class World {
 
   effective(t) {
     if (t.paused || t.breaker === 'open') return 0;
-    return t.bad ? t.knobs.safe_rps : t.knobs.rps;
+    const rate = t.bad ? t.knobs.safe_rps : t.knobs.rps;
+    return t.knobs.capacity >= 0 && (rate < 0 || rate > t.knobs.capacity) ? t.knobs.capacity : rate;
   }
 
   reindex(t, story) {
@@ -166,7 +176,7 @@ class World {
     t.achieved += (Math.min(rate < 0 ? Infinity : rate, wanted) * (1 + this.rnd() * 0.05) - t.achieved) * 0.6;
     t.share = rate < 0 ? 0 : 0.99;
     t.ready = Math.max(0, t.ready + (t.name === 'webhooks' ? this.rnd() * 40 : 0));
-    t.running = t.name === 'webhooks' ? 9 : t.name === 'default' ? 0 : 1;
+    t.running = t.actuator ? Math.round(36 + 6 * Math.sin(this.now / 15)) : t.name === 'webhooks' ? 9 : t.name === 'default' ? 0 : 1;
   }
 
   decide(t, previous, rps, limiting, reason, terms = {}) {
@@ -208,7 +218,7 @@ class World {
   tick() {
     const throttles = {};
     for (const t of this.throttles.values()) {
-      throttles[t.name] = { rps: t.knobs.rps, effective_rps: this.effective(t), achieved_rps: Math.max(0, t.achieved), limiting_share: t.share, mode: t.mode, state: this.state(t), breaker: t.breaker, ready: Math.round(t.ready), running: t.running, dead: t.dead, oldest_ready_s: t.ready > 0 ? 95 + t.ready / 50 : null, signals: Object.fromEntries(this.signals(t).map(({ name, value, setpoint, trip, age_s, stale }) => [name, { value, setpoint, trip, age_s, stale }])) };
+      throttles[t.name] = { rps: t.knobs.rps, effective_rps: this.effective(t), concurrency: t.knobs.concurrency, achieved_rps: Math.max(0, t.achieved), limiting_share: t.share, mode: t.mode, state: this.state(t), breaker: t.breaker, ready: Math.round(t.ready), running: t.running, dead: t.dead, oldest_ready_s: t.ready > 0 ? 95 + t.ready / 50 : null, signals: Object.fromEntries(this.signals(t).map(({ name, value, setpoint, trip, age_s, stale }) => [name, { value, setpoint, trip, age_s, stale }])) };
     }
     return { at: this.now, throttles, running_total: [...this.throttles.values()].reduce((n, t) => n + t.running, 0), workers: this.empty ? 1 : 3, depth_age_s: 1.2 };
   }
@@ -375,6 +385,12 @@ export async function startMock({ port = 0, phase = 'steady', empty = false, tok
         const order = text ? JSON.parse(text) : {};
         if (request.method === 'POST') world.paused = p.endsWith('pause') ? { since: iso(world.now), by: order.by ?? 'api', why: order.why ?? '' } : null;
         return send(200, { paused: world.paused, changed: request.method === 'POST' });
+      }
+      if (/^\/api\/v1\/(pools|notifications)/.test(p)) {
+        if (fail === 'pools') return refuse(problem(503, 'no answer', [], 'the queue store did not answer'));
+        const missing = (title) => [404, null, title];
+        const [status, body, title] = world.pools?.answer(request.method, p, url.searchParams, text ? JSON.parse(text) : {}, missing) ?? [200, { pools: [], notifications: [], next: null }];
+        return title ? refuse(problem(status, title)) : send(status, body);
       }
       if (p === '/api/v1/crons') return send(200, { crons: world.crons });
       const cron = p.match(/^\/api\/v1\/crons\/([^/]+)(?:\/(run|pause|resume))?$/);

@@ -1,9 +1,10 @@
 // Drives the dashboard in headless Chromium and says what is wrong with it.
 //
-//   node scripts/browser-test/run.mjs [--url http://127.0.0.1:8080 [--token TOKEN]] [--shots DIR] [--throttle NAME]
+//   node scripts/browser-test/run.mjs [--url http://127.0.0.1:8080 [--token TOKEN]] [--shots DIR] [--throttle NAME] [--pools]
 //
 // Without --url it starts the mock and also plays what a real server cannot be asked to do: a breaker that opens, a rival's
 // edit, a server that vanishes. With --url one knob (max) is turned up by one and back again, signed "browser-test".
+// --pools checks the page of pools alone, on the mock.
 // Exit code 0: all is well; 1: something failed, listed at the end; 69: no Chromium or no server.
 
 import { mkdirSync, writeFileSync } from 'node:fs';
@@ -11,6 +12,7 @@ import path from 'node:path';
 
 import { Chromium, findChromium } from './chromium.mjs';
 import { startMock } from './mock.mjs';
+import { poolChecks } from './pools.mjs';
 
 const option = (name) => {
   const i = process.argv.indexOf(`--${name}`);
@@ -30,6 +32,7 @@ async function check(name, work) {
   } catch (error) {
     failures.push(`${name}: ${error.message}`);
   }
+  for (const fault of failures.slice(before)) if (process.argv.includes("--pools")) console.log(`     ${fault}`);
   console.log(`${failures.length === before ? 'ok  ' : 'FAIL'} ${name}`);
 }
 
@@ -102,6 +105,16 @@ const panelOf = (name) => `[...document.querySelectorAll('section.throttle')].fi
 const focusIn = (panel, name) => `(() => { const i = ${panel}.querySelector('[name="${name}"]'); i.scrollIntoView({ block: 'center' }); i.focus(); i.select?.(); return true; })()`;
 const openKnobs = (panel) => `${panel}.querySelector('details').open = true`;
 
+/** Answers the page's question. */
+const answerOn = (page) => async (fields, action) => {
+  await page.until('the question', `document.querySelector('dialog.ask')?.open`);
+  for (const [name, value] of Object.entries({ by: 'browser-test', ...fields })) {
+    await page.evaluate(`document.querySelector('dialog.ask [name=${name}]').value = ${JSON.stringify(value)}`);
+  }
+  await page.evaluate(`[...document.querySelectorAll('dialog.ask button')].find((b) => b.textContent.startsWith(${JSON.stringify(action)})).click()`);
+  await page.until('the answer taken', `!document.querySelector('dialog.ask').open`);
+};
+
 // === the checks ===
 
 async function main() {
@@ -135,6 +148,12 @@ async function checks(browser, url, mock) {
   const page = await browser.page();
   await page.size(1400, 1000);
   await page.scheme('light');
+
+  if (mock && process.argv.includes('--pools')) {
+    await poolChecks({ page, url, mock, provoked, check, shot, answer: answerOn(page), contrast: POOR_CONTRAST, overflow: OVERFLOW, namelessControls });
+    await check('no errors in the console', () => [...new Set(page.errors)].filter((e) => !provoked.some((p) => p.test(e))).map((e) => e.slice(0, 220)));
+    return;
+  }
 
   await check('the login page works without scripts and keeps the policy', async () => {
     const html = await (await fetch(`${url}/login`)).text();
@@ -434,15 +453,7 @@ async function mockChecks(page, mock, url) {
     await page.until('the retried job', `[...document.querySelectorAll('#failures button')].some((b) => b.textContent === 'Ready again')`);
   });
 
-  const answer = async (fields, action) => {
-    await page.until('the question', `document.querySelector('dialog.ask')?.open`);
-    for (const [name, value] of Object.entries({ by: 'browser-test', ...fields })) {
-      await page.evaluate(`document.querySelector('dialog.ask [name=${name}]').value = ${JSON.stringify(value)}`);
-    }
-    await page.evaluate(`[...document.querySelectorAll('dialog.ask button')].find((b) => b.textContent.startsWith(${JSON.stringify(action)})).click()`);
-    await page.until('the answer taken', `!document.querySelector('dialog.ask').open`);
-  };
-
+  const answer = answerOn(page);
   await check('the lanes of a throttle: depth, age, pause, weight, and emptying one', async () => {
     const lanes = `${panelOf('webhooks')}.querySelector('.lanes')`;
     const row = (key) => `[...${lanes}.querySelectorAll('tbody tr')].find((r) => r.firstChild.textContent === '${key}')`;
@@ -507,6 +518,8 @@ async function mockChecks(page, mock, url) {
     await page.until('that it goes on', `document.getElementById('all-paused').hidden && document.getElementById('pause-all').textContent === 'Pause everything'`);
   });
 
+  await poolChecks({ page, url, mock, provoked, check, shot, answer: answerOn(page), contrast: POOR_CONTRAST, overflow: OVERFLOW, namelessControls });
+
   await check('a broken stream is said with the age of the data, and comes back', async () => {
     provoked.push(/net::ERR_|status of 503|status of 401/);
     mock.steer({ fail: 'down' });
@@ -537,6 +550,11 @@ async function mockChecks(page, mock, url) {
     await page.open(`${url}/`);
     await page.until('the example', `!document.getElementById('no-throttles').hidden && document.querySelector('[data-origin]').textContent.includes(location.origin)`);
     await shot(page, 'empty', false);
+    if (!(await page.evaluate(`document.getElementById('views').hidden`))) return ['the navigation leads to pools that are not there'];
+    await page.open(`${url}/#pools`);
+    await page.until('how a pool is made', `!document.getElementById('no-pools').hidden && !document.getElementById('notifications-empty').hidden`);
+    await shot(page, 'no-pools', false);
+    return [];
   });
 }
 

@@ -40,6 +40,8 @@ pub struct TickThrottle {
     pub rps: Option<f64>,
     /// The rate in force: 0 stopped, -1 unlimited.
     pub effective_rps: Option<f64>,
+    /// The knob of how many jobs may run at once: -1 unlimited; `null` when it could not be read.
+    pub concurrency: Option<i64>,
     /// Tokens per second that were really taken; `null` until known.
     pub achieved_rps: Option<f64>,
     /// Share of the time in which somebody waited for tokens.

@@ -50,7 +50,7 @@ pub struct NewNotification {
     extra: Option<Map<String, Value>>,
     /// Seconds for which it may wait for an account.
     valid_for_s: Option<f64>,
-    /// What becomes of it where no answer came after it was written: `retry` or `hold`.
+    /// What becomes of it where no answer came after it was written: `retry` or `dead`.
     on_ambiguous: Option<String>,
     /// The rate-limit key: a lane of its own in the pool's throttle.
     key: Option<String>,

@@ -5,26 +5,9 @@ use serde_json::{Map, Value};
 use super::fields::{Errors, Fields, clipped};
 use super::jobs_input::{ARGS_BYTES_MAX, KEY_BYTES_MAX, find_nul, run_at};
 use crate::jobs::{Kinds, NewJob};
+use crate::notify::args::{FIELDS, PRIORITIES, USUAL_PRIORITY};
 use crate::notify::recipient::KIND;
 use crate::providers::{Channel, Pool, Pools};
-
-/// The fields that are the job's arguments.
-const ARGS: [&str; 14] = [
-    "channel",
-    "to",
-    "from",
-    "subject",
-    "body",
-    "html",
-    "template",
-    "data",
-    "priority",
-    "category",
-    "provider",
-    "extra",
-    "valid_for_s",
-    "on_ambiguous",
-];
 
 /// The fields of the job itself.
 const OF_JOB: [&str; 3] = ["key", "run_at", "unique_key"];
@@ -32,7 +15,7 @@ const OF_JOB: [&str; 3] = ["key", "run_at", "unique_key"];
 /// The job of a message, or everything that is wrong with it. What arguments may be is told by the kind's own check.
 pub fn message(body: Value, kinds: &Kinds, pools: &Pools) -> Result<NewJob, Errors> {
     let mut errors = Errors::default();
-    let allowed: Vec<&str> = ARGS.iter().chain(&OF_JOB).copied().collect();
+    let allowed: Vec<&str> = FIELDS.iter().chain(&OF_JOB).copied().collect();
     let Some(mut fields) = Fields::open(body, "", &allowed, &mut errors) else { return Err(errors) };
     let mut job = NewJob::new(KIND, Value::Null);
     if let Some(key) = fields.text("key", 0..=KEY_BYTES_MAX) {
@@ -45,11 +28,14 @@ pub fn message(body: Value, kinds: &Kinds, pools: &Pools) -> Result<NewJob, Erro
         job.unique_key = fields.text_of("unique_key", value, 1..=KEY_BYTES_MAX);
     }
     let mut args = Map::new();
-    for name in ARGS {
+    for name in FIELDS {
         if let Some(value) = fields.take(name) {
             args.insert(name.to_owned(), value);
         }
     }
+    // A word that is none is told by the kind's own check.
+    let word = args.get("priority").and_then(Value::as_str);
+    job.priority = PRIORITIES.iter().find(|(known, _)| Some(*known) == word).map_or(USUAL_PRIORITY, |(_, priority)| *priority);
     let routed = route(&args, pools);
     job.args = Value::Object(args);
 
@@ -148,7 +134,18 @@ mod tests {
         let job = job.unwrap();
         assert_eq!((job.kind.as_str(), job.throttle.as_str(), job.key.as_str()), ("notification", "mail", "acme"));
         assert_eq!(job.args, json!({"channel": "email", "to": "a@b.c", "body": "x", "priority": "low"}));
-        assert_eq!(job.unique_key.as_deref(), Some("u"));
+        assert_eq!((job.unique_key.as_deref(), job.priority), (Some("u"), 3));
+    }
+
+    #[test]
+    fn the_word_for_the_priority_is_the_priority_of_the_job() {
+        let priority = |more: Value| {
+            let mut body = json!({"channel": "email", "to": "a@b.c", "body": "x"});
+            body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            read(body).unwrap().priority
+        };
+        let words = ["critical", "high", "normal", "low"].map(|word| priority(json!({ "priority": word })));
+        assert_eq!((words, priority(json!({})), priority(json!({"priority": null}))), ([0, 1, 2, 3], 2, 2));
     }
 
     #[test]

@@ -268,7 +268,7 @@ async fn every_route_is_in_the_document_and_every_path_of_the_document_is_a_rout
     let document: Value = door.get("/openapi.json").send().await.unwrap().json().await.unwrap();
     assert_eq!(document["openapi"], "3.1.0");
     let paths = document["paths"].as_object().unwrap();
-    assert_eq!(paths.len(), 43, "{:?}", paths.keys());
+    assert_eq!(paths.len(), 46, "{:?}", paths.keys());
 
     for (path, item) in paths {
         let url = path.replace("{name}", "none").replace("{key}", "acme").replace("{id}", "x");
@@ -283,7 +283,11 @@ async fn every_route_is_in_the_document_and_every_path_of_the_document_is_a_rout
                 let body = problem(response, 405, "method_not_allowed").await;
                 assert!(body["detail"].as_str().unwrap().contains("Allow header"), "{body}");
             } else if response.status() == StatusCode::NOT_FOUND {
-                let code = if path.starts_with("/api/v1/provider-events/") { "account_not_found" } else { "throttle_not_found" };
+                let code = match path.split('/').nth(3) {
+                    Some("provider-events") => "account_not_found",
+                    Some("pools") => "pool_not_found",
+                    _ => "throttle_not_found",
+                };
                 problem(response, 404, code).await;
             }
         }

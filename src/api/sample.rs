@@ -192,6 +192,7 @@ fn tick_throttle(measured: &Measured, now: Timestamp) -> TickThrottle {
     TickThrottle {
         rps: status.map(|status| status.knobs.rps),
         effective_rps: status.map(|status| status.effective_rps),
+        concurrency: status.map(|status| status.knobs.concurrency),
         achieved_rps: measured.slope.map(|slope| slope.achieved_rps),
         limiting_share: measured.slope.map(|slope| slope.limiting_share),
         mode: status.map(|status| throttle_view::mode_word(&status.knobs).to_owned()),

@@ -15,7 +15,7 @@ use crate::notify::deliver::{Carrier, Means};
 use crate::notify::{self, Alarms, Deliveries, tell_changes, watch};
 use crate::outbound::Guard;
 use crate::providers::pool::{Change, Desk, keep, seed};
-use crate::providers::{Http, Metrics, Pools, Tools, build};
+use crate::providers::{Driver, Http, Metrics, Pools, Tools, build};
 use crate::service::Vital;
 use crate::throttle::{Notes, Store};
 
@@ -28,30 +28,46 @@ pub(super) struct Open {
     changes: mpsc::UnboundedReceiver<(String, Change)>,
 }
 
-/// Opens the pools of the settings. What is wrong with an account stops the start.
+/// The pools of the settings with a driver for each account, before anything is connected.
+pub(super) struct Built {
+    pools: Arc<Pools>,
+    tools: Tools,
+    drivers: BTreeMap<String, Arc<Vec<Box<dyn Driver>>>>,
+}
+
+/// Builds the drivers. What is wrong with an account, or with its credentials, stops the start here.
+pub(super) fn build(settings: &Settings, guard: Guard) -> anyhow::Result<Built> {
+    let pools = Arc::new(settings.pools()?);
+    // Whoever runs Flyball has set the addresses of providers; those of recipients come with the message.
+    let tools = Tools { http: Arc::new(Http::new(Guard::open())?), guarded: Arc::new(Http::new(guard)?) };
+    let mut drivers = BTreeMap::new();
+    for (name, pool) in &pools.0 {
+        let of_pool = pool.accounts.iter().map(|limited| {
+            let account = &limited.account;
+            build::build(pool.provider, account, &tools).map_err(|refused| settings.unusable(name, &account.name, &refused))
+        });
+        drivers.insert(name.clone(), Arc::new(of_pool.collect::<Result<Vec<_>, _>>()?));
+    }
+    Ok(Built { pools, tools, drivers })
+}
+
+/// Opens the desks of pools.
 pub(super) async fn open(
-    settings: &Settings,
-    guard: Guard,
+    built: Built,
     queue: &Queue,
     store: &Arc<dyn Store>,
     notes: &Arc<dyn Notes>,
     registry: &mut Registry,
 ) -> anyhow::Result<Open> {
+    let Built { pools, tools, drivers } = built;
     let metrics = Metrics::register(registry);
-    let pools = Arc::new(settings.pools()?);
-    // Whoever runs Flyball has set the addresses of providers; those of recipients come with the message.
-    let tools = Tools { http: Arc::new(Http::new(Guard::open())?), guarded: Arc::new(Http::new(guard)?) };
     let (tell, changes) = mpsc::unbounded_channel();
     let mut carriers = BTreeMap::new();
-    for (name, pool) in &pools.0 {
-        let drivers = pool.accounts.iter().map(|limited| {
-            let account = &limited.account;
-            build::build(pool.provider, account, &tools).with_context(|| format!("pools.{name}.{}", account.name))
-        });
-        let drivers = Arc::new(drivers.collect::<anyhow::Result<Vec<_>>>()?);
+    for (name, drivers) in drivers {
+        let Some(pool) = pools.get(&name) else { continue };
         let desk = Desk::open(pool.clone(), store.clone(), notes.clone(), tell.clone())?;
         seed(&desk).await.with_context(|| format!("the throttles of pool {name}"))?;
-        carriers.insert(name.clone(), Carrier { desk, drivers });
+        carriers.insert(name, Carrier { desk, drivers });
     }
     let deliveries = Deliveries::new(&queue.pool);
     deliveries.metrics.register(registry);

@@ -7,10 +7,11 @@ use crate::config::Settings;
 use crate::demo::{self, AppHandle, AppSettings, Options, PlotOptions};
 use crate::jobs::Kinds;
 
-/// Show Flyball: a real reindex of real documents under a governor, on a dashboard
+/// Show Flyball: a real reindex of real documents under a governor, then a campaign of messages, on a dashboard
 ///
 /// Starts a private Postgres, Redis and Prometheus, a search store, the API, workers and the governor; loads 117,659
-/// documents; indexes them through the throttle `reindex`; makes them ten times harder to index after a while. Runs until
+/// documents; indexes them through the throttle `reindex`; makes them ten times harder to index after a while. Then it sends
+/// 20,000 messages over a pool of accounts; blocks one, suspends one, and halves the quota of all. Runs until
 /// Ctrl-C, or with --headless for some seconds.
 ///
 /// Exit codes: 0 ended in order; 69 something must be installed (one line says what would help); 1 anything else.
@@ -54,6 +55,8 @@ async fn start(settings: Settings, wanted: AppSettings) -> anyhow::Result<AppHan
         allow_private_urls: true,
         grace_s: GRACE_S,
         worker_ttl_s: WORKER_TTL_S,
+        // Those of a settings file are real, and have no part in this.
+        pools: wanted.pools,
         ..settings
     };
     let app = App::start(&settings, Roles::ALL, Kinds::default()).await?;

@@ -22,9 +22,10 @@ const BATCH: usize = 1000;
 #[command(after_help = "Examples:
   flyball enqueue http --args '{\"url\":\"https://example.com/hook\",\"method\":\"POST\"}' --throttle hooks --key customer-7
   flyball enqueue reindex --args @reindex.json --throttle reindex --unique-key docs
+  flyball enqueue notification --args @message.json --throttle mail        the throttle is the pool's name
   flyball enqueue --file jobs.ndjson        one job per line, with the fields of POST /api/v1/jobs")]
 pub(super) struct Args {
-    /// What runs the job, e.g. http or reindex
+    /// What runs the job, e.g. http, notification or reindex
     #[arg(required_unless_present = "file")]
     kind: Option<String>,
     /// Arguments as JSON, @FILE, or - for standard input

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use toml::de::DeTable;
 use toml::{Table, Value};
 
 use crate::providers::{Account, Field, Limited, Pool, Pools, Provider, Secret, build};
@@ -36,8 +37,10 @@ pub const ACCOUNT_KEYS: [&str; 6] = ["name", "rps", "base_url", "headers", "head
 
 /// What is wrong with a pool, and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{place} {message}")]
+#[error("{file}{place} {message}")]
 pub struct PoolProblem {
+    /// File and line, `own.toml:12: `; empty where they are not known.
+    pub file: String,
     /// `pools.<name>.<key>`, or with the account's name.
     pub place: String,
     /// What is wrong and what is allowed.
@@ -80,6 +83,9 @@ fn pool(name: &str, table: &Table, vault: Option<&dyn Vault>) -> Result<Pool, Po
     }
     let provider = provider(&at, table)?;
     let fields = build::fields(provider);
+    if table.contains_key("name") {
+        return Err(at.problem("name", format!("is not a key here: the pool's name is {name}, as its table says")));
+    }
     check_keys(&at, table, fields, &POOL_KEYS)?;
     let accounts = match table.get("accounts") {
         Some(Value::Array(accounts)) if !accounts.is_empty() && accounts.len() <= ACCOUNTS_MAX => accounts,
@@ -105,10 +111,10 @@ fn pool(name: &str, table: &Table, vault: Option<&dyn Vault>) -> Result<Pool, Po
         accounts: read,
         shedding: at.flag(table, "shedding", true)?,
         headroom: at.number(table, "headroom", 0.98, 0.01, 1.0)?,
-        breaker_failures: at.number(table, "breaker_failures", 5.0, 1.0, 10_000.0)? as u32,
+        breaker_failures: at.whole(table, "breaker_failures", 5, 1, 10_000)?,
         breaker_window: seconds("breaker_window_s", 30.0, 0.1, 3600.0)?,
         breaker_cooldown: seconds("breaker_cooldown_s", 30.0, 0.1, 86_400.0)?,
-        alert_url: at.text(table, "alert_url")?,
+        alert_url: alert_url(&at, table)?,
         alert_secret: at.text(table, "alert_secret")?,
         retry_ambiguous: match at.text(table, "on_ambiguous")?.as_deref() {
             None | Some("retry") => true,
@@ -119,6 +125,21 @@ fn pool(name: &str, table: &Table, vault: Option<&dyn Vault>) -> Result<Pool, Po
         requeue_on_recovery: at.flag(table, "requeue_on_recovery", false)?,
         timeout: seconds("timeout_s", 10.0, 0.01, 300.0)?,
     })
+}
+
+/// Jobs of the kind `http` go there, so that it must be a URL for them.
+fn alert_url(at: &At, table: &Table) -> Result<Option<String>, PoolProblem> {
+    let given = at.text(table, "alert_url")?;
+    let is_fit = |text: &str| {
+        let url = url::Url::parse(text).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+        url.is_some_and(|url| url.username().is_empty() && url.password().is_none())
+    };
+    match given {
+        Some(text) if !is_fit(&text) => {
+            Err(at.problem("alert_url", "must be a URL that begins with https:// or http://, without credentials"))
+        }
+        given => Ok(given),
+    }
 }
 
 fn provider(at: &At, table: &Table) -> Result<Provider, PoolProblem> {
@@ -160,7 +181,11 @@ fn account(
     let Some(pools) = key("ip_pools") else { return Ok(vec![Limited { account, rps }]) };
     let pools: Option<Vec<&str>> = pools.as_array().and_then(|pools| pools.iter().map(Value::as_str).collect());
     match pools {
-        Some(pools) if !pools.is_empty() && fields.iter().any(|field| field.name == "ip_pool_name") => {
+        Some(pools)
+            if !pools.is_empty()
+                && pools.iter().all(|pool| (1..=128).contains(&pool.len()))
+                && fields.iter().any(|field| field.name == "ip_pool_name") =>
+        {
             let of = |pool: &str| {
                 let mut account = Account { name: format!("{}/{pool}", account.name), ..account.clone() };
                 account.options.insert("ip_pool_name".to_owned(), pool.to_owned());
@@ -216,13 +241,27 @@ fn read_field(
         Some(text) if field.is_secret => drop(account.secrets.insert(field.name.to_owned(), Secret::new(text))),
         Some(text) => drop(account.options.insert(field.name.to_owned(), text.trim().to_owned())),
         None if variable.is_some() => {
-            return Err(at.problem(&by_env, format!("names {:?}, which is not set or empty", variable.unwrap_or_default())));
+            let shown = shown_variable(variable.as_deref().unwrap_or_default());
+            return Err(at.problem(&by_env, format!("names {shown}, which is not set or empty")));
         }
         None => {
-            return Err(at.problem(&by_file, format!("names {:?}, which cannot be read or is empty", file.unwrap_or_default())));
+            let shown = shown_file(file.as_deref().unwrap_or_default());
+            return Err(at.problem(&by_file, format!("names {shown}, which cannot be read or is empty")));
         }
     }
     Ok(())
+}
+
+/// A variable's name for a message. What does not look like one may be the credential itself, which is never shown.
+fn shown_variable(name: &str) -> String {
+    let is_name = !name.is_empty() && name.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_');
+    if is_name { format!("the variable {name}") } else { "a variable".to_owned() }
+}
+
+/// A file's name for a message, by the same rule.
+fn shown_file(path: &str) -> String {
+    let is_path = ["/", "./", "../"].iter().any(|start| path.starts_with(start)) && !path.contains(char::is_control);
+    if is_path { format!("the file {path}") } else { "a file".to_owned() }
 }
 
 fn headers<'a>(
@@ -244,9 +283,13 @@ fn headers<'a>(
                 (true, None) => Some(String::new()),
                 (true, Some(vault)) => vault.variable(text),
             };
-            let Some(value) = value.filter(|value| value.chars().all(|c| !c.is_control())) else {
-                return Err(at.problem(name, format!("names {text:?}, which is not set or holds control characters")));
+            let Some(value) = value else {
+                let shown = shown_variable(text);
+                return Err(at.problem(name, format!("gives {header} the value of {shown}, which is not set")));
             };
+            if value.chars().any(char::is_control) {
+                return Err(at.problem(name, format!("has a value for {header} with control characters; a header is one line")));
+            }
             headers.push((header.clone(), Secret::new(value)));
         }
     }
@@ -272,14 +315,53 @@ fn check_keys(at: &At, table: &Table, fields: &[Field], more: &[&str]) -> Result
         }
         known.extend([format!("{}_env", field.name), format!("{}_file", field.name)]);
     }
-    for key in table.keys().filter(|key| !known.contains(key)) {
-        if fields.iter().any(|field| field.is_secret && field.name == key) {
-            let message = format!("is a credential and is not written down: name where it is, with {key}_env or {key}_file");
-            return Err(at.problem(key, message));
+    let Some(key) = table.keys().find(|key| !known.contains(key)) else { return Ok(()) };
+    let message = if fields.iter().any(|field| field.is_secret && field.name == key) {
+        format!("is a credential and is not written down: name where it is, with {key}_env or {key}_file")
+    } else {
+        format!("is not a key here; keys are {}", known.join(", "))
+    };
+    Err(at.problem(key, message))
+}
+
+/// Where each key of each pool stands in a settings file: its place, and file and line for a message. What an account has of its
+/// pool stands where the pool says it.
+pub(super) fn lines(file: &str, text: &str) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    let Ok(parsed) = DeTable::parse(text) else { return found };
+    let line = |at: usize| format!("{file}:{}: ", text[..at.min(text.len())].matches('\n').count() + 1);
+    let Some((_, pools)) = parsed.get_ref().iter().find(|(key, _)| key.get_ref() == "pools") else { return found };
+    for (name, pool) in pools.get_ref().as_table().into_iter().flatten() {
+        let place = format!("pools.{}", name.get_ref());
+        found.insert(place.clone(), line(name.span().start));
+        let of_pool: Vec<_> = pool.get_ref().as_table().into_iter().flatten().collect();
+        for (key, _) in &of_pool {
+            found.insert(format!("{place}.{}", key.get_ref()), line(key.span().start));
         }
-        return Err(at.problem(key, format!("is not a key here; keys are {}", known.join(", "))));
+        let accounts =
+            of_pool.iter().find(|(key, _)| key.get_ref() == "accounts").and_then(|(_, value)| value.get_ref().as_array());
+        for (number, account) in accounts.into_iter().flatten().enumerate() {
+            let Some(own) = account.get_ref().as_table() else { continue };
+            let name = own.iter().find(|(key, _)| key.get_ref() == "name").and_then(|(_, value)| value.get_ref().as_str());
+            let of_account = name.map_or_else(|| format!("{place}.accounts[{number}]"), |name| format!("{place}.{name}"));
+            found.entry(of_account.clone()).or_insert_with(|| line(account.span().start));
+            for (key, _) in of_pool.iter().copied().chain(own) {
+                found.insert(format!("{of_account}.{}", key.get_ref()), line(key.span().start));
+            }
+        }
     }
-    Ok(())
+    found
+}
+
+impl PoolProblem {
+    /// With file and line, where the key stands in a file; of a key that is missing, those of its table.
+    pub(super) fn located(self, lines: &BTreeMap<String, String>) -> Self {
+        let table = self.place.rsplit_once('.').map_or("", |(table, _)| table);
+        let named = ["_env", "_file"].map(|way| format!("{}{way}", self.place));
+        let places = [&self.place, &named[0], &named[1]].into_iter().map(String::as_str).chain([table]);
+        let file = places.into_iter().find_map(|place| lines.get(place)).cloned().unwrap_or_default();
+        Self { file, ..self }
+    }
 }
 
 struct At(String);
@@ -287,7 +369,7 @@ struct At(String);
 impl At {
     fn problem(&self, key: &str, message: impl Into<String>) -> PoolProblem {
         let place = if key.is_empty() { self.0.clone() } else { format!("{}.{key}", self.0) };
-        PoolProblem { place, message: message.into() }
+        PoolProblem { file: String::new(), place, message: message.into() }
     }
 
     fn text(&self, table: &Table, key: &str) -> Result<Option<String>, PoolProblem> {
@@ -306,6 +388,14 @@ impl At {
         }
     }
 
+    fn whole(&self, table: &Table, key: &str, default: u32, low: u32, high: u32) -> Result<u32, PoolProblem> {
+        let number = self.number(table, key, default.into(), low.into(), high.into())?;
+        match number.fract() == 0.0 {
+            true => Ok(number as u32),
+            false => Err(self.problem(key, format!("must be a whole number, {low} to {high}"))),
+        }
+    }
+
     fn number(&self, table: &Table, key: &str, default: f64, low: f64, high: f64) -> Result<f64, PoolProblem> {
         let number = match table.get(key) {
             None => return Ok(default),
@@ -319,3 +409,7 @@ impl At {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "pools_tests.rs"]
+mod tests;

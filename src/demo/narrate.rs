@@ -29,6 +29,20 @@ Ctrl-C ends it and leaves nothing running; the next `flyball demo` goes on where
     )
 }
 
+/// What to open and to watch where the second act is shown alone.
+pub(super) fn greet(url: &str, pool: &str) -> String {
+    format!(
+        "
+Flyball runs. Open the dashboard:  {url}/
+
+Watch the throttle {pool}: its knob, its capacity, the learned quota and the reason, while accounts go and come back and the quota is halved.
+
+  curl -s {url}/api/v1/throttles/{pool}/why
+  curl -s {url}/api/v1/pools/{pool}
+"
+    )
+}
+
 /// How it stands, in one line.
 pub(super) fn line(t_s: f64, now: &Sample, rate: f64, in_all: u64, setpoint: f64) -> String {
     let mut line = format!("{:02}:{:02}  load {:.2} of {setpoint}", t_s as u64 / 60, t_s as u64 % 60, now.load);

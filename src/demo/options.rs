@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
-/// Show Flyball: a real reindex under a governor, on a dashboard.
+/// Show Flyball: a real reindex under a governor, then a campaign of messages, on a dashboard.
 ///
 /// Starts a private Postgres, Redis and Prometheus, a search store, the API, workers and the governor; loads 117,659
-/// documents; indexes them through the throttle `reindex`; makes them ten times harder to index after a while. Runs until
+/// documents; indexes them through the throttle `reindex`; makes them ten times harder to index after a while. Then it sends
+/// 20,000 messages over a pool of accounts; blocks one, suspends one, and halves the quota of all. Runs until
 /// Ctrl-C, or with --headless for some seconds.
 ///
 /// Exit codes: 0 ended in order; 69 something must be installed (one line says what would help); 1 anything else.
@@ -19,7 +20,11 @@ pub struct Options {
     #[arg(long)]
     pub headless: bool,
 
-    /// How long a headless run takes, from the first document on.
+    /// Which act is shown; both of a headless run share --seconds, two fifths to three.
+    #[arg(long, value_enum, default_value = "both")]
+    pub act: Act,
+
+    /// How long a headless run takes, from the first document or message on.
     #[arg(long, value_name = "N", default_value_t = 180.0, value_parser = seconds)]
     pub seconds: f64,
 
@@ -27,7 +32,7 @@ pub struct Options {
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
 
-    /// When the documents become ten times harder, in seconds; default 75, or 40 % of --seconds when headless.
+    /// When the documents become ten times harder, in seconds; default 75, or after 40 % of the act when headless.
     #[arg(long, value_name = "N", value_parser = seconds)]
     pub harder_after: Option<f64>,
 
@@ -67,8 +72,29 @@ pub struct Options {
 impl Options {
     /// Seconds from the first document to the harder ones.
     pub fn harder_after_s(&self) -> f64 {
-        self.harder_after.unwrap_or(if self.headless { 0.4 * self.seconds } else { 75.0 })
+        self.harder_after.unwrap_or(if self.headless { 0.4 * self.reindex_s() } else { 75.0 })
     }
+
+    /// Seconds of a headless run that belong to the reindex.
+    pub fn reindex_s(&self) -> f64 {
+        if self.act == Act::Both { 0.4 * self.seconds } else { self.seconds }
+    }
+
+    /// Seconds of a headless run that belong to the campaign.
+    pub fn campaign_s(&self) -> f64 {
+        if self.act == Act::Both { 0.6 * self.seconds } else { self.seconds }
+    }
+}
+
+/// What is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Act {
+    /// First the one, then the other.
+    Both,
+    /// A reindex whose documents become harder.
+    Reindex,
+    /// A campaign of messages over a pool of accounts whose quota is halved.
+    Campaign,
 }
 
 /// On or off.

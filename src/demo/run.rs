@@ -1,5 +1,6 @@
 //! The seam between the demo and the application that it shows: all glue to the rest of Flyball is here.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -21,6 +22,8 @@ pub struct AppSettings {
     pub listen: String,
     /// The knobs files; the demo has written its own copies here.
     pub knobs_dir: PathBuf,
+    /// Pools of accounts, as the settings file has them.
+    pub pools: BTreeMap<String, toml::Table>,
 }
 
 /// A running application. It is started by whoever composes it, and handed to [`super::run`].

@@ -1,4 +1,4 @@
-//! The story: starts everything, enqueues the reindex, makes the documents harder, tells how it went.
+//! The story: starts everything, enqueues the reindex, makes the documents harder, sends the campaign, tells how it went.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,13 +10,15 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::campaign::{self, Provider};
 use super::corpus::{self, Corpus};
 use super::knobs::{self, THROTTLE};
 use super::report::{Machine, Report, Settings, measure};
 use super::run::{AppHandle, AppSettings, from_stack};
 use super::store_process::StoreProcess;
+use super::tally::Campaign;
 use super::watch::{Store, Watch};
-use super::{GovernorSwitch, Options, narrate, plot, postgres, store};
+use super::{Act, GovernorSwitch, Options, campaign_plot, narrate, plot, pool, postgres, store};
 use crate::jobs::{Filter, NewJob, Queue, State};
 use crate::postgres::Db;
 use crate::throttle::{Change, Name};
@@ -39,6 +41,8 @@ const FLOWING_FOR: Duration = Duration::from_secs(3);
 /// How often the story looks at its job and says how it stands.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 const SAY_EVERY_S: f64 = 10.0;
+/// When the second act begins where nobody says how long the first takes.
+const SECOND_ACT_AFTER_S: f64 = 180.0;
 /// How long the application may take to stop.
 const STOPPED_WITHIN: Duration = Duration::from_secs(40);
 
@@ -46,26 +50,47 @@ const STOPPED_WITHIN: Duration = Duration::from_secs(40);
 pub async fn run(options: Options, start_app: impl AsyncFnOnce(AppSettings) -> anyhow::Result<AppHandle>) -> anyhow::Result<()> {
     let stop = stop_when_told()?;
     // What may be missing is looked for before anything is started.
-    let words = corpus::find(options.corpus.as_deref())?;
+    let words = match options.act {
+        Act::Campaign => None,
+        Act::Both | Act::Reindex => Some(corpus::find(options.corpus.as_deref())?),
+    };
     if options.fresh {
         wipe(&options.dir).await?;
     }
     std::fs::create_dir_all(&options.dir).with_context(|| format!("creating {}", options.dir.display()))?;
-    say("starting Postgres, Redis, Prometheus and the search store");
+    say("starting Postgres, Redis, Prometheus and what the demo sends to");
     let store_dir = options.dir.join("store");
-    let (services, store) = tokio::try_join!(start_services(&options), StoreProcess::start(&store_dir))?;
-    let knobs_dir = write_knobs(&options.dir, &store.url)?;
+    let start_store = async {
+        match words {
+            Some(_) => StoreProcess::start(&store_dir).await.map(Some),
+            None => Ok(None),
+        }
+    };
+    let start_provider = async {
+        match options.act {
+            Act::Reindex => Ok(None),
+            Act::Both | Act::Campaign => Provider::start(&options.dir).await.map(Some),
+        }
+    };
+    let (services, store, provider) = tokio::try_join!(start_services(&options), start_store, start_provider)?;
+    let knobs_dir = write_knobs(&options.dir, store.as_ref().map(|store| store.url.as_str()), provider.is_some())?;
     let app = start_app(AppSettings {
         database_url: services.urls.database_url.clone(),
         redis_url: services.urls.redis_url.clone(),
         prometheus_url: services.urls.prometheus_url.clone(),
         listen: options.listen.clone(),
         knobs_dir,
+        pools: provider.iter().map(|provider| (pool::POOL.to_owned(), provider.table.clone())).collect(),
     })
     .await?;
-    let told = tell(&options, &words, &services.urls, &store.url, &app, &stop).await;
+    let told = match words.as_deref().zip(store.as_ref()) {
+        Some((words, store)) => tell(&options, words, &services.urls, &store.url, provider.as_ref(), &app, &stop).await,
+        None => tell_campaign(&options, provider.as_ref(), &services.urls, &app, &stop).await,
+    };
     let stopped = timeout(STOPPED_WITHIN, app.stop).await;
-    store.stop().await;
+    if let Some(store) = store {
+        store.stop().await;
+    }
     // Its end waits for the servers', which blocks.
     tokio::task::spawn_blocking(move || drop(services)).await?;
     told?;
@@ -92,15 +117,16 @@ fn stop_when_told() -> anyhow::Result<CancellationToken> {
     Ok(stop)
 }
 
+/// The first act, and the second one if there is a provider for it.
 async fn tell(
     options: &Options,
     words: &Path,
     urls: &stack::Urls,
     store_url: &str,
+    provider: Option<&Provider>,
     app: &AppHandle,
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
-    let pool = &app.queue.pool;
     let store = Store::new(store_url)?;
     let file = knobs::read()?;
     let (mut pass, watch) = tokio::select! {
@@ -114,12 +140,83 @@ async fn tell(
         let_govern(app).await?;
     }
     let harder_s = began_s + options.harder_after_s();
-    let end_s = if options.headless { began_s + options.seconds } else { f64::INFINITY };
+    let end_s = match (options.headless, provider) {
+        (true, _) => began_s + options.reindex_s(),
+        (false, Some(_)) => began_s + SECOND_ACT_AFTER_S,
+        (false, None) => f64::INFINITY,
+    };
+    let setpoint = file.signal[0].setpoint;
     let times = (began_s, harder_s, end_s);
-    let ended = course(options, app, &watch, &mut pass, &store, store_url, times, file.signal[0].setpoint, stop).await;
-    let Some(path) = &options.report else { return ended };
-    ended?;
+    course(options, app, &watch, &mut pass, &store, store_url, times, setpoint, stop).await?;
+    if let Some(path) = &options.report {
+        report_reindex(options, path, app, &watch, &store, &pass, &file, times, began_at).await?;
+    }
+    let Some(provider) = provider.filter(|_| !stop.is_cancelled()) else { return Ok(()) };
 
+    let why = "the second act needs the machine";
+    turn(app, THROTTLE, &[("paused", Some("1"))], why).await?;
+    let lost = second_act(options, provider, app, stop).await?;
+    if !options.headless && !stop.is_cancelled() {
+        say("the reindex goes on; Ctrl-C ends the demo");
+        turn(app, THROTTLE, &[("paused", Some("0"))], why).await?;
+        let times = (began_s, harder_s, f64::INFINITY);
+        course(options, app, &watch, &mut pass, &store, store_url, times, setpoint, stop).await?;
+    }
+    none_is(lost)
+}
+
+/// The second act alone.
+async fn tell_campaign(
+    options: &Options,
+    provider: Option<&Provider>,
+    urls: &stack::Urls,
+    app: &AppHandle,
+    stop: &CancellationToken,
+) -> anyhow::Result<()> {
+    let Some(provider) = provider else { return Ok(()) };
+    scrape(urls, &[("flyball", &app.url)])?;
+    if !options.headless {
+        println!("{}", narrate::greet(&app.url, pool::POOL));
+    }
+    let lost = second_act(options, provider, app, stop).await?;
+    if !options.headless && !stop.is_cancelled() {
+        say("the dashboard stays up; Ctrl-C ends the demo");
+        stop.cancelled().await;
+    }
+    none_is(lost)
+}
+
+/// Sends the campaign, and answers how many messages were lost.
+async fn second_act(options: &Options, provider: &Provider, app: &AppHandle, stop: &CancellationToken) -> anyhow::Result<u64> {
+    let bound = options.headless.then(|| options.campaign_s());
+    let Some(campaign) = campaign::run(provider, app, bound, stop).await? else { return Ok(0) };
+    if let Some(path) = &options.report {
+        write_campaign(path, &campaign)?;
+    }
+    Ok(campaign.lost)
+}
+
+fn none_is(lost: u64) -> anyhow::Result<()> {
+    if lost > 0 {
+        bail!("{lost} messages of the campaign were lost, which is a defect of this program");
+    }
+    Ok(())
+}
+
+/// Writes the figures of the first act.
+#[expect(clippy::too_many_arguments, reason = "everything that a run consists of, used once")]
+async fn report_reindex(
+    options: &Options,
+    path: &Path,
+    app: &AppHandle,
+    watch: &Watch,
+    store: &Store,
+    pass: &Pass,
+    file: &knobs::File,
+    (began_s, harder_s, end_s): (f64, f64, f64),
+    began_at: jiff::Timestamp,
+) -> anyhow::Result<()> {
+    let pool = &app.queue.pool;
     let samples = watch.samples();
     let until_s = samples.last().map_or(end_s, |s| s.t_s).min(end_s);
     let setpoint = file.signal[0].setpoint;
@@ -160,7 +257,7 @@ async fn begin(
     app: &AppHandle,
     first_rps: f64,
 ) -> anyhow::Result<(Pass, Watch)> {
-    scrape(urls, store_url, &app.url)?;
+    scrape(urls, &[("search-store", store_url), ("flyball", &app.url)])?;
     postgres::prepare(&app.queue.pool).await?;
     load(&app.queue.pool, words).await?;
     let pass = Pass::begin(options, app, store, store_url, first_rps).await?;
@@ -330,24 +427,26 @@ async fn unfinished(queue: &Queue) -> anyhow::Result<Vec<i64>> {
 /// Puts the knob to where the story begins, by hand; what a person turned in an earlier demo is not what this one shall show.
 async fn set_knobs(options: &Options, app: &AppHandle, first_rps: f64) -> anyhow::Result<()> {
     let rps = options.rps.unwrap_or(first_rps).to_string();
-    turn(app, &[("rps", Some(&rps)), ("mode", Some("manual")), ("paused", Some("0")), ("valid_until", None)]).await
+    let knobs = [("rps", Some(rps.as_str())), ("mode", Some("manual")), ("paused", Some("0")), ("valid_until", None)];
+    turn(app, THROTTLE, &knobs, "the story begins").await
 }
 
 /// Gives the knob to the governor once documents flow: a rate at which nothing flows yet teaches it nothing.
 async fn let_govern(app: &AppHandle) -> anyhow::Result<()> {
     sleep(FLOWING_FOR).await;
-    turn(app, &[("mode", Some("auto"))]).await
+    turn(app, THROTTLE, &[("mode", Some("auto"))], "the story begins").await
 }
 
-async fn turn(app: &AppHandle, knobs: &[(&str, Option<&str>)]) -> anyhow::Result<()> {
+/// Turns knobs of a throttle.
+pub(super) async fn turn(app: &AppHandle, throttle: &str, knobs: &[(&str, Option<&str>)], why: &str) -> anyhow::Result<()> {
     let change = Change {
         fields: knobs.iter().map(|(knob, text)| ((*knob).to_owned(), text.map(str::to_owned))).collect(),
         by: "demo".to_owned(),
-        why: "the story begins".to_owned(),
+        why: why.to_owned(),
         create: true,
         ..Change::default()
     };
-    app.throttles.set(&Name::new(THROTTLE)?, &change).await?;
+    app.throttles.set(&Name::new(throttle)?, &change).await?;
     Ok(())
 }
 
@@ -379,24 +478,35 @@ async fn wipe(dir: &Path) -> anyhow::Result<()> {
     .await?
 }
 
-fn write_knobs(dir: &Path, store_url: &str) -> anyhow::Result<PathBuf> {
+fn write_knobs(dir: &Path, store_url: Option<&str>, has_pool: bool) -> anyhow::Result<PathBuf> {
     let knobs_dir = dir.join("knobs");
     std::fs::create_dir_all(&knobs_dir).with_context(|| format!("creating {}", knobs_dir.display()))?;
-    let file = knobs_dir.join(format!("{THROTTLE}.toml"));
-    std::fs::write(&file, knobs::render(store_url)).with_context(|| format!("writing {}", file.display()))?;
-    // For the jobs that people enqueue while they watch.
-    let default = knobs_dir.join("default.toml");
-    std::fs::write(&default, knobs::DEFAULT).with_context(|| format!("writing {}", default.display()))?;
+    // The last one is for the jobs that people enqueue while they watch.
+    let files = [
+        (THROTTLE, store_url.map(knobs::render)),
+        (pool::POOL, has_pool.then(pool::knobs)),
+        ("default", Some(knobs::DEFAULT.to_owned())),
+    ];
+    for (throttle, text) in files {
+        let file = knobs_dir.join(format!("{throttle}.toml"));
+        match text {
+            Some(text) => std::fs::write(&file, text).with_context(|| format!("writing {}", file.display()))?,
+            // Of an earlier demo that showed another act.
+            None => drop(std::fs::remove_file(&file)),
+        }
+    }
     Ok(knobs_dir)
 }
 
-/// Lets our own Prometheus look at the store and at the application.
-fn scrape(urls: &stack::Urls, store_url: &str, app_url: &str) -> anyhow::Result<()> {
+/// Lets our own Prometheus look at what runs; the first is what the story needs.
+fn scrape(urls: &stack::Urls, pages: &[(&str, &str)]) -> anyhow::Result<()> {
     let Some(dir) = &urls.targets_dir else {
-        say(&format!("your Prometheus must scrape {store_url}/metrics every 2 s"));
+        if let [(_, needed), ..] = pages {
+            say(&format!("your Prometheus must scrape {needed}/metrics every 2 s"));
+        }
         return Ok(());
     };
-    for (job, url) in [("search-store", store_url), ("flyball", app_url)] {
+    for (job, url) in pages {
         let target = url.trim_start_matches("http://");
         let text = json!([{"targets": [target], "labels": {"job": job}}]).to_string();
         // Prometheus watches the directory, so a file appears there whole or not at all.
@@ -462,16 +572,27 @@ fn write_report(path: &Path, report: &Report) -> anyhow::Result<()> {
     Ok(())
 }
 
+fn write_campaign(path: &Path, campaign: &Campaign) -> anyhow::Result<()> {
+    let (file, picture) = (path.with_extension("campaign.json"), path.with_extension("campaign.svg"));
+    let text = serde_json::to_string_pretty(campaign)?;
+    std::fs::write(&file, text + "\n").with_context(|| format!("writing {}", file.display()))?;
+    campaign_plot::draw(campaign, &picture)?;
+    say(&format!("the campaign's figures are in {}, their picture in {}", file.display(), picture.display()));
+    Ok(())
+}
+
 fn machine() -> Machine {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     Machine::new(cores, &read("/proc/cpuinfo"), &read("/proc/meminfo"))
 }
 
-fn clock(t_s: f64) -> String {
+/// Minutes and seconds.
+pub(super) fn clock(t_s: f64) -> String {
     format!("{:02}:{:02}", t_s as u64 / 60, t_s as u64 % 60)
 }
 
-fn say(line: &str) {
+/// Tells it at the terminal.
+pub(super) fn say(line: &str) {
     println!("{line}");
 }

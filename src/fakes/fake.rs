@@ -88,6 +88,7 @@ impl Fake {
             is_closed: false.into(),
             opened: 0.into(),
             open: 0.into(),
+            under_way: 0.into(),
             narrow_ms: 0.into(),
             last: Mutex::new(None),
             events,
@@ -216,6 +217,11 @@ impl Fake {
     /// Connections that are open, and that were ever opened.
     pub fn connections(&self) -> (u64, u64) {
         (self.server.open.load(Ordering::Relaxed), self.server.opened.load(Ordering::Relaxed))
+    }
+
+    /// Requests that came and are not answered yet: over HTTP/2, streams that are open.
+    pub fn under_way(&self) -> u64 {
+        self.server.under_way.load(Ordering::Relaxed)
     }
 
     /// The public key that SendGrid's events are signed with, base64 of its DER form.

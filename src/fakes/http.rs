@@ -1,6 +1,6 @@
 //! Serves the formats over HTTP.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 
 use bytes::Bytes;
@@ -27,6 +27,7 @@ pub(super) async fn answer(
     link: Arc<Link>,
     request: Request<Incoming>,
 ) -> Result<Response<Full<Bytes>>, Silent> {
+    let _under_way = UnderWay::new(&server.under_way);
     let (parts, body) = request.into_parts();
     let body = body.collect().await.map_err(|_| Silent)?.to_bytes();
     let now_ms = server.clock.now_ms();
@@ -92,6 +93,22 @@ fn response(reply: Reply) -> Response<Full<Bytes>> {
         }
     }
     response
+}
+
+/// Counts a request until it is answered, or nobody waits for the answer any more.
+struct UnderWay<'a>(&'a AtomicU64);
+
+impl<'a> UnderWay<'a> {
+    fn new(count: &'a AtomicU64) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// Counts a connection while it is open.

@@ -52,6 +52,8 @@ pub(super) struct Server {
     /// Connections that were ever opened, and that are open.
     pub opened: AtomicU64,
     pub open: AtomicU64,
+    /// Requests that came and are not answered yet.
+    pub under_way: AtomicU64,
     /// For so long a connection serves one request at a time after a rejected one, in milliseconds; 0 for never.
     pub narrow_ms: AtomicU64,
     /// The last request that came.

@@ -119,6 +119,10 @@ fn reason(state: &State, policy: &Policy, now: f64, before: f64, cause: &Cause) 
                 number(about.setpoint),
                 seconds(age)
             );
+            let reads = match signal.discounted {
+                true => format!("{reads}, and how long jobs took since says nothing about load"),
+                false => reads,
+            };
             format!(
                 "{reads}: {}{follows}{}",
                 motion(before, state.knob, unit),

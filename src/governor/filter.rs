@@ -108,8 +108,10 @@ fn read(text: &str, policy: &Policy, before: Option<f64>) -> Result<Observation,
         completed: amount("completed")?,
         rejected: amount("rejected")?,
         idle: false,
+        discounted: false,
         waiting: None,
         shared: None,
+        capacity_rps: None,
         knob_rps: knob(line)?,
     })
 }

@@ -23,7 +23,7 @@ use super::actuator::Actuator;
 use super::breaker::{Breaker, Phase};
 use super::explain::{self, Cause};
 use super::hand::Watch;
-use super::limits::{Bounds, Hold};
+use super::limits::{BOTTLENECK, Bounds, Hold};
 use super::policy::{Heard, Policy, Source};
 use super::shadow::Shadow;
 use super::signal::Signal;
@@ -67,6 +67,10 @@ pub struct Observation {
     /// No job was at work since the last tick: there is nothing that the work could say, which is not silence.
     #[serde(default)]
     pub idle: bool,
+    /// Jobs succeeded since the last tick, but how long most of them took says nothing: a signal about that without a new sample is
+    /// not silent, and its sample stands.
+    #[serde(default)]
+    pub discounted: bool,
     /// The knob, if somebody else wrote it since the last tick: 0 stops, -1 is unlimited.
     #[serde(default)]
     pub knob_rps: Option<f64>,
@@ -76,6 +80,9 @@ pub struct Observation {
     /// What this governor is to others that hold the same signals.
     #[serde(skip)]
     pub shared: Option<Role>,
+    /// What a pool of accounts behind the throttle can bear now, in jobs per second. Whoever says so goes around refusals by itself.
+    #[serde(skip)]
+    pub capacity_rps: Option<f64>,
 }
 
 /// A sample of a signal; no value is no sample.
@@ -328,9 +335,16 @@ impl State {
         let mut samples: Vec<&Sample> = seen.readings.iter().filter(|r| r.at.is_finite()).collect();
         samples.sort_by(|a, b| a.at.total_cmp(&b.at));
         for (signal, about) in self.signals.iter_mut().zip(&policy.signals) {
+            let hears_durations = matches!(about.heard, Some(Heard::Latency | Heard::LatencyP99));
+            signal.capacity = seen.capacity_rps.filter(|rps| rps.is_finite()).map(|rps| rps * self.work.w);
+            signal.is_unused = seen.limiting_share.is_some_and(|share| share <= BOTTLENECK);
             for sample in samples.iter().filter(|r| r.signal == about.name) {
                 if let Some(value) = sample.value {
                     signal.ingest(about, &policy.law, now, sample.at, value, &self.history);
+                    signal.discounted = false;
+                } else if seen.discounted && hears_durations {
+                    signal.front.seen = Some(now);
+                    signal.discounted = true;
                 }
             }
             if about.source == Source::Feedback {

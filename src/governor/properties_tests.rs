@@ -73,8 +73,10 @@ fn event() -> impl Strategy<Value = ((f64, Option<f64>), Event)> {
             completed,
             rejected,
             idle: false,
+            discounted: rejected > completed,
             waiting: None,
             shared: None,
+            capacity_rps: None,
             knob_rps,
         }))
     });

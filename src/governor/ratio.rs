@@ -3,6 +3,10 @@
 //! A refusal measures the quota, so there is nothing to control: the rate goes just below what was let through. While nobody
 //! refuses, the rate feels its way up, faster the longer it stays quiet. `Retry-After`, where a provider sends it, is a
 //! hard gate in the throttle and not a signal.
+//!
+//! Behind a throttle may stand a pool of accounts, each of which finds its own rate. A message that one refuses goes to the next, so what
+//! is let through is what arrives; and while refused accounts are on their way back, less goes through than the quota allows. There
+//! the quota is the most that went through in the time of such a way, and a share up to the setpoint is the matter of single accounts.
 
 use super::policy::{self, Law};
 use super::signal::{Learned, Signal};
@@ -13,6 +17,10 @@ const NONE: f64 = 1e-4;
 /// What goes through counts for a quota when nobody has refused for this long, in seconds: counters of work and of tokens are not of
 /// the same moment.
 const SURE_S: f64 = 30.0;
+/// How long an account of a pool needs to come back to where it was refused, in seconds: the period of what is learned of a key.
+const BACK_S: f64 = 20.0;
+/// What goes through a pool is a mean over so long, in seconds: providers count in seconds of their own.
+const MEAN_S: f64 = 6.0;
 /// First error with which the rate feels its way up, its doubling time in seconds, and the greatest.
 const PROBE: f64 = 0.02;
 const PROBE_DOUBLES_S: f64 = 90.0;
@@ -27,11 +35,28 @@ impl Signal {
         self.share = within(y, 0.0, 0.98);
         let x = (1.0 - policy.setpoint) / (1.0 - self.share);
         (self.front.x, self.front.z, self.front.xf) = (x, x, x);
-        let through = history.mean(at - dt, at) * (1.0 - self.share);
+        let through = match self.capacity {
+            Some(_) => most(history, at, dt),
+            None => history.mean(at - dt, at) * (1.0 - self.share),
+        };
+        let is_back = self.last_bad.is_some_and(|bad| at - bad > BACK_S);
         if self.share > NONE {
-            self.quota = Some(through);
-            self.learned = Some(Learned { at, share: self.share });
+            // In a pool the first refusal after a quiet time is a word about the quota, and so are many at once; few that follow are
+            // of accounts that find their own rates. What goes through while the work itself is slow is no quota.
+            if self.capacity.is_none() || (!self.is_unused && (is_back || self.share > policy.setpoint)) {
+                self.quota = Some(through);
+                self.learned = Some(Learned { at, share: self.share });
+            }
             self.last_bad = Some(at);
+        } else if self.is_limited_by_its_pool() {
+            // The accounts are back and nobody refuses them: so much it is at least, and the knob has no part in it.
+            if is_back
+                && !self.is_unused
+                && let Some(learned) = &mut self.learned
+            {
+                learned.at = at;
+                self.quota = Some(through);
+            }
         } else {
             // Where more goes through for a while, and nobody refuses it, the quota is at least that.
             let is_quiet = self.last_bad.is_some_and(|bad| at - bad > SURE_S);
@@ -41,9 +66,25 @@ impl Signal {
         self.front.stamp(now, at);
     }
 
+    /// It is the accounts of the pool that limit, and not what this signal asks for.
+    fn is_limited_by_its_pool(&self) -> bool {
+        self.capacity.is_some_and(|capacity| capacity * (1.0 + NONE) < self.pid.integral.exp())
+    }
+
+    /// The newest sample has taught the quota.
+    fn is_news(&self) -> bool {
+        self.learned.as_ref().is_some_and(|learned| Some(learned.at) == self.last_bad)
+    }
+
     /// The log work rate that a ratio asks for.
     pub(super) fn ask_ratio(&mut self, law: &Law, now: f64, dt: f64, applied: f64) -> f64 {
         self.ti_s = PROBE_TI_S;
+        let is_few = self.capacity.is_some() && self.share > NONE && !self.is_news();
+        if is_few || (self.share <= NONE && self.is_limited_by_its_pool()) {
+            // Single accounts see to themselves, and while it is they who limit, nothing is learned about a higher rate.
+            (self.e, self.u) = (0.0, self.pid.integral);
+            return self.u;
+        }
         self.pid.integral = ewma::toward(self.pid.integral, applied, dt, PROBE_TI_S);
         if self.share > NONE {
             // The capacity is measured, not modelled: go just below it.
@@ -57,5 +98,82 @@ impl Signal {
         self.e = (PROBE * (quiet_s / PROBE_DOUBLES_S).min(60.0).exp2()).min(PROBE_MAX);
         self.u = self.pid.integral + PROBE_GAIN * self.e * (1.0 + dt / PROBE_TI_S);
         self.u
+    }
+}
+
+/// The most that went through in any [`MEAN_S`] of the last [`BACK_S`].
+fn most(history: &History, at: f64, dt: f64) -> f64 {
+    let dt = within(dt, 0.5, BACK_S);
+    let steps = (BACK_S / dt).floor() as u32;
+    let ending = |n: u32| at - f64::from(n) * dt;
+    (0..steps.max(1)).map(|n| history.mean(ending(n) - MEAN_S.max(dt), ending(n))).fold(0.0, f64::max)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::limits::Bounds;
+    use super::super::plan::{Observation, State};
+    use super::super::policy::Policy;
+
+    const POLICY: &str = "[[signal]]\nname = \"refused\"\nkind = \"ratio\"\nsource = \"feedback\"\nquery = \"refused\"\nsetpoint = 0.01\n\
+                          [governor]\ntick_s = 1\ndurations = false\n";
+    const BOUNDS: Bounds = Bounds { min: 1.0, max: 1000.0, safe_rps: 10.0 };
+
+    struct Rig {
+        state: State,
+        policy: Policy,
+        now: f64,
+    }
+
+    impl Rig {
+        fn new(rps: f64) -> Self {
+            let policy = Policy::parse(POLICY, "sms.toml").unwrap().unwrap();
+            Self { state: State::new(&policy, BOUNDS, rps, 1000.0), policy, now: 1000.0 }
+        }
+
+        /// So many seconds with what goes through, the refused share and what the pool can bear; the knob afterwards.
+        fn run(&mut self, seconds: u32, achieved: f64, share: f64, capacity_rps: Option<f64>) -> f64 {
+            let mut rps = 0.0;
+            for _ in 0..seconds {
+                self.now += 1.0;
+                let seen = Observation {
+                    now: self.now,
+                    achieved_rps: Some(achieved),
+                    limiting_share: Some(1.0),
+                    completed: 1000.0 * (1.0 - share),
+                    rejected: 1000.0 * share,
+                    capacity_rps,
+                    ..Observation::default()
+                };
+                rps = self.state.tick(&self.policy, BOUNDS, &seen).rps;
+            }
+            rps
+        }
+    }
+
+    #[test]
+    fn the_quota_of_a_pool_is_what_went_through_before_its_accounts_were_refused() {
+        let mut rig = Rig::new(100.0);
+        rig.run(5, 98.0, 0.0, Some(100.5));
+        let knob = rig.run(30, 50.0, 0.0, Some(50.0));
+        assert!(knob > 97.0, "while the accounts limit, the knob stays: {knob}");
+
+        let lowered = rig.run(1, 50.0, 0.005, Some(48.0));
+        assert!((lowered - 49.0).abs() < 0.2, "the first refusal after a quiet time is a word about the quota: {lowered}");
+        let away = rig.run(10, 35.0, 0.005, Some(35.0)).min(rig.run(1, 35.0, 0.1, Some(35.0)));
+        assert!((away - 49.0).abs() < 0.2, "what goes through while accounts come back is not the quota: {away}");
+        let back = rig.run(30, 49.0, 0.0, Some(90.0));
+        assert!((48.8..52.0).contains(&back), "{back}");
+    }
+
+    #[test]
+    fn where_accounts_come_back_unrefused_so_much_is_learned_and_the_knob_has_no_part_in_it() {
+        let mut rig = Rig::new(100.0);
+        rig.run(5, 98.0, 0.2, Some(60.0));
+        let knob = rig.run(19, 45.0, 0.0, Some(45.0));
+        assert!(rig.state.signals[0].quota.unwrap() > 90.0);
+        assert_eq!(rig.run(10, 46.0, 0.0, Some(46.0)), knob);
+        let learned = rig.state.signals[0].quota.unwrap();
+        assert!((45.0..47.0).contains(&learned), "{learned}");
     }
 }

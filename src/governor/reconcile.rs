@@ -21,7 +21,7 @@ use super::decision::{Decision, timestamp};
 use super::hand::GOVERNOR;
 use super::limits::Bounds;
 use super::plan::{Observation, Plan, Sample, State};
-use super::policy::Policy;
+use super::policy::{Kind, Policy};
 use super::postgres::{Error as JournalError, Journal};
 use super::sources::{self, Eyes, Sources};
 use super::view::View;
@@ -668,6 +668,7 @@ fn observe(
     let span_s = desk.meter.at().map(|at| sources::span_s(policy, at, desk.heard_to)).filter(|span_s| *span_s > 0.0);
     let step = span_s.and_then(|span_s| desk.meter.over(span_s)).map(|span| span.work);
     readings.extend(sources::heard(policy, &desk.meter, desk.heard_to, desk.acted_at()));
+    let discounted = step.is_some_and(|step| step.untimed > 0.0 && 2.0 * step.untimed >= step.completed);
     let idle = is_told && span_s.is_some_and(|span_s| desk.meter.is_idle(span_s));
     (desk.counters, desk.heard_to) = (Some(counters), desk.meter.at());
     let (achieved, limiting) = match policy.law.actuator {
@@ -690,6 +691,8 @@ fn observe(
         completed: step.map_or(0.0, |step| step.completed),
         rejected: step.map_or(0.0, |step| step.refused),
         idle,
+        discounted,
+        capacity_rps: Some(status.knobs.capacity).filter(|rps| *rps >= 0.0 && policy.law.actuator == Actuator::Rps),
         ..Observation::default()
     }
 }
@@ -713,8 +716,11 @@ fn unreadable(status: &Status, actuator: Actuator) -> Option<String> {
 
 fn bounds(throttle: &Governed, status: &Status) -> Bounds {
     let Knobs { min, max, safe_rps, capacity, .. } = status.knobs;
-    // Beyond what can be borne the knob would only wind up. A capacity of 0 is a stop, and no bound of a rate.
-    let is_bound = capacity > 0.0 && throttle.policy.law.actuator == Actuator::Rps;
+    // Beyond what can be borne the knob would only wind up. A capacity of 0 is a stop, and no bound of a rate. A ratio does not wind up,
+    // and the quota that it has found is that of all accounts: it is still there when those that are away come back.
+    let is_bound = capacity > 0.0
+        && throttle.policy.law.actuator == Actuator::Rps
+        && throttle.policy.signals.iter().any(|signal| signal.kind != Kind::Ratio);
     let max = if is_bound { max.min(capacity) } else { max };
     let min = min.min(max);
     throttle.policy.law.actuator.bounds(Bounds { min, max, safe_rps })

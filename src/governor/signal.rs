@@ -87,6 +87,12 @@ pub struct Signal {
     /// The newest refusal, which taught the quota.
     #[serde(default)]
     pub learned: Option<Learned>,
+    /// Ratio signals: what a pool of accounts behind the throttle can bear now (work rate), where there is one.
+    #[serde(skip)]
+    pub capacity: Option<f64>,
+    /// The work does not use what the throttle lets through.
+    #[serde(skip)]
+    pub is_unused: bool,
     /// The fast path's newest look `(at, x)`; kept, because it may be all that a successor knows of a trip.
     #[serde(default)]
     pub looked: Option<(f64, f64)>,
@@ -96,6 +102,9 @@ pub struct Signal {
     /// Consecutive looks of the fast path above a trip level.
     #[serde(skip)]
     pub alarms: u32,
+    /// What ended since the newest sample says nothing about it.
+    #[serde(skip)]
+    pub discounted: bool,
 }
 
 impl Signal {
@@ -123,9 +132,12 @@ impl Signal {
             quota: None,
             last_bad: None,
             learned: None,
+            capacity: None,
+            is_unused: false,
             looked: None,
             looks: VecDeque::new(),
             alarms: 0,
+            discounted: false,
         }
     }
 
@@ -157,7 +169,8 @@ impl Signal {
         if policy.kind == Kind::Ratio {
             return Some(self.ask_ratio(law, now, dt, applied));
         }
-        if !self.started {
+        // Who learns nothing asks for what there is: neither is the knob raised on the word of an old sample, nor lowered.
+        if !self.started || self.discounted {
             self.rebase(policy, law, now, history, applied);
             return Some(self.u);
         }

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::actuator::{Actuator, limited_by_slots};
 use super::breaker::Phase;
 use super::limits::Bounds;
-use super::plan::{Observation, Plan, State};
+use super::plan::{Observation, Plan, Sample, State};
 use super::policy::Policy;
 use super::view::View;
 
@@ -28,6 +28,19 @@ struct Server {
     record: Vec<(f64, f64, f64)>,
     seed: u32,
     noise: f64,
+    /// It rejects some of what it gets, and answers one at a time after each.
+    rejects: Option<Told>,
+}
+
+/// What a governor is told of answers that were slow because of a rejection.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Told {
+    /// Their time, as if it were load.
+    Plainly,
+    /// Nothing.
+    Nothing,
+    /// That their time says nothing.
+    Discounted,
 }
 
 impl Server {
@@ -49,6 +62,7 @@ impl Server {
             record: Vec::new(),
             seed: 1,
             noise: 0.05,
+            rejects: None,
         }
     }
 
@@ -56,18 +70,23 @@ impl Server {
         for _ in 0..seconds {
             self.now += 1.0;
             let most = (self.demand * self.base_s).min(self.knob);
-            let latency = self.base_s.max(most / self.capacity);
+            let capacity = if self.rejects.is_some() { 2.0 / self.base_s } else { self.capacity };
+            let latency = self.base_s.max(most / capacity);
             self.record.push((self.knob, latency, most / latency));
             if (self.now as u64).is_multiple_of(5) {
                 let in_use = most;
                 self.seed = self.seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
                 let noise = self.noise * (f64::from(self.seed >> 8) / f64::from(1u32 << 23) - 1.0);
                 let ended = if most > 0.0 { 5.0 * most / latency } else { 0.0 };
+                let is_told = self.rejects.is_none_or(|told| told == Told::Plainly);
+                let silent = Sample { signal: "answers".to_owned(), value: None, at: self.now };
                 let seen = Observation {
                     now: self.now,
+                    readings: if is_told { Vec::new() } else { vec![silent] },
+                    discounted: self.rejects == Some(Told::Discounted),
                     achieved_rps: Some(in_use),
                     limiting_share: Some(limited_by_slots(in_use, self.knob, None)),
-                    mean_duration_s: (ended > 0.0).then_some(latency * (1.0 + noise)),
+                    mean_duration_s: (ended > 0.0 && is_told).then_some(latency * (1.0 + noise)),
                     completed: ended,
                     idle: ended == 0.0,
                     knob_rps: self.person.take(),
@@ -166,6 +185,32 @@ fn a_trip_stops_and_restarts_gently() {
     assert!(restarted < before, "{restarted} of {before}");
     server.run(900);
     assert!(server.mean(1200.0, |s| s.1) < 0.15, "{}", server.mean(1200.0, |s| s.1));
+}
+
+#[test]
+fn rejected_tokens_do_not_turn_the_knob_where_they_are_discounted_and_would_otherwise() {
+    let after = |told: Told| {
+        let mut server = Server::new(0.1, "");
+        server.run(900);
+        let before = server.knob;
+        server.rejects = Some(told);
+        server.run(600);
+        let during = server.since(900.0).iter().map(|s| s.0).fold(f64::INFINITY, f64::min);
+        let reason = server.plan.reason.clone();
+        server.rejects = None;
+        server.run(120);
+        let latency = server.mean(1560.0, |s| s.1);
+        assert!(latency < 0.13, "{latency} s a minute after the last rejection, {told:?}");
+        (during / before, reason)
+    };
+    let (discounted, reason) = after(Told::Discounted);
+    assert_eq!(discounted, 1.0, "{reason}");
+    assert!(reason.contains("says nothing about load: holding"), "{reason}");
+    // As load, and as silence, they cost most of the slots.
+    for told in [Told::Plainly, Told::Nothing] {
+        let (cut, reason) = after(told);
+        assert!(cut < 0.5, "{told:?}: {cut}, {reason}");
+    }
 }
 
 #[test]

@@ -35,18 +35,21 @@ struct Work {
     counted: Feedback,
     durations: Durations,
     now: f64,
+    /// So many more that complete each second, and how long they took says nothing.
+    untimed: f64,
 }
 
 impl Work {
     fn new() -> Self {
-        Self { meter: Meter::default(), counted: Feedback::default(), durations: Durations::default(), now: 1000.0 }
+        Self { meter: Meter::default(), counted: Feedback::default(), durations: Durations::default(), now: 1000.0, untimed: 0.0 }
             .seconds(1, 0.0, 0.0, 0.0)
     }
 
     fn seconds(mut self, seconds: u32, completed: f64, refused: f64, failed: f64) -> Self {
         for _ in 0..seconds {
             self.now += 1.0;
-            self.counted.completed += completed;
+            self.counted.completed += completed + self.untimed;
+            self.counted.untimed += self.untimed;
             self.counted.refused += refused;
             self.counted.failed += failed;
             self.counted.busy_s += 0.5 * completed;
@@ -109,6 +112,25 @@ fn the_slowest_hundredth_is_heard_once_enough_has_ended() {
     let few = Work::new().seconds(5, 3.0, 0.0, 0.0);
     assert_eq!(values(&heard(&policy, &few.meter, Some(1001.0), f64::NEG_INFINITY)), [None]);
     assert_eq!(overheard(&policy, &few.meter, f64::NEG_INFINITY), []);
+}
+
+#[test]
+fn what_is_discounted_is_not_among_the_slowest_and_alone_is_a_sample_without_a_value() {
+    let text = "[[signal]]\nname = \"p99\"\nsource = \"feedback\"\nquery = \"latency_p99\"\nsetpoint = 1\n";
+    let policy = Policy::parse(text, "f").unwrap().unwrap();
+    let hear = |work: &Work| values(&heard(&policy, &work.meter, Some(work.now - 5.0), work.now - 5.0))[0];
+    let plain = Work::new().seconds(5, 40.0, 0.0, 0.0);
+    let expected = hear(&plain);
+    assert!(expected.is_some());
+    let mut mixed = Work::new();
+    mixed.untimed = 30.0;
+    assert_eq!(hear(&mixed.seconds(5, 40.0, 0.0, 0.0)), expected, "however long they took");
+    let mut alone = Work::new().seconds(5, 40.0, 0.0, 0.0);
+    alone.untimed = 30.0;
+    let alone = alone.seconds(5, 0.0, 0.0, 0.0);
+    assert_eq!(hear(&alone), None);
+    let step = alone.meter.over(5.0).unwrap().work;
+    assert_eq!((step.completed, step.untimed), (150.0, 150.0));
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! What becomes of a change of an account's breaker: a row, and where somebody wants to be told, a job that tells it.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use jiff_sqlx::ToSqlx;
 use serde_json::json;
@@ -11,6 +13,9 @@ use crate::providers::pool::Change;
 
 /// Most changes that a page of them shows.
 const PAGE_MAX: i64 = 200;
+
+/// How long an alert that is told again is known to be the same one.
+const TOLD_ONCE_FOR: Duration = Duration::from_secs(86_400);
 
 const INSERT: &str = "\
 insert into flyball.account_event (pool, account, from_state, to_state, reason, changed_at) values ($1, $2, $3, $4, $5, $6)";
@@ -46,24 +51,15 @@ pub struct Alarms {
 impl Alarms {
     /// Keeps them in the database of `queue`.
     pub fn new(queue: Queue) -> Self {
-        Self { db: Db::from(queue.pool.clone()), queue }
+        Self { db: queue.pool.clone(), queue }
     }
 
-    /// Keeps a change, and enqueues the job that tells it where the pool has an address for alerts.
+    /// Enqueues the job that tells a change where the pool has an address for alerts, and keeps the change.
     ///
     /// # Errors
     /// If Postgres does not answer.
     pub async fn tell(&self, pool: &Pool, change: &Change) -> Result<(), crate::jobs::Error> {
         let at = Timestamp::from_millisecond(change.at_ms).unwrap_or_default();
-        sqlx::query(INSERT)
-            .bind(&pool.name)
-            .bind(&change.account)
-            .bind(change.from.word())
-            .bind(change.to.word())
-            .bind(&change.why)
-            .bind(at.to_sqlx())
-            .execute(&self.db)
-            .await?;
         if let Some(url) = &pool.alert_url {
             let body = json!({
                 "type": format!("account.breaker.{}", change.to.word()),
@@ -78,9 +74,21 @@ impl Alarms {
             if let Some(secret) = &pool.alert_secret {
                 args["secret"] = json!(secret);
             }
+            // Where Postgres goes away before the row is written this comes a second time, and finds its job there.
+            let once = format!("account.breaker:{}:{}:{}:{}", pool.name, change.account, change.at_ms, change.to.word());
             let job = NewJob::new("http", args).key(format!("alerts:{}", pool.name)).priority(0);
+            let job = job.unique(once).unique_for(TOLD_ONCE_FOR);
             self.queue.enqueue(&[job]).await?;
         }
+        sqlx::query(INSERT)
+            .bind(&pool.name)
+            .bind(&change.account)
+            .bind(change.from.word())
+            .bind(change.to.word())
+            .bind(&change.why)
+            .bind(at.to_sqlx())
+            .execute(&self.db)
+            .await?;
         Ok(())
     }
 

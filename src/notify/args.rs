@@ -29,6 +29,9 @@ pub const FIELDS: [&str; 14] = [
 /// Words of `priority`, with the priority of the job.
 pub const PRIORITIES: [(&str, i32); 4] = [("critical", 0), ("high", 1), ("normal", 2), ("low", 3)];
 
+/// The priority of the job of a message that does not say one: `normal`.
+pub const USUAL_PRIORITY: i32 = 2;
+
 /// What a message belongs to that does not say so.
 const USUAL_CATEGORY: &str = "transactional";
 
@@ -179,7 +182,7 @@ impl Reader<'_> {
     }
 
     fn recipient(&mut self) -> String {
-        if !self.args.contains_key("to") {
+        if self.args.get("to").is_none_or(Value::is_null) {
             self.complain("to", "is missing: say whom the message is for");
         }
         let to = self.text("to", TO_BYTES).unwrap_or_default();
@@ -253,7 +256,11 @@ impl Reader<'_> {
             }
         };
         let (subject, body, html) = (text("subject"), text("body"), text("html"));
-        if body.as_deref().is_none_or(str::is_empty) && html.as_deref().is_none_or(str::is_empty) {
+        let is_wrong = |field: &str| self.args.get(field).is_some_and(|value| !value.is_null() && !value.is_string());
+        let is_told = channel != Some(Channel::Webhook) && is_wrong("body") || is_wrong("html");
+        // A provider's own template, media or data may be the message; whether they are enough its driver says.
+        let has_more = self.args.get("extra").and_then(Value::as_object).is_some_and(|extra| !extra.is_empty());
+        if !has_more && !is_told && body.as_deref().is_none_or(str::is_empty) && html.as_deref().is_none_or(str::is_empty) {
             self.complain("body", "is missing: give a body, or a template with data");
         }
         Texts { subject, body: body.unwrap_or_default(), html }
@@ -347,6 +354,14 @@ mod tests {
             assert!(issues.iter().any(|issue| issue.starts_with(expected)), "{expected}: {issues:?}");
         }
         assert!(wrong(json!([])).join("").contains("must be an object"));
+        let nothing = wrong(json!({"channel": "sms", "to": null, "body": 7}));
+        assert_eq!(nothing, ["/to is missing: say whom the message is for", "/body must be a text"]);
+    }
+
+    #[test]
+    fn what_only_a_provider_understands_may_be_the_message() {
+        assert_eq!(wrong(json!({"channel": "push", "to": "token", "extra": {"data": {"order": "4711"}}})), Vec::<String>::new());
+        assert!(wrong(json!({"channel": "push", "to": "token", "extra": {}}))[0].starts_with("/body is missing"));
     }
 
     #[test]

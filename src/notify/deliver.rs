@@ -9,10 +9,11 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::args::{Notification, Texts};
+use super::record::NO_ACCOUNT;
 use super::{Asked, Attempt, Deliveries, DeliveryState, Written};
 use crate::jobs::{Context, Handler, Issue, Job, OnAmbiguous, Outcome};
 use crate::providers::pool::{Desk, Held, Taken};
-use crate::providers::{Answer, Driver, Metrics, Pools, Scope, Sent, Told, now_s};
+use crate::providers::{Answer, Channel, Driver, Metrics, Pools, Scope, Sent, Told, now_s};
 
 /// Longest that a template may take. Its steps are bounded, so this is for a machine that does nothing else.
 const TEMPLATE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -31,6 +32,9 @@ const USUAL_DELAY: Duration = Duration::from_secs(5);
 
 /// How often it is tried to record what was sent.
 const RECORD_EVERY: Duration = Duration::from_millis(500);
+
+/// Errors of a Postgres that answers after which a record is given up: its message would end as one that took too long, and be sent twice.
+const REFUSALS_MAX: u32 = 20;
 
 /// The shortest and the longest wait in the queue for an account.
 const SHORTEST_WAIT: Duration = Duration::from_millis(100);
@@ -73,22 +77,23 @@ impl NotificationHandler {
         let notification = Notification::parse(&job.args).map_err(|issues| dead(listed(&issues)))?;
         let means = self.means.as_ref().ok_or_else(|| dead("this process has no pools".to_owned()))?;
         let pool = self.pools.route(notification.channel, notification.provider.as_deref());
-        let carrier = pool.and_then(|pool| means.carriers.get(&pool.name)).ok_or_else(|| dead(self.nowhere(&notification)))?;
+        let carrier = pool
+            .and_then(|pool| means.carriers.get(&pool.name))
+            .ok_or_else(|| dead(self.nowhere(notification.channel, notification.provider.as_deref())))?;
         let asked = Asked { job_id: job.id, channel: notification.channel, recipient: notification.to.clone() };
         let begun = means.deliveries.begin(asked).await.map_err(|_| unrecorded())?;
         let pool = carrier.desk.pool();
         let since = begun.waits_since.unwrap_or(job.created_at);
         let valid_for = notification.valid_for.unwrap_or(pool.valid_for);
         let deadline_s = since.as_second().saturating_add(valid_for.as_secs() as i64);
-        let mut run = Run { job, context, notification: &notification, carrier, means, attempts: Vec::new(), deadline_s };
+        let mut run =
+            Run { job, context, notification: &notification, carrier, means, attempts: Vec::new(), deadline_s, told_delay: None };
         if let Some(reason) = begun.suppressed {
             run.record(DeliveryState::Suppressed, None, "suppressed", &reason, None).await?;
             return Ok(Outcome::Done);
         }
         if now_s() >= deadline_s {
-            let error = format!("its deadline passed {} s after it was enqueued", valid_for.as_secs());
-            run.record(DeliveryState::Failed, None, "expired", &error, None).await?;
-            return Err(dead(error));
+            return Err(run.expired(begun.last_outcome.as_deref(), valid_for).await?);
         }
         let texts = match fill(&notification).await {
             Ok(texts) => texts,
@@ -100,9 +105,17 @@ impl NotificationHandler {
         run.send(texts).await
     }
 
-    fn nowhere(&self, notification: &Notification) -> String {
-        let channel = notification.channel.word();
-        match &notification.provider {
+    /// What is wrong with the pool that arguments name which are wrong elsewhere.
+    fn stray(&self, args: &Value) -> Option<Issue> {
+        let (word, provider) = (args.get("channel")?.as_str()?, args.get("provider")?.as_str()?);
+        let channel = Channel::WORDS.iter().find(|(known, _)| *known == word).map(|(_, channel)| *channel)?;
+        let is_stray = self.pools.route(channel, Some(provider)).is_none();
+        is_stray.then(|| Issue { pointer: "/provider".to_owned(), message: self.nowhere(channel, Some(provider)) })
+    }
+
+    fn nowhere(&self, channel: Channel, provider: Option<&str>) -> String {
+        let channel = channel.word();
+        match provider {
             Some(name) => format!("there is no pool or provider {name:?} for the channel {channel}; pools are {}", self.names()),
             None => format!("there is no pool for the channel {channel}; pools are {}", self.names()),
         }
@@ -123,6 +136,8 @@ struct Run<'a> {
     means: &'a Means,
     attempts: Vec<Attempt>,
     deadline_s: i64,
+    /// The shortest wait that was asked for on behalf of one sender or connection of an account.
+    told_delay: Option<Duration>,
 }
 
 impl Run<'_> {
@@ -137,7 +152,9 @@ impl Run<'_> {
                 Taken::Held(held) => held,
                 Taken::Wait { wait, why } => return self.wait(wait, &why).await,
                 // Every account there is has been tried: the first of them is tried again later.
-                Taken::Nobody => return self.wait(USUAL_DELAY, "every account has been tried").await,
+                Taken::Nobody => {
+                    return self.wait(self.told_delay.unwrap_or(USUAL_DELAY), "every account has been tried").await;
+                }
             };
             let driver = &self.carrier.drivers[held.at];
             let issues = driver.check(&message);
@@ -160,6 +177,10 @@ impl Run<'_> {
                 return outcome;
             }
             not.push(held.at);
+            if failures == 0 && not.len() >= HOPS_MAX {
+                // They were slowed down or refused one after the other, which is not the message's doing.
+                return self.wait(USUAL_DELAY, "many accounts in a row did not take it").await;
+            }
             if failures >= FAILURES_MAX || not.len() >= HOPS_MAX {
                 let error = format!("{} accounts did not take it; the last: {}", not.len(), self.last_reason());
                 self.record(DeliveryState::Queued, None, "", "", None).await?;
@@ -187,13 +208,16 @@ impl Run<'_> {
                 None
             }
             // Another connection, or another account's sender, may do.
-            Sent::Throttled { scope: Scope::Connection | Scope::Sender, .. } => {
+            Sent::Throttled { scope: Scope::Connection | Scope::Sender, delay, .. } => {
                 desk.succeeded(held, quota).await;
+                self.told_delay = self.told_delay.into_iter().chain(delay).min();
                 None
             }
             Sent::Throttled { scope: Scope::Recipient, delay, .. } => {
                 desk.succeeded(held, quota).await;
-                Some(self.put_off(delay.unwrap_or(USUAL_DELAY)).await)
+                // Past its deadline it ends; to wait longer would only hide that.
+                let left = Duration::from_secs((self.deadline_s - now_s()).max(0) as u64);
+                Some(self.put_off(delay.unwrap_or(USUAL_DELAY).min(left)).await)
             }
             Sent::Transient { reason } => {
                 desk.failed(held, &reason).await;
@@ -231,7 +255,13 @@ impl Run<'_> {
     /// The provider has it. It would be sent twice if this were not recorded, so it is tried until it is, or the lease is lost.
     async fn done(&mut self, state: DeliveryState, held: &Held, provider_id: Option<String>) -> Result<Outcome, Outcome> {
         let written = self.written(state, Some(held), provider_id, None);
-        while self.means.deliveries.record(written.clone()).await.is_err() {
+        let mut refusals = 0;
+        while let Err(error) = self.means.deliveries.record(written.clone()).await {
+            refusals += u32::from(!matches!(error, crate::jobs::Error::Lost(_)));
+            if refusals >= REFUSALS_MAX {
+                tracing::error!(job_id = self.job.id, %error, "a message was sent and its record could not be written; it is not sent again");
+                break;
+            }
             tokio::select! {
                 () = self.context.cancelled.cancelled() => break,
                 () = tokio::time::sleep(RECORD_EVERY) => {}
@@ -240,12 +270,27 @@ impl Run<'_> {
         Ok(Outcome::Done)
     }
 
+    /// Its deadline passed while it waited: for an account, if none took it or none is there, or else for its turn.
+    async fn expired(&mut self, last_outcome: Option<&str>, valid_for: Duration) -> Result<Outcome, Outcome> {
+        let pool = self.carrier.desk.pool().name.clone();
+        let is_refused = matches!(last_outcome, Some("account_failure" | "throttled" | "transient" | NO_ACCOUNT));
+        let seconds = valid_for.as_secs();
+        let (outcome, error) = match is_refused || self.carrier.desk.view().there == 0 {
+            true => {
+                (NO_ACCOUNT, format!("no account of pool {pool} took it until its deadline, {seconds} s after it was queued"))
+            }
+            false => ("expired", format!("its deadline passed {seconds} s after it was queued, before its turn came")),
+        };
+        self.record(DeliveryState::Failed, None, outcome, &error, None).await?;
+        Ok(Outcome::Dead { error })
+    }
+
     /// It waits in the queue for an account; past its deadline it is dead.
     async fn wait(&mut self, wait: Duration, why: &str) -> Result<Outcome, Outcome> {
         let left = Duration::from_secs((self.deadline_s - now_s()).max(0) as u64);
         if left.is_zero() {
             let error = format!("no account of pool {} was available until its deadline: {why}", self.carrier.desk.pool().name);
-            self.record(DeliveryState::Failed, None, "no_account", &error, None).await?;
+            self.record(DeliveryState::Failed, None, NO_ACCOUNT, &error, None).await?;
             return Err(Outcome::Dead { error });
         }
         self.put_off(wait.clamp(SHORTEST_WAIT, LONGEST_WAIT).min(left)).await
@@ -345,6 +390,22 @@ fn unrecorded() -> Outcome {
     Outcome::Retry { after: None, error: "the delivery record could not be reached".to_owned() }
 }
 
+/// What is wrong with a message in the eyes of every account, by the first one's words. Of a template the texts are not known yet.
+fn refused_by_all(notification: &Notification, drivers: &[Box<dyn Driver>]) -> Vec<Issue> {
+    let message = notification.message(String::new(), notification.texts.clone(), None);
+    let is_text = |issue: &Issue| ["/body", "/subject", "/html"].contains(&issue.pointer.as_str());
+    let mut first = None;
+    for driver in drivers {
+        let mut issues = driver.check(&message);
+        issues.retain(|issue| notification.data.is_none() || !is_text(issue));
+        if issues.is_empty() {
+            return issues;
+        }
+        first.get_or_insert(issues);
+    }
+    first.unwrap_or_default()
+}
+
 /// Fills templates in on a thread where it holds nobody up.
 async fn fill(notification: &Notification) -> Result<Texts, String> {
     if notification.data.is_none() {
@@ -373,13 +434,20 @@ impl Handler for NotificationHandler {
     fn check(&self, args: &Value) -> Vec<Issue> {
         let notification = match Notification::parse(args) {
             Ok(notification) => notification,
-            Err(issues) => return issues,
+            Err(mut issues) => {
+                issues.extend(self.stray(args));
+                return issues;
+            }
         };
-        if self.pools.route(notification.channel, notification.provider.as_deref()).is_none() {
+        let Some(pool) = self.pools.route(notification.channel, notification.provider.as_deref()) else {
             let pointer = if notification.provider.is_some() { "/provider" } else { "/channel" };
-            return vec![Issue { pointer: pointer.to_owned(), message: self.nowhere(&notification) }];
-        }
-        Vec::new()
+            return vec![Issue {
+                pointer: pointer.to_owned(),
+                message: self.nowhere(notification.channel, notification.provider.as_deref()),
+            }];
+        };
+        let carrier = self.means.as_ref().and_then(|means| means.carriers.get(&pool.name));
+        carrier.map(|carrier| refused_by_all(&notification, &carrier.drivers)).unwrap_or_default()
     }
 
     fn run(&self, job: Job, context: Context) -> BoxFuture<'_, Outcome> {
@@ -389,5 +457,42 @@ impl Handler for NotificationHandler {
     fn timeout(&self) -> Option<Duration> {
         // Each account's answer has a time of its own; this one is for a driver that hangs in spite of it.
         Some(Duration::from_secs(600))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::outbound::Guard;
+    use crate::providers::{Account, Http, Secret, Tools, twilio};
+
+    #[test]
+    fn what_every_account_refuses_is_told_before_a_job_is_made() {
+        let http = || Arc::new(Http::new(Guard::open()).unwrap());
+        let tools = Tools { http: http(), guarded: http() };
+        let driver = |from: Option<&str>| {
+            let mut account = Account { name: "a".to_owned(), ..Account::default() };
+            account.options.insert("account_sid".to_owned(), "AC00000000000000000000000000000000".to_owned());
+            account.options.extend(from.map(|from| ("from".to_owned(), from.to_owned())));
+            account.secrets.insert("auth_token".to_owned(), Secret::new("0123456789abcdef0123456789abcdef"));
+            twilio::build(&account, &tools).unwrap()
+        };
+        let wrong = |drivers: &[Box<dyn Driver>], more: Value| -> Vec<String> {
+            let mut args = json!({"channel": "sms", "to": "+15550100"});
+            args.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            let notification = Notification::parse(&args).ok().unwrap();
+            refused_by_all(&notification, drivers).into_iter().map(|issue| issue.pointer).collect()
+        };
+        let drivers = [driver(None), driver(Some("+15550199"))];
+
+        assert_eq!(wrong(&drivers, json!({"body": "hello"})), Vec::<String>::new());
+        assert_eq!(wrong(&drivers[..1], json!({"body": "hello"})), ["/from"]);
+        assert_eq!(wrong(&drivers[1..], json!({"to": "Ann", "body": "hello", "extra": {"colour": 1}})), ["/extra/colour", "/to"]);
+        // How long a text will be that is a template, nobody knows yet.
+        let long = "x".repeat(2000);
+        assert_eq!(wrong(&drivers[1..], json!({ "body": long })), ["/body"]);
+        assert_eq!(wrong(&drivers[1..], json!({ "template": long })), Vec::<String>::new());
     }
 }

@@ -9,9 +9,9 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::deliver::Carrier;
-use super::{Alarms, Deliveries};
+use super::{Alarms, Deliveries, Swept};
 use crate::providers::Metrics;
-use crate::providers::pool::{Change, State};
+use crate::providers::pool::{Change, Flow, State};
 use crate::service::{Pace, periodic};
 
 /// How often waiting messages are looked at.
@@ -46,6 +46,11 @@ pub async fn tell_changes(
         metrics.changed(&pool, &change);
         let Some(carrier) = carriers.get(&pool) else { continue };
         while let Err(error) = alarms.tell(carrier.desk.pool(), &change).await {
+            if matches!(error, crate::jobs::Error::Refused { .. } | crate::jobs::Error::Full { .. }) {
+                // It would be refused again, and those behind it wait.
+                tracing::error!(pool, account, %error, "a change of a breaker could not be told to whoever wants alerts");
+                break;
+            }
             tracing::warn!(pool, account, %error, "a change of a breaker could not be recorded; it will be tried again");
             tokio::select! {
                 () = cancel.cancelled() => return,
@@ -66,11 +71,16 @@ pub async fn watch(carrier: Carrier, deliveries: Deliveries, cancel: Cancellatio
         if view.at_ms == 0 {
             return Ok(());
         }
-        let expired = deliveries.expire(&pool.name, pool.valid_for, AT_ONCE).await?;
+        // One that is being probed is not back yet.
+        let is_away = view.accounts.iter().all(|account| account.state != Flow::Flowing);
+        // While accounts are there, a message whose deadline has passed says so when its turn comes.
+        let expired = match is_away {
+            true => deliveries.expire(&pool.name, pool.valid_for, AT_ONCE).await?,
+            false => Swept::default(),
+        };
         if expired.jobs > 0 {
             tracing::warn!(pool = %pool.name, messages = expired.jobs, "messages waited for an account until their deadline; they are dead letters");
         }
-        let is_away = view.there == 0;
         if !is_away && was_away.load(Ordering::Relaxed) && pool.requeue_on_recovery {
             let mut all = 0;
             loop {

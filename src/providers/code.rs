@@ -38,6 +38,11 @@ pub struct Code {
     pub about: &'static str,
 }
 
+/// A row of a table.
+pub(super) const fn row(status: &'static str, code: &'static str, class: Class, about: &'static str) -> Code {
+    Code { status, code, class, about }
+}
+
 impl Code {
     /// True if the row fits an answer. Codes are compared without regard to case.
     pub fn fits(&self, status: &str, code: &str) -> bool {

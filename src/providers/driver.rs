@@ -22,6 +22,11 @@ pub struct Field {
     pub about: &'static str,
 }
 
+/// A key of a driver's table.
+pub(super) const fn field(name: &'static str, is_secret: bool, is_required: bool, about: &'static str) -> Field {
+    Field { name, is_secret, is_required, about }
+}
+
 /// An account's settings that its driver cannot use.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field} {message}")]

@@ -6,6 +6,8 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use serde_json::{Map, Value, json};
 
+use super::code::row;
+use super::driver::field;
 use super::oauth::{Service, Tokens};
 use super::outcome::{self, Facts, refused};
 use super::{
@@ -17,9 +19,9 @@ use crate::outbound::retry_after::any_delay;
 /// Keys of the settings.
 #[rustfmt::skip]
 pub const FIELDS: &[Field] = &[
-    Field { name: "service_account", is_secret: true, is_required: true, about: "the JSON of a service account's key, as Google gives it out" },
-    Field { name: "project_id", is_secret: false, is_required: false, about: "the project; the service account's own where it is absent" },
-    Field { name: "token_uri", is_secret: false, is_required: false, about: "where access tokens are asked for; the service account's own where it is absent" },
+    field("service_account", true, true, "the JSON of a service account's key, as Google gives it out"),
+    field("project_id", false, false, "the project; the service account's own where it is absent"),
+    field("token_uri", false, false, "where access tokens are asked for; the service account's own where it is absent"),
 ];
 
 /// What access tokens are for.
@@ -33,10 +35,6 @@ const REST: Duration = Duration::from_secs(60);
 
 /// Keys of `extra` that go into the message as they are.
 const OBJECTS: &[&str] = &["android", "apns", "fcm_options", "webpush"];
-
-const fn row(status: &'static str, code: &'static str, class: Class, about: &'static str) -> Code {
-    Code { status, code, class, about }
-}
 
 /// What answers mean. The code is `error.details[].errorCode`, else `error.status`; `sent` stands for an answer with a
 /// message's name, `bad_token` for an INVALID_ARGUMENT that is about the token.

@@ -10,8 +10,11 @@ use futures_util::future::BoxFuture;
 use serde_json::Value;
 
 use super::arguments::{self, Kind, issue};
+use super::code::row;
+use super::driver::field;
 use super::exchange::exchange;
-use super::words::{self, Said, refused};
+use super::outcome::{self, Facts, refused};
+use super::words;
 use super::{
     Account, Answer, Call, Class, Code, Driver, Field, Http, HttpAnswer, Message, Provider, Refused, Scope, Told, Tools, code,
 };
@@ -30,12 +33,12 @@ pub const ID_VARIABLE: &str = "flyball_id";
 
 /// The keys of an account's settings.
 pub const FIELDS: &[Field] = &[
-    field("api_key", true, true, "The API key, of the account or of the domain."),
-    field("domain", false, true, "The domain that mails are sent from."),
-    field("from", false, false, "Who sends: an address, or a name and an address."),
-    field("region", false, false, "us or eu."),
-    field("webhook_signing_key", true, false, "The HTTP webhook signing key."),
-    field("webhook_max_age_s", false, false, "How old a webhook's request may be, in seconds; 43200 if absent."),
+    field("api_key", true, true, "the API key, of the account or of the domain"),
+    field("domain", false, true, "the domain that mails are sent from"),
+    field("from", false, false, "who sends: an address, or a name and an address"),
+    field("region", false, false, "us or eu"),
+    field("webhook_signing_key", true, false, "the HTTP webhook signing key"),
+    field("webhook_max_age_s", false, false, "how old a webhook's request may be, in seconds; 43200 if absent"),
 ];
 
 /// What the answers mean. Mailgun has no codes; ours are words that its message contains.
@@ -76,14 +79,6 @@ const BODY_BYTES: usize = 16_000_000;
 /// How long to wait where nothing was said: Mailgun's limits count minutes.
 const DELAY: Duration = Duration::from_secs(60);
 
-const fn field(name: &'static str, is_secret: bool, is_required: bool, about: &'static str) -> Field {
-    Field { name, is_secret, is_required, about }
-}
-
-const fn row(status: &'static str, code: &'static str, class: Class, about: &'static str) -> Code {
-    Code { status, code, class, about }
-}
-
 /// Builds the driver of an account.
 pub fn build(account: &Account, tools: &Tools) -> Result<Box<dyn Driver>, Refused> {
     Ok(Box::new(Mailgun::new(account, Arc::clone(&tools.http))?))
@@ -100,8 +95,8 @@ pub struct Mailgun {
 
 impl Mailgun {
     fn new(account: &Account, http: Arc<Http>) -> Result<Self, Refused> {
-        let key = words::needed_secret(account, "api_key")?;
-        let domain = words::needed(account, "domain")?;
+        let key = outcome::secret(account, "api_key")?;
+        let domain = outcome::option(account, "domain")?;
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
         if !domain.bytes().all(is_plain) || domain.split('.').any(str::is_empty) {
             return Err(refused("domain", "must be a domain such as mg.example.com"));
@@ -113,7 +108,7 @@ impl Mailgun {
         };
         super::events::age::most(account, 0)?;
         Ok(Self {
-            url: format!("{}/v3/{domain}/messages", words::base_url(account, own)?),
+            url: format!("{}/v3/{domain}/messages", outcome::base_url(account, own)?),
             authorization: words::basic("api", key),
             from: words::from_option(account)?.map(str::to_owned),
             http,
@@ -152,7 +147,7 @@ impl Mailgun {
         put(&format!("v:{ID_VARIABLE}"), Some(message.id.clone()));
         let headers =
             [("authorization", self.authorization.clone()), ("content-type", "application/x-www-form-urlencoded".to_owned())];
-        let headers = words::with_own(&self.account, &headers);
+        let headers = outcome::headers(&self.account, headers.into());
         Call { method: "POST", url: self.url.clone(), headers, body: words::form(&fields), timeout }
     }
 
@@ -167,13 +162,13 @@ impl Mailgun {
             Class::Accepted if id.is_none() => Class::Ambiguous,
             class => class,
         };
-        let said = Said {
+        let facts = Facts {
             provider_id: id,
             key: None,
             delay: any_delay(&answer.headers, now_s).or_else(|| seconds(&body["retry-seconds"])).or(Some(DELAY)),
             reason: words::reason(&self.account, answer.status, "", &text),
         };
-        Answer { quota: quota(&answer.headers, now_s), ..Answer::new(said.becomes(class), status) }
+        Answer { quota: quota(&answer.headers, now_s), ..Answer::new(outcome::sent(class, facts), status) }
     }
 }
 

@@ -94,7 +94,7 @@ pub(super) fn secret<'a>(account: &'a Account, name: &str) -> Result<&'a str, Re
 
 /// A setting that must be there.
 pub(super) fn option<'a>(account: &'a Account, name: &str) -> Result<&'a str, Refused> {
-    account.option(name).filter(|text| !text.is_empty()).ok_or_else(|| refused(name, "is missing"))
+    account.option(name).filter(|text| !text.trim().is_empty()).ok_or_else(|| refused(name, "is missing"))
 }
 
 /// A number among the settings, or what it is where absent.
@@ -110,10 +110,10 @@ pub(super) fn number(account: &Account, name: &str, absent: u32, within: std::op
 /// Where requests go: the account's own address, or the provider's.
 pub(super) fn base_url(account: &Account, absent: &str) -> Result<String, Refused> {
     let Some(given) = account.base_url.as_deref() else { return Ok(absent.to_owned()) };
-    let is_fit = url::Url::parse(given).is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
-    match is_fit {
-        true => Ok(given.trim_end_matches('/').to_owned()),
-        false => Err(refused("base_url", "must be a URL that begins with http:// or https://")),
+    let url = url::Url::parse(given).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+    match url.filter(|url| url.query().is_none() && url.fragment().is_none()) {
+        Some(url) => Ok(url.as_str().trim_end_matches('/').to_owned()),
+        None => Err(refused("base_url", "must be a URL that begins with http:// or https://, without a query")),
     }
 }
 

@@ -10,8 +10,11 @@ use futures_util::future::BoxFuture;
 use serde_json::{Map, Value, json};
 
 use super::arguments::{self, Kind, issue};
+use super::code::row;
+use super::driver::field;
 use super::exchange::exchange;
-use super::words::{self, Said, refused};
+use super::outcome::{self, Facts, refused};
+use super::words;
 use super::{
     Account, Answer, Call, Class, Code, Driver, Field, Http, HttpAnswer, Message, Provider, Refused, Scope, Told, Tools, code,
 };
@@ -30,12 +33,12 @@ pub const ID_ARGUMENT: &str = "flyball_id";
 
 /// The keys of an account's settings.
 pub const FIELDS: &[Field] = &[
-    field("api_key", true, true, "The API key (SG....), allowed to send mail."),
-    field("from", false, false, "Who sends: an address, or a name and an address."),
-    field("region", false, false, "global or eu."),
-    field("ip_pool_name", false, false, "The pool of IP addresses that mails leave from."),
-    field("webhook_public_key", false, false, "The event webhook's verification key, as SendGrid's console shows it."),
-    field("webhook_max_age_s", false, false, "How old an event webhook's request may be, in seconds; 600 if absent."),
+    field("api_key", true, true, "the API key (SG....), allowed to send mail"),
+    field("from", false, false, "who sends: an address, or a name and an address"),
+    field("region", false, false, "global or eu"),
+    field("ip_pool_name", false, false, "the pool of IP addresses that mails leave from"),
+    field("webhook_public_key", false, false, "the event webhook's verification key, as SendGrid's console shows it"),
+    field("webhook_max_age_s", false, false, "how old an event webhook's request may be, in seconds; 600 if absent"),
 ];
 
 /// What the answers mean. SendGrid has no codes; ours name the field or the words of its first error that tells more than the status.
@@ -81,14 +84,6 @@ const BODY_BYTES: usize = 20_000_000;
 /// How long to wait where nothing was said.
 const DELAY: Duration = Duration::from_secs(1);
 
-const fn field(name: &'static str, is_secret: bool, is_required: bool, about: &'static str) -> Field {
-    Field { name, is_secret, is_required, about }
-}
-
-const fn row(status: &'static str, code: &'static str, class: Class, about: &'static str) -> Code {
-    Code { status, code, class, about }
-}
-
 /// Builds the driver of an account.
 pub fn build(account: &Account, tools: &Tools) -> Result<Box<dyn Driver>, Refused> {
     Ok(Box::new(Sendgrid::new(account, Arc::clone(&tools.http))?))
@@ -106,7 +101,7 @@ pub struct Sendgrid {
 
 impl Sendgrid {
     fn new(account: &Account, http: Arc<Http>) -> Result<Self, Refused> {
-        let key = words::needed_secret(account, "api_key")?;
+        let key = outcome::secret(account, "api_key")?;
         let own = match account.option("region") {
             None | Some("global") => BASE_URL,
             Some("eu") => EU_URL,
@@ -118,7 +113,7 @@ impl Sendgrid {
         }
         super::events::sendgrid::check_settings(account)?;
         Ok(Self {
-            url: format!("{}/v3/mail/send", words::base_url(account, own)?),
+            url: format!("{}/v3/mail/send", outcome::base_url(account, own)?),
             authorization: format!("Bearer {key}"),
             from: words::from_option(account)?.map(str::to_owned),
             ip_pool: ip_pool.map(str::to_owned),
@@ -155,7 +150,7 @@ impl Sendgrid {
         put("asm", message.extra.get("asm_group_id").map(|group| json!({ "group_id": group })));
         put("ip_pool_name", self.ip_pool.clone().map(Value::from));
         let headers = [("authorization", self.authorization.clone()), ("content-type", "application/json".to_owned())];
-        let headers = words::with_own(&self.account, &headers);
+        let headers = outcome::headers(&self.account, headers.into());
         Call { method: "POST", url: self.url.clone(), headers, body: Value::from(body).to_string(), timeout }
     }
 
@@ -167,13 +162,13 @@ impl Sendgrid {
         let status = answer.status.to_string();
         let row = code::find(CODES, &status, &word(error));
         let class = row.map_or(Class::Request, |row| row.class);
-        let said = Said {
+        let facts = Facts {
             provider_id: answer.headers.get("x-message-id").filter(|id| !id.is_empty()).cloned(),
             key: None,
             delay: any_delay(&answer.headers, now_s).or(Some(DELAY)),
             reason: words::reason(&self.account, answer.status, error["field"].as_str().unwrap_or_default(), &text),
         };
-        Answer { quota: quota(&answer.headers, now_s), ..Answer::new(said.becomes(class), status) }
+        Answer { quota: quota(&answer.headers, now_s), ..Answer::new(outcome::sent(class, facts), status) }
     }
 }
 

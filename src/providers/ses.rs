@@ -13,8 +13,11 @@ use futures_util::future::BoxFuture;
 use serde_json::{Map, Value, json};
 
 use super::arguments::{self, Kind, issue};
+use super::code::row;
+use super::driver::field;
 use super::exchange::exchange;
-use super::words::{self, Said, refused};
+use super::outcome::{self, Facts, refused};
+use super::words;
 use super::{
     Account, Answer, Call, Class, Code, Driver, Field, Http, HttpAnswer, Message, Provider, Refused, Scope, Told, Tools, code,
 };
@@ -27,18 +30,18 @@ pub const ID_TAG: &str = "flyball_id";
 
 /// The keys of an account's settings.
 pub const FIELDS: &[Field] = &[
-    field("region", false, true, "The region, such as eu-central-1."),
-    field("access_key_id", false, true, "The access key's id (AKIA...); access_key_id_env and access_key_id_file do as well."),
-    field("secret_access_key", true, true, "The access key."),
-    field("session_token", true, false, "The token of temporary credentials."),
-    field("from", false, false, "Who sends: an address, or a name and an address."),
-    field("configuration_set", false, false, "The configuration set, which also says where events go."),
-    field("sns_topic_arn", false, false, "The SNS topic whose events are believed."),
+    field("region", false, true, "the region, such as eu-central-1"),
+    field("access_key_id", false, true, "the access key's id (AKIA...); access_key_id_env and access_key_id_file do as well"),
+    field("secret_access_key", true, true, "the access key"),
+    field("session_token", true, false, "the token of temporary credentials"),
+    field("from", false, false, "who sends: an address, or a name and an address"),
+    field("configuration_set", false, false, "the configuration set, which also says where events go"),
+    field("sns_topic_arn", false, false, "the SNS topic whose events are believed"),
     field(
         "sns_cert_host",
         false,
         false,
-        "Where certificates of SNS come from instead of Amazon, as scheme://host:port; for tests.",
+        "where certificates of SNS come from instead of Amazon, as scheme://host:port; for tests",
     ),
 ];
 
@@ -129,14 +132,6 @@ const EXTRA: &[(&str, Kind)] = &[
 /// Most bytes of the texts of a mail: SES takes 40 MB with everything around, and base64 grows them by a third.
 const BODY_BYTES: usize = 20_000_000;
 
-const fn field(name: &'static str, is_secret: bool, is_required: bool, about: &'static str) -> Field {
-    Field { name, is_secret, is_required, about }
-}
-
-const fn row(status: &'static str, code: &'static str, class: Class, about: &'static str) -> Code {
-    Code { status, code, class, about }
-}
-
 /// Builds the driver of an account.
 pub fn build(account: &Account, tools: &Tools) -> Result<Box<dyn Driver>, Refused> {
     Ok(Box::new(Ses::new(account, Arc::clone(&tools.http))?))
@@ -155,17 +150,17 @@ pub struct Ses {
 
 impl Ses {
     fn new(account: &Account, http: Arc<Http>) -> Result<Self, Refused> {
-        let region = words::needed(account, "region")?;
+        let region = outcome::option(account, "region")?;
         if !region.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-') {
             return Err(refused("region", "must be a region such as eu-central-1"));
         }
         let id = words::either(account, "access_key_id").ok_or_else(|| refused("access_key_id", "is missing"))?;
-        let secret = words::needed_secret(account, "secret_access_key")?;
+        let secret = outcome::secret(account, "secret_access_key")?;
         let token = account.secret("session_token").filter(|token| !token.is_empty()).map(str::to_owned);
         let end = if region.starts_with("cn-") { "amazonaws.com.cn" } else { "amazonaws.com" };
         super::events::sns::check_settings(account)?;
         Ok(Self {
-            base: words::base_url(account, &format!("https://email.{region}.{end}"))?,
+            base: outcome::base_url(account, &format!("https://email.{region}.{end}"))?,
             region: region.to_owned(),
             credentials: Credentials::new(id, secret, token, None, "flyball"),
             from: words::from_option(account)?.map(str::to_owned),
@@ -211,7 +206,7 @@ impl Ses {
         let signed = signable.and_then(|request| sign(request, &params)).map_err(|error| error.to_string())?;
         let (instructions, _) = signed.into_parts();
         let ours = kind.into_iter().chain(instructions.headers()).map(|(name, value)| (name, value.to_owned()));
-        let headers = words::with_own(&self.account, &ours.collect::<Vec<_>>());
+        let headers = outcome::headers(&self.account, ours.collect());
         Ok(Call { method, url, headers, body, timeout })
     }
 
@@ -232,13 +227,13 @@ impl Ses {
             class => class,
         };
         let own = if told == DAILY { DAILY_DELAY } else { DELAY };
-        let said = Said {
+        let facts = Facts {
             provider_id: id,
             key: None,
             delay: any_delay(&answer.headers, now_s).or(Some(own)),
             reason: words::reason(&self.account, answer.status, kind, &text),
         };
-        Answer { quota: quota(&answer.headers, now_s), ..Answer::new(said.becomes(class), status) }
+        Answer { quota: quota(&answer.headers, now_s), ..Answer::new(outcome::sent(class, facts), status) }
     }
 }
 

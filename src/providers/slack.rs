@@ -10,6 +10,8 @@ use futures_util::future::BoxFuture;
 use serde_json::{Map, Value, json};
 use url::Url;
 
+use super::code::row;
+use super::driver::field;
 use super::outcome::{self, Facts, refused};
 use super::{Account, Answer, Call, Class, Code, Driver, Field, Http, Message, Provider, Refused, Scope, Told, Tools};
 use crate::jobs::Issue;
@@ -18,8 +20,8 @@ use crate::outbound::retry_after::{Headers, any_delay};
 /// Keys of the settings: one of the two.
 #[rustfmt::skip]
 pub const FIELDS: &[Field] = &[
-    Field { name: "webhook_url", is_secret: true, is_required: false, about: "the address of an incoming webhook; this or token" },
-    Field { name: "token", is_secret: true, is_required: false, about: "a bot's token, xoxb-..., with chat:write; this or webhook_url" },
+    field("webhook_url", true, false, "the address of an incoming webhook; this or token"),
+    field("token", true, false, "a bot's token, xoxb-..., with chat:write; this or webhook_url"),
 ];
 
 /// Keys of `extra` that go along as they are.
@@ -47,10 +49,6 @@ const BLOCKS: usize = 50;
 
 /// How long a channel rests where the answer does not say: one message each second is what a channel may get.
 const REST: Duration = Duration::from_secs(1);
-
-const fn row(status: &'static str, code: &'static str, class: Class, about: &'static str) -> Code {
-    Code { status, code, class, about }
-}
 
 /// What answers mean. The code is the word of a webhook's answer, or `error` of a Web API's. A 429 is never permanent.
 #[rustfmt::skip]

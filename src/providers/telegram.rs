@@ -8,14 +8,15 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use serde_json::{Map, Value, json};
 
+use super::code::row;
+use super::driver::field;
 use super::outcome::{self, Facts, refused};
 use super::{Account, Answer, Call, Class, Code, Driver, Field, Http, Message, Provider, Refused, Scope, Told, Tools};
 use crate::jobs::Issue;
 use crate::outbound::retry_after::{Headers, LONGEST, retry_after};
 
 /// Keys of the settings.
-pub const FIELDS: &[Field] =
-    &[Field { name: "token", is_secret: true, is_required: true, about: "the bot's token, 123456:ABC..., from @BotFather" }];
+pub const FIELDS: &[Field] = &[field("token", true, true, "the bot's token, 123456:ABC..., from @BotFather")];
 
 /// Keys of `extra` that go along as they are.
 const EXTRA: &[&str] = &[
@@ -37,10 +38,6 @@ const TEXT_UNITS: usize = 4096;
 
 /// How long a chat rests where the answer does not say: one message each second is what a chat may get.
 const REST: Duration = Duration::from_secs(1);
-
-const fn row(status: &'static str, code: &'static str, class: Class, about: &'static str) -> Code {
-    Code { status, code, class, about }
-}
 
 /// What answers mean. The code is the part of `description` behind the status in words; `migrated` stands for an answer with
 /// `migrate_to_chat_id`. The limit of the whole bot is told as that of a chat is, so a 429 pauses the chat; the account's

@@ -10,8 +10,11 @@ use futures_util::future::BoxFuture;
 use serde_json::Value;
 
 use super::arguments::{self, Kind, issue};
+use super::code::row;
+use super::driver::field;
 use super::exchange::exchange;
-use super::words::{self, Said, refused};
+use super::outcome::{self, Facts, refused};
+use super::words;
 use super::{
     Account, Answer, Call, Class, Code, Driver, Field, Http, HttpAnswer, Message, Provider, Refused, Scope, Told, Tools, code,
 };
@@ -24,13 +27,13 @@ pub const BASE_URL: &str = "https://api.twilio.com";
 
 /// The keys of an account's settings.
 pub const FIELDS: &[Field] = &[
-    field("account_sid", false, true, "The account: AC and 32 hexadecimal digits."),
-    field("auth_token", true, false, "The account's token; it also checks the signatures of status callbacks."),
-    field("api_key_sid", false, false, "An API key (SK...) to send with instead of the token."),
-    field("api_key_secret", true, false, "The API key's secret."),
-    field("from", false, false, "Who sends: a number in E.164 form, a short code, or a name of up to 11 letters and digits."),
-    field("messaging_service_sid", false, false, "The messaging service (MG...) that chooses the sender."),
-    field("status_callback", false, false, "Where Twilio posts what becomes of messages."),
+    field("account_sid", false, true, "the account: AC and 32 hexadecimal digits"),
+    field("auth_token", true, false, "the account's token; it also checks the signatures of status callbacks"),
+    field("api_key_sid", false, false, "an API key (SK...) to send with instead of the token"),
+    field("api_key_secret", true, false, "the API key's secret"),
+    field("from", false, false, "who sends: a number in E.164 form, a short code, or a name of up to 11 letters and digits"),
+    field("messaging_service_sid", false, false, "the messaging service (MG...) that chooses the sender"),
+    field("status_callback", false, false, "where Twilio posts what becomes of messages"),
 ];
 
 /// What the answers mean. The codes are Twilio's own, from the answer's body.
@@ -139,14 +142,6 @@ const BODY_CHARS: usize = 1600;
 /// Longest time for which Twilio keeps a message in its queue, in seconds.
 const VALIDITY_S: i64 = 36_000;
 
-const fn field(name: &'static str, is_secret: bool, is_required: bool, about: &'static str) -> Field {
-    Field { name, is_secret, is_required, about }
-}
-
-const fn row(status: &'static str, code: &'static str, class: Class, about: &'static str) -> Code {
-    Code { status, code, class, about }
-}
-
 /// Builds the driver of an account.
 pub fn build(account: &Account, tools: &Tools) -> Result<Box<dyn Driver>, Refused> {
     Ok(Box::new(Twilio::new(account, Arc::clone(&tools.http))?))
@@ -165,13 +160,13 @@ pub struct Twilio {
 
 impl Twilio {
     fn new(account: &Account, http: Arc<Http>) -> Result<Self, Refused> {
-        let sid = words::needed(account, "account_sid")?;
+        let sid = outcome::option(account, "account_sid")?;
         if !is_sid(sid, "AC") {
             return Err(refused("account_sid", "must be AC and letters and digits, as Twilio's console shows it"));
         }
         let authorization = match words::either(account, "api_key_sid") {
-            Some(key) => words::basic(key, words::needed_secret(account, "api_key_secret")?),
-            None => words::basic(sid, words::needed_secret(account, "auth_token")?),
+            Some(key) => words::basic(key, outcome::secret(account, "api_key_secret")?),
+            None => words::basic(sid, outcome::secret(account, "auth_token")?),
         };
         let from = account.option("from");
         if from.is_some_and(|from| !is_sender(from)) {
@@ -185,7 +180,7 @@ impl Twilio {
         if callback.is_some_and(|url| !is_web_url(url)) {
             return Err(refused("status_callback", "must be a URL such as https://example.com/events"));
         }
-        let base = words::base_url(account, BASE_URL)?;
+        let base = outcome::base_url(account, BASE_URL)?;
         Ok(Self {
             url: format!("{base}/2010-04-01/Accounts/{sid}/Messages.json"),
             authorization,
@@ -235,7 +230,7 @@ impl Twilio {
             ("content-type", "application/x-www-form-urlencoded".to_owned()),
             ("accept", "application/json".to_owned()),
         ];
-        let headers = words::with_own(&self.account, &headers);
+        let headers = outcome::headers(&self.account, headers.into());
         Call { method: "POST", url: self.url.clone(), headers, body: words::form(&fields), timeout }
     }
 
@@ -261,13 +256,13 @@ impl Twilio {
         };
         let own = DELAYS.iter().find(|(code, _)| *code == told).map(|(_, seconds)| Duration::from_secs(*seconds));
         let text = body["message"].as_str().map_or_else(|| words::foreign(&answer.body, "Twilio"), str::to_owned);
-        let said = Said {
+        let facts = Facts {
             provider_id: sid.map(str::to_owned),
             key,
             delay: any_delay(&answer.headers, now_s).or(own),
             reason: words::reason(&self.account, answer.status, &told, &text),
         };
-        Answer { quota: quota(&answer.headers, now_s), ..Answer::new(said.becomes(class), status) }
+        Answer { quota: quota(&answer.headers, now_s), ..Answer::new(outcome::sent(class, facts), status) }
     }
 }
 

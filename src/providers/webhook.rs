@@ -9,6 +9,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use url::Url;
 
+use super::driver::field;
 use super::outcome::{self, Facts, refused};
 use super::{
     Account, Answer, Call, Class, Code, Driver, Field, Http, Message, Provider, Refused, Scope, Sent, Told, Tools, Unanswered,
@@ -20,7 +21,7 @@ use crate::outbound::signature::{PREFIX, Secrets};
 /// Keys of the settings.
 #[rustfmt::skip]
 pub const FIELDS: &[Field] = &[
-    Field { name: "signing_secret", is_secret: true, is_required: true, about: "whsec_ and the base64 of 24 to 64 bytes; several with blanks between them all sign" },
+    field("signing_secret", true, true, "whsec_ and the base64 of 24 to 64 bytes; several with blanks between them all sign"),
 ];
 
 /// The name under which the account's secret is kept.

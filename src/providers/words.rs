@@ -1,11 +1,10 @@
 //! What the drivers of hosted providers share: somebody else's words cut to a line, addresses, forms, and settings read.
 
-use std::time::Duration;
-
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use super::{Account, Class, Refused, Sent};
+use super::outcome::refused;
+use super::{Account, Refused};
 
 /// Most characters of a reason.
 const REASON_CHARS: usize = 200;
@@ -15,37 +14,6 @@ const SECRET_BYTES: usize = 6;
 
 /// So many digits in a row are taken for a number of somebody.
 const NUMBER_DIGITS: usize = 7;
-
-/// What an answer says besides its class.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Said {
-    /// The provider's id of the message.
-    pub provider_id: Option<String>,
-    /// Which sender or recipient is slowed down.
-    pub key: Option<String>,
-    /// For how long.
-    pub delay: Option<Duration>,
-    /// In words, cut to a line already.
-    pub reason: String,
-}
-
-impl Said {
-    /// The outcome of that class.
-    pub fn becomes(self, class: Class) -> Sent {
-        let Self { provider_id, key, delay, reason } = self;
-        match class {
-            Class::Delivered => Sent::Delivered { provider_id },
-            Class::Accepted => Sent::Accepted { provider_id },
-            Class::Throttled(scope) => Sent::Throttled { scope, key, delay, reason },
-            Class::Transient => Sent::Transient { reason },
-            Class::Recipient => Sent::PermanentRecipient { suppress: false, reason },
-            Class::Suppress => Sent::PermanentRecipient { suppress: true, reason },
-            Class::Request => Sent::PermanentRequest { reason },
-            Class::Account => Sent::AccountFailure { reason },
-            Class::Ambiguous => Sent::Ambiguous { reason },
-        }
-    }
-}
 
 /// The reason in a record: the status, the provider's code and its words, without what is nobody's business.
 pub fn reason(account: &Account, status: u16, code: &str, text: &str) -> String {
@@ -153,36 +121,9 @@ pub fn mailbox(text: &str) -> Option<(Option<&str>, &str)> {
     (fits && !is_name_odd).then_some((name.filter(|name| !name.is_empty()), address))
 }
 
-/// Settings that a driver cannot use.
-pub fn refused(field: &str, message: impl Into<String>) -> Refused {
-    Refused { field: field.to_owned(), message: message.into() }
-}
-
-/// An option that must be there.
-pub fn needed<'a>(account: &'a Account, field: &str) -> Result<&'a str, Refused> {
-    let given = account.option(field).filter(|text| !text.trim().is_empty());
-    given.ok_or_else(|| refused(field, "is missing"))
-}
-
-/// A credential that must be there.
-pub fn needed_secret<'a>(account: &'a Account, field: &str) -> Result<&'a str, Refused> {
-    let given = account.secret(field).filter(|text| !text.is_empty());
-    given.ok_or_else(|| refused(field, format!("is missing: give {field}_env or {field}_file")))
-}
-
 /// What is no credential to us, but may be given as one.
 pub fn either<'a>(account: &'a Account, field: &str) -> Option<&'a str> {
     account.option(field).or_else(|| account.secret(field)).filter(|text| !text.is_empty())
-}
-
-/// Where requests go: the account's own base URL, or the provider's.
-pub fn base_url(account: &Account, own: &str) -> Result<String, Refused> {
-    let Some(text) = account.base_url.as_deref() else { return Ok(own.to_owned()) };
-    let url = url::Url::parse(text).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
-    match url.filter(|url| url.query().is_none() && url.fragment().is_none()) {
-        Some(url) => Ok(url.as_str().trim_end_matches('/').to_owned()),
-        None => Err(refused("base_url", "must be a URL such as https://api.example.com, without a query")),
-    }
 }
 
 /// The account's `from`, which must be a mail address if it is given.
@@ -193,12 +134,6 @@ pub fn from_option(account: &Account) -> Result<Option<&str>, Refused> {
         }
         from => Ok(from),
     }
-}
-
-/// These headers and the account's own.
-pub fn with_own(account: &Account, headers: &[(&str, String)]) -> Vec<(String, String)> {
-    let ours = headers.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
-    ours.chain(account.headers.iter().map(|(name, value)| (name.clone(), value.reveal().to_owned()))).collect()
 }
 
 #[cfg(test)]

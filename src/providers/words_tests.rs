@@ -1,4 +1,5 @@
 use super::super::Secret;
+use super::super::outcome::base_url;
 use super::*;
 
 #[test]

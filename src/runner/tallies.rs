@@ -120,6 +120,7 @@ impl Tallies {
 mod tests {
     use super::*;
     use crate::control::durations::Durations;
+    use crate::jobs::Said as OfAttempt;
 
     #[test]
     fn what_has_changed_is_told_once_and_again_where_nobody_heard_it() {
@@ -158,6 +159,22 @@ mod tests {
         let told = tallies.take_untold().remove(0);
         assert_eq!((told.completed, told.untimed, told.refused, told.busy_s), (2, 1, 4, 0.5));
         assert_eq!(told.durations.count(), 1);
+    }
+
+    #[test]
+    fn after_rejected_tokens_the_slowest_hundredth_is_of_those_that_were_not_discounted() {
+        let tallies = Tallies::default();
+        for nth in 0..1000 {
+            // Every tenth comes after a rejection, a hundred times as late, and its handler says that this says nothing.
+            let is_late = nth % 10 == 0;
+            let ran = Duration::from_millis(if is_late { 10_000 } else { 100 });
+            let said = OfAttempt { untimed: is_late, ..OfAttempt::default() };
+            tallies.end("push", Ended::Completed, said.duration(ran), 0);
+        }
+        let told = tallies.take_untold().remove(0);
+        assert_eq!((told.completed, told.untimed), (1000, 100));
+        let p99 = told.durations.quantile_s(0.99).unwrap();
+        assert!(p99 < 0.13, "{p99}");
     }
 
     #[test]

@@ -23,6 +23,7 @@ pub const FILES: &[(&str, &str)] = &[
     ("s12.toml", include_str!("../../scenarios/s12.toml")),
     ("s13.toml", include_str!("../../scenarios/s13.toml")),
     ("c1.toml", include_str!("../../scenarios/c1.toml")),
+    ("c2.toml", include_str!("../../scenarios/c2.toml")),
     ("d1.toml", include_str!("../../scenarios/d1.toml")),
     ("d2.toml", include_str!("../../scenarios/d2.toml")),
     ("d3.toml", include_str!("../../scenarios/d3.toml")),

@@ -56,6 +56,19 @@ pub fn duration_s(machines: &[Machine], base_s: f64, rate: f64) -> f64 {
     base_s + machines.iter().map(|machine| machine.cost * machine.stretch(rate)).sum::<f64>()
 }
 
+/// The 99th percentile of how long a job takes at `rate`, in seconds: its base time, which is the same for all, and the 99th
+/// percentile of its time on each resource, `4.6 cost stretch` (exponential service: `-ln 0.01 = 4.6`). With several resources it is
+/// an upper bound, as if a job that is slow on one were slow on all.
+pub fn duration_p99_s(machines: &[Machine], base_s: f64, rate: f64) -> f64 {
+    base_s + machines.iter().map(|machine| machine.p99_s(rate)).sum::<f64>()
+}
+
+/// How much the 99th percentile of `n` such times, as it is measured, is off by: its standard deviation, relative to it. That of a
+/// quantile `q` of `n` exponential times is `sqrt(q / ((1 - q) n))` means, which are `sqrt(99 / n) / 4.6` of the percentile.
+pub fn p99_noise(n: f64) -> f64 {
+    (99.0 / n.max(1.0)).sqrt() / P99
+}
+
 /// The rate that really goes when `wanted` may and `in_flight` jobs are the most at a time: the greatest whose jobs fit.
 pub fn achieved(machines: &[Machine], base_s: f64, in_flight: f64, wanted: f64) -> f64 {
     let fits = |rate: f64| rate * duration_s(machines, base_s, rate) <= in_flight;
@@ -85,6 +98,13 @@ mod tests {
     fn far_from_full_the_load_is_what_works() {
         assert!((MACHINE.load(100.0) - 1.6).abs() < 0.01, "{}", MACHINE.load(100.0));
         assert!((MACHINE.stretch(100.0) - 1.0).abs() < 0.01);
+    }
+
+    #[test]
+    fn the_slowest_hundredth_takes_the_base_time_and_a_multiple_of_the_rest() {
+        let (mean, p99) = (duration_s(&[MACHINE], 0.02, 100.0), duration_p99_s(&[MACHINE], 0.02, 100.0));
+        assert!(((p99 - 0.02) / (mean - 0.02) - 4.6).abs() < 1e-9, "{p99} {mean}");
+        assert!((p99_noise(9900.0) - 0.1 / 4.6).abs() < 1e-9 && p99_noise(20.0) > 0.4);
     }
 
     #[test]

@@ -5,8 +5,11 @@ use super::exporter::{Page, Series};
 use super::plant::{self, Machine};
 use super::scenario::Scenario;
 use super::weather::Weather;
-use crate::governor::policy::{Heard, Kind};
+use crate::governor::policy::{Heard, Kind, Signal};
 use crate::governor::{Actuator, Observation, Sample, counters::Flow};
+
+/// Fewer jobs than this say nothing about their slowest hundredth.
+const P99_LEAST: f64 = 20.0;
 
 /// What happened in one second.
 #[derive(Clone, Debug, PartialEq)]
@@ -65,6 +68,8 @@ struct Loop<'a> {
     written: f64,
     was_down: bool,
     since_tick: Since,
+    /// By second: jobs that ended, and their time in all if each took as long as the slowest hundredth.
+    slowest: Vec<(f64, f64)>,
     record: Record,
 }
 
@@ -93,6 +98,7 @@ impl<'a> Loop<'a> {
             written: 0.0,
             was_down: false,
             since_tick: Since::default(),
+            slowest: Vec::new(),
             record: Record::default(),
         }
     }
@@ -151,6 +157,7 @@ impl<'a> Loop<'a> {
         since.completed += done;
         since.rejected += rate - done;
         since.busy_s += done * duration_s;
+        self.slowest.push((done, done * plant::duration_p99_s(&machines, jobs.base_s, rate)));
 
         let real = series(&machines, rate);
         self.page.second(t, &real);
@@ -161,8 +168,10 @@ impl<'a> Loop<'a> {
             });
             over.fold(0.0, f64::max)
         };
-        let heard = self.scenario.policy.signals.iter().filter(|signal| signal.heard == Some(Heard::Latency));
-        let heard = heard.map(|signal| duration_s * signal.scale / signal.setpoint).fold(0.0, f64::max);
+        let heard = self.scenario.policy.signals.iter();
+        let heard =
+            heard.filter_map(|signal| Some(took_s(signal, &machines, jobs.base_s, rate)? * signal.scale / signal.setpoint));
+        let heard = heard.fold(0.0, f64::max);
         let (x, true_x) = (worst(&self.page.series).max(heard), worst(&real).max(heard));
         self.record.seconds.push(Second {
             t: now,
@@ -180,8 +189,8 @@ impl<'a> Loop<'a> {
         let (jobs, bounds) = (&self.scenario.jobs, self.scenario.bounds);
         let allowed = |rate: f64| {
             self.scenario.policy.signals.iter().all(|signal| {
-                if signal.heard == Some(Heard::Latency) {
-                    return plant::duration_s(machines, jobs.base_s, rate) * signal.scale <= signal.setpoint;
+                if let Some(took_s) = took_s(signal, machines, jobs.base_s, rate) {
+                    return took_s * signal.scale <= signal.setpoint;
                 }
                 let Some((n, kind)) = self.scenario.resource_of(&signal.query) else { return true };
                 let machine = machines[n];
@@ -208,7 +217,8 @@ impl<'a> Loop<'a> {
         let now = t as f64;
         let since = std::mem::take(&mut self.since_tick);
         let visible = self.page.visible(now);
-        let readings = visible.iter().flat_map(|(at, shown)| self.samples(*at, shown, None)).collect();
+        let mut readings: Vec<Sample> = visible.iter().flat_map(|(at, shown)| self.samples(*at, shown, None)).collect();
+        readings.extend(self.slowest_hundredth(now, t as usize));
         let flow = Flow { achieved_rps: since.taken / since.seconds, limiting_share: since.waited_s / since.seconds };
         let reported = self.scenario.jobs.durations && since.completed > 0.0;
         let draw = self.weather.durations.get(t as usize).copied().unwrap_or(0.0);
@@ -240,6 +250,22 @@ impl<'a> Loop<'a> {
             .collect()
     }
 
+    /// What the workers' times say about their slowest hundredth over as long as a signal averages, twice its lag: the mean of the
+    /// seconds' percentiles by the jobs that ended in each, off by as much as a percentile of so many is.
+    fn slowest_hundredth(&self, now: f64, t: usize) -> Vec<Sample> {
+        let draw = self.weather.durations.get(t).copied().unwrap_or(0.0);
+        let of = |signal: &Signal| {
+            let over_s = self.scenario.policy.law.tick_s.max(2.0 * signal.lag_s).round().max(1.0) as usize;
+            let last = &self.slowest[self.slowest.len().saturating_sub(over_s)..];
+            let (n, all_s) = last.iter().fold((0.0, 0.0), |sum, second| (sum.0 + second.0, sum.1 + second.1));
+            let value = all_s / n * (1.0 + draw * plant::p99_noise(n)).max(0.1);
+            let is_told = self.scenario.jobs.durations && n >= P99_LEAST;
+            Sample { signal: signal.name.clone(), value: is_told.then_some(value * signal.scale), at: now }
+        };
+        let signals = self.scenario.policy.signals.iter().filter(|signal| signal.heard == Some(Heard::LatencyP99));
+        signals.map(of).collect()
+    }
+
     fn think(&mut self, t: f64) {
         if let (Some(plan), Some(state)) = (self.controller.plan(), self.controller.state()) {
             let deciding = state.signals.iter().find(|s| plan.terms.get("signal").is_some_and(|name| *name == *s.name));
@@ -253,6 +279,15 @@ impl<'a> Loop<'a> {
                 model: model.map(|(background, cost)| (background, cost * v)),
             });
         }
+    }
+}
+
+/// How long jobs take at `rate`, in seconds, as a signal of the work's own times tells it; `None` for other signals.
+fn took_s(signal: &Signal, machines: &[Machine], base_s: f64, rate: f64) -> Option<f64> {
+    match signal.heard? {
+        Heard::Latency => Some(plant::duration_s(machines, base_s, rate)),
+        Heard::LatencyP99 => Some(plant::duration_p99_s(machines, base_s, rate)),
+        Heard::Refused | Heard::Errors => None,
     }
 }
 

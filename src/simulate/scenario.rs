@@ -337,11 +337,8 @@ impl Scenario {
                         signal.query
                     ),
                 ),
-                Source::Feedback if signal.heard == Some(Heard::LatencyP99) => {
-                    check(false, format!("signal.query: latency_p99 of {name} is not simulated; use \"latency\""));
-                }
                 Source::Feedback => check(
-                    self.quota.is_some() || signal.heard == Some(Heard::Latency),
+                    self.quota.is_some() || matches!(signal.heard, Some(Heard::Latency | Heard::LatencyP99)),
                     format!("signal.source: {name} needs a [quota], for nothing else refuses"),
                 ),
                 _ => check(false, format!("signal.source: of {name} is not simulated; use \"prometheus\" or \"feedback\"")),

@@ -19,6 +19,13 @@ use super::bucket::slower;
 /// The share of the rate that a refusal takes away.
 const CUT: f64 = 0.3;
 
+/// The share that it takes away where it comes near the rate that was known, nearer than this share of it: there is little to find out.
+const NEAR_CUT: f64 = 0.1;
+const NEAR: f64 = 0.25;
+
+/// Whoever succeeded with this share of the rate in force was refused because of that rate.
+const USED: f64 = 0.8;
+
 /// The shortest time in which the rate comes back to where it was refused, in seconds,
 const PERIOD_S: f64 = 20.0;
 
@@ -33,6 +40,9 @@ const PATIENCE_US: f64 = 30e6;
 
 /// The pause after a refusal that does not say how long, in microseconds; it doubles with each further one in a row,
 const FIRST_PAUSE_US: f64 = 1e6;
+
+/// Where the key's rate is known already, the first of a row is as short as this.
+const KNOWN_PAUSE_US: f64 = 250_000.0;
 
 /// and so does the shortest pause of one that was told not to wait,
 const SHORTEST_PAUSE_US: f64 = 50_000.0;
@@ -92,11 +102,12 @@ impl Probe {
     }
 }
 
-/// How long a refusal pauses, in microseconds: as it said, or by back-off, with `jitter` from 0 to 1. Who is told to come back at
-/// once, again and again, waits a little longer each time.
-pub fn pause_us(said_us: Option<f64>, strikes: f64, jitter: f64) -> f64 {
+/// How long a refusal pauses, in microseconds: as it said, or by back-off, which begins low where the rate `is_known`; with `jitter`
+/// from 0 to 1. Who is told to come back at once, again and again, waits a little longer each time.
+pub fn pause_us(said_us: Option<f64>, strikes: f64, is_known: bool, jitter: f64) -> f64 {
     let doubled = 2.0_f64.powi(strikes.min(MAX_DOUBLINGS) as i32);
-    let plain = said_us.map_or(FIRST_PAUSE_US * doubled, |said| said.max(SHORTEST_PAUSE_US * doubled));
+    let first = if is_known && strikes == 0.0 { KNOWN_PAUSE_US } else { FIRST_PAUSE_US * doubled };
+    let plain = said_us.map_or(first, |said| said.max(SHORTEST_PAUSE_US * doubled));
     (plain * (1.0 + JITTER * jitter)).floor()
 }
 
@@ -121,6 +132,8 @@ pub struct Learned {
     pub share: f64,
     /// until then, unix microseconds.
     pub share_to: f64,
+    /// The share by which the curve begins below where it settles.
+    pub cut: f64,
 }
 
 impl Learned {
@@ -136,17 +149,26 @@ impl Learned {
             refused: 0.0,
             share: 0.0,
             share_to: 0.0,
+            cut: CUT,
         }
     }
 
-    /// The key was refused at `now` and is paused until `until`. `configured` is its own rate, not above 0 for none; only
-    /// one that `learns` gets another.
-    pub fn refuse(&mut self, now: f64, until: f64, configured: f64, learns: bool) {
+    /// The key was refused at `now` and is paused until `until`, which was `said` or is by back-off. `configured` is its own rate, not
+    /// above 0 for none; only one that `learns` gets another.
+    pub fn refuse(&mut self, now: f64, until: f64, said: bool, configured: f64, learns: bool) {
         self.refused += 1.0;
         // Whoever was under way when the others were refused says nothing new.
         if self.grows_from <= now {
             if learns {
+                let before = self.settle;
+                let tried = if before > 0.0 && configured > 0.0 { slower(self.curve(now), configured) } else { self.curve(now) };
+                let span = now - self.since;
+                let is_near = !said && self.strikes == 0.0 && span >= 1e6 && self.done * 1e6 >= USED * tried * span;
+                self.cut = CUT;
                 self.settle = match () {
+                    // Nobody said for how long, and what succeeded comes near the rate in force: that is what the other side allows. The
+                    // mean would count our own pause and the time below it, and sink with each refusal.
+                    () if before > 0.0 && is_near => tried.max(before * (1.0 - CUT)),
                     // Times without work are no refusals, so one refusal takes no more than its share.
                     () if self.done > 0.0 && until > self.since => {
                         (self.done * 1e6 / (until - self.since)).max(self.settle * (1.0 - CUT))
@@ -154,6 +176,9 @@ impl Learned {
                     () if self.settle > 0.0 => self.settle * (1.0 - CUT),
                     () => configured.max(0.0),
                 };
+                if before > 0.0 && is_near && (self.settle - before).abs() < NEAR * before {
+                    self.cut = NEAR_CUT;
+                }
                 if self.settle > 0.0 {
                     self.settle = self.settle.max(1e-6);
                 }
@@ -192,15 +217,20 @@ impl Learned {
 
     /// The rate that holds now, in tokens per second; below 0 for none.
     pub fn rate(&self, now: f64) -> f64 {
-        let mut rate = -1.0;
-        if self.settle > 0.0 {
-            let period = self.period_s();
-            let x = (((now - self.grows_from) / 1e6).max(0.0) - period) / period;
-            let grown = self.settle * (1.0 + CUT * x * x * x);
-            let succeeds = if now - self.since >= 1e6 { self.done * 1e6 / (now - self.since) } else { 0.0 };
-            rate = grown.min(2.0 * self.settle.max(succeeds));
-        }
+        let rate = self.curve(now);
         if self.share_to > now { slower(rate, self.share) } else { rate }
+    }
+
+    /// The rate of the curve, in tokens per second; below 0 while nothing is learned.
+    fn curve(&self, now: f64) -> f64 {
+        if self.settle <= 0.0 {
+            return -1.0;
+        }
+        let period = self.period_s();
+        let x = (((now - self.grows_from) / 1e6).max(0.0) - period) / period;
+        let grown = self.settle * (1.0 + self.cut * x * x * x);
+        let succeeds = if now - self.since >= 1e6 { self.done * 1e6 / (now - self.since) } else { 0.0 };
+        grown.min(2.0 * self.settle.max(succeeds))
     }
 
     /// Microseconds of refill that may be saved up under the rate: nothing under one that is a guess, a tenth of the rest of a

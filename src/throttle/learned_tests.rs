@@ -5,9 +5,9 @@ const S: f64 = 1e6;
 /// A key that was refused first at 10 s and succeeded at `rate` until it was refused again at 20 s for a second.
 fn refused_at(rate: f64) -> Learned {
     let mut learned = Learned::new(0.0);
-    learned.refuse(10.0 * S, 10.0 * S, rate, true);
+    learned.refuse(10.0 * S, 10.0 * S, true, rate, true);
     learned.answered(rate * 11.0, rate * 11.0, 0.0, false, 19.0 * S);
-    learned.refuse(20.0 * S, 21.0 * S, 1000.0, true);
+    learned.refuse(20.0 * S, 21.0 * S, true, 1000.0, true);
     learned
 }
 
@@ -25,7 +25,7 @@ fn one_refusal_takes_no_more_than_its_share_however_long_nothing_was_asked() {
     let mut learned = refused_at(500.0);
     learned.answered(5.0, 5.0, 0.0, false, 22.0 * S);
 
-    learned.refuse(600.0 * S, 601.0 * S, 1000.0, true);
+    learned.refuse(600.0 * S, 601.0 * S, true, 1000.0, true);
 
     assert_eq!(learned.settle, 350.0);
 }
@@ -53,7 +53,7 @@ fn stragglers_of_one_refusal_cut_once() {
     let (mut learned, before) = (refused_at(500.0), refused_at(500.0));
 
     for ms in 0..30 {
-        learned.refuse(20.0 * S + f64::from(ms) * 1000.0, 21.0 * S, 1000.0, true);
+        learned.refuse(20.0 * S + f64::from(ms) * 1000.0, 21.0 * S, true, 1000.0, true);
     }
 
     assert_eq!(learned.rate(22.0 * S), before.rate(22.0 * S));
@@ -64,20 +64,20 @@ fn stragglers_of_one_refusal_cut_once() {
 fn without_a_success_each_refusal_cuts_again_and_doubles_the_pause() {
     let mut learned = refused_at(500.0);
 
-    learned.refuse(30.0 * S, 31.0 * S, 1000.0, true);
+    learned.refuse(30.0 * S, 31.0 * S, true, 1000.0, true);
 
     assert_eq!(learned.settle, 350.0);
-    assert_eq!(pause_us(None, learned.strikes, 0.0), 4.0 * S);
-    assert_eq!(pause_us(None, 1e9, 0.0), 256.0 * S);
-    assert_eq!(pause_us(Some(7.0 * S), 3.0, 1.0), 7.7 * S, "what is said counts, and jitter goes upwards");
-    assert_eq!([0.0, 1.0, 2.0].map(|strikes| pause_us(Some(0.0), strikes, 0.0)), [50_000.0, 100_000.0, 200_000.0]);
+    assert_eq!(pause_us(None, learned.strikes, true, 0.0), 4.0 * S);
+    assert_eq!(pause_us(None, 1e9, false, 0.0), 256.0 * S);
+    assert_eq!(pause_us(Some(7.0 * S), 3.0, false, 1.0), 7.7 * S, "what is said counts, and jitter goes upwards");
+    assert_eq!([0.0, 1.0, 2.0].map(|strikes| pause_us(Some(0.0), strikes, true, 0.0)), [50_000.0, 100_000.0, 200_000.0]);
 }
 
 #[test]
 fn the_first_refusal_of_a_key_takes_its_own_rate_for_what_succeeded() {
     let (mut learned, mut unknown) = (Learned::new(0.0), Learned::new(0.0));
-    learned.refuse(S, 2.0 * S, 40.0, true);
-    unknown.refuse(S, 2.0 * S, -1.0, true);
+    learned.refuse(S, 2.0 * S, true, 40.0, true);
+    unknown.refuse(S, 2.0 * S, true, -1.0, true);
 
     assert_eq!(learned.rate(2.0 * S), 28.0);
     assert!(unknown.rate(2.0 * S) < 0.0);
@@ -111,11 +111,11 @@ fn a_probe_that_nobody_answers_for_is_given_up() {
 #[test]
 fn while_the_rate_is_unknown_the_credit_stays() {
     let mut unknown = Learned::new(0.0);
-    unknown.refuse(S, 2.0 * S, -1.0, true);
+    unknown.refuse(S, 2.0 * S, true, -1.0, true);
     unknown.answered(40.0, 40.0, 0.0, false, 3.0 * S);
     assert_eq!(unknown.probe.left(3.0 * S), Some(16.0), "so many at once, and no more");
 
-    unknown.refuse(4.0 * S, 5.0 * S, -1.0, true);
+    unknown.refuse(4.0 * S, 5.0 * S, true, -1.0, true);
     unknown.answered(40.0, 40.0, 0.0, false, 6.0 * S);
 
     assert!((unknown.settle - 40.0 / 3.0).abs() < 1e-9);
@@ -156,4 +156,37 @@ fn a_throttles_refusal_ends_with_its_probes() {
     refusal.probe.take(1.0, S);
     assert!(!refusal.answered(1.0, 0.0, S));
     assert!(refusal.answered(8.0, 0.0, S));
+}
+
+/// A server that takes so many in each second of its own clock and refuses the rest without a word about how long, asked as fast as
+/// the law lets: what it takes in a second, from `from_s` on, of what it could.
+fn used_of_a_silent_quota(quota: f64, configured: f64, from_s: f64, to_s: f64) -> f64 {
+    let mut known: Option<Learned> = None;
+    let (mut now, mut second, mut count, mut taken) = (0.0, -1.0, 0.0, 0.0);
+    while now < to_s * S {
+        let rate = known.as_ref().map_or(configured, |known| slower(known.rate(now), configured));
+        if (now / S).floor() != second {
+            (second, count) = ((now / S).floor(), 0.0);
+        }
+        count += 1.0;
+        if count <= quota {
+            taken += if now >= from_s * S { 1.0 } else { 0.0 };
+            known.iter_mut().for_each(|known| known.answered(1.0, 1.0, 0.0, true, now));
+            now += S / rate;
+        } else {
+            let mut learned = known.unwrap_or_else(|| Learned::new(now));
+            let until = now + pause_us(None, learned.strikes_before(now), learned.settle > 0.0, 0.5);
+            learned.refuse(now, until, false, configured, true);
+            (known, now) = (Some(learned), until);
+        }
+    }
+    taken / (quota * (to_s - from_s))
+}
+
+#[test]
+fn a_quota_that_nobody_tells_is_found_within_a_minute_and_used() {
+    for quota in [4.0, 10.0, 50.0, 250.0] {
+        let used = used_of_a_silent_quota(quota, 1.96 * quota, 60.0, 360.0);
+        assert!(used >= 0.95, "{used} of {quota} a second");
+    }
 }

@@ -328,14 +328,15 @@ impl Throttle {
         let knobs = Knobs::read(&self.raw).0;
         let known = self.learned_of(refused.key, now);
         let strikes = known.map_or(0.0, |known| known.strikes_before(now as f64));
-        let until_ms = refused.until_ms(strikes, now);
+        let until_ms = refused.until_ms(strikes, known.is_some_and(|known| known.settle > 0.0), now);
         if knobs.on_429.is_naive() {
             return Paused::alone(until_ms, now);
         }
         let until_ms = self.pause_key(refused.key, until_ms, refused.why);
         let (now, configured) = (now as f64, if refused.key.is_empty() { -1.0 } else { knobs.key_rate().rps });
         let mut known = known.unwrap_or_else(|| Learned::new(now));
-        known.refuse(now, until_ms as f64 * 1000.0, configured, knobs.on_429.learns() && !refused.is_overload);
+        let said = refused.delay.is_some();
+        known.refuse(now, until_ms as f64 * 1000.0, said, configured, knobs.on_429.learns() && !refused.is_overload);
         self.learned.insert(refused.key.to_owned(), (known, kept_until_ms(&known, now)));
         Paused { until_ms, alone: None }
     }
@@ -343,7 +344,7 @@ impl Throttle {
     /// Pauses the whole throttle.
     fn refuse(&mut self, refused: &Refused<'_>, now: i64) -> Paused {
         let strikes = self.refusal.as_ref().map_or(0.0, |refusal| refusal.strikes_before(now as f64));
-        let until_ms = refused.until_ms(strikes, now);
+        let until_ms = refused.until_ms(strikes, false, now);
         if Knobs::read(&self.raw).0.on_429.is_naive() {
             return Paused::alone(until_ms, now);
         }

@@ -21,9 +21,9 @@ local STOPPED_WAIT, CROWDED_WAIT = 500000, 50000
 local MAX_WAIT = 1e15
 local SLACK, SPACED = 0.5, 20000
 local WEEK, HOUR = 604800, 3600
-local CUT, PERIOD_S, PERIOD_TOKENS, OPEN_CREDIT = 0.3, 20, 20, 16
+local CUT, NEAR_CUT, NEAR, USED, PERIOD_S, PERIOD_TOKENS, OPEN_CREDIT = 0.3, 0.1, 0.25, 0.8, 20, 20, 16
 local PATIENCE, KEEP, KEEP_PERIODS = 30e6, 600e6, 6
-local FIRST_PAUSE, SHORTEST_PAUSE, MAX_DOUBLINGS, JITTER = 1e6, 50000, 8, 0.1
+local FIRST_PAUSE, KNOWN_PAUSE, SHORTEST_PAUSE, MAX_DOUBLINGS, JITTER = 1e6, 250000, 50000, 8, 0.1
 -- With a clock of the tests no key may expire by the real one.
 local SHORTEST_TTL_MS = given_now ~= '' and 3600000 or 1
 
@@ -169,29 +169,31 @@ local function probe_answered(p, succeeded, failed, may_open)
   end
 end
 
--- What was learned of a key is a string of eleven numbers, the last of them until when it counts, in unix milliseconds.
+-- What was learned of a key is a string of twelve numbers, the last of them until when it counts, in unix milliseconds.
 local function parse_learned(value)
   if not value then return nil end
   local n = {}
   for word in string.gmatch(value, '%S+') do n[#n + 1] = tonumber(word) end
-  if #n ~= 11 or n[11] <= now_ms then return nil end
+  if #n ~= 12 or n[12] <= now_ms then return nil end
   return {
     settle = n[1], grows_from = n[2], since = n[3], done = n[4], credit = n[5], at = n[6], strikes = n[7], refused = n[8],
-    share = n[9], share_to = n[10], keep_to = n[11],
+    share = n[9], share_to = n[10], cut = n[11], keep_to = n[12],
   }
 end
 
 local function new_learned()
   return {
     settle = 0, grows_from = 0, since = now, done = 0, credit = -1, at = 0, strikes = 0, refused = 0, share = 0, share_to = 0,
+    cut = CUT,
   }
 end
 
 local function learned_text(l)
   local numbers = {
-    l.settle, l.grows_from, l.since, l.done, l.credit, l.at, l.strikes, l.refused, l.share, l.share_to, l.keep_to,
+    l.settle, l.grows_from, l.since, l.done, l.credit, l.at, l.strikes, l.refused, l.share, l.share_to, l.cut,
+    l.keep_to,
   }
-  for i = 1, 11 do numbers[i] = text(numbers[i]) end
+  for i = 1, 12 do numbers[i] = text(numbers[i]) end
   return table.concat(numbers, ' ')
 end
 
@@ -200,16 +202,19 @@ local function period(l)
   return PERIOD_S
 end
 
+-- The rate of the curve.
+local function curve(l)
+  if l.settle <= 0 then return -1 end
+  local k = period(l)
+  local x = (math.max((now - l.grows_from) / 1e6, 0) - k) / k
+  local grown = l.settle * (1 + l.cut * x * x * x)
+  local succeeds = 0
+  if now - l.since >= 1e6 then succeeds = l.done * 1e6 / (now - l.since) end
+  return math.min(grown, 2 * math.max(l.settle, succeeds))
+end
+
 local function learned_rate(l)
-  local rate = -1
-  if l.settle > 0 then
-    local k = period(l)
-    local x = (math.max((now - l.grows_from) / 1e6, 0) - k) / k
-    local grown = l.settle * (1 + CUT * x * x * x)
-    local succeeds = 0
-    if now - l.since >= 1e6 then succeeds = l.done * 1e6 / (now - l.since) end
-    rate = math.min(grown, 2 * math.max(l.settle, succeeds))
-  end
+  local rate = curve(l)
   if l.share_to > now then return slower(rate, l.share) end
   return rate
 end
@@ -874,9 +879,10 @@ end
 
 -- The end of a pause after a refusal, in unix milliseconds, from ARGV[3] and ARGV[4]: how long was said in microseconds (empty
 -- for not said), and a number from 0 to 1 for the jitter.
-local function refused_until(strikes)
+local function refused_until(strikes, is_known)
   local doubled, said = 2 ^ math.min(strikes, MAX_DOUBLINGS), tonumber(ARGV[3])
-  local plain = said and math.max(said, SHORTEST_PAUSE * doubled) or FIRST_PAUSE * doubled
+  local first = is_known and strikes == 0 and KNOWN_PAUSE or FIRST_PAUSE * doubled
+  local plain = said and math.max(said, SHORTEST_PAUSE * doubled) or first
   return math.ceil((now + math.floor(plain * (1 + JITTER * tonumber(ARGV[4])))) / 1000)
 end
 
@@ -886,7 +892,7 @@ end
 local function refused()
   local k = knobs(KEYS[1])
   local l = parse_learned(redis.call('GET', KEYS[3]))
-  local until_ms = refused_until(strikes_before(l, l and l.grows_from))
+  local until_ms = refused_until(strikes_before(l, l and l.grows_from), l and l.settle > 0)
   if k and k.naive then return { 'ok', until_ms, 1, math.max(until_ms * 1000 - now, 0) } end
   until_ms = pause_key(KEYS[2], KEYS[4], until_ms, ARGV[5])
   l = l or new_learned()
@@ -895,7 +901,18 @@ local function refused()
   -- Whoever was under way when the others were refused says nothing new.
   if l.grows_from <= now then
     if (not k or k.learns) and ARGV[7] ~= '1' then
-      if l.done > 0 and until_us > l.since then
+      -- The rate in force, where nobody said for how long and what succeeded comes near it: then it is what the other side allows.
+      local tried = curve(l)
+      local configured = k and ARGV[6] == '1' and k.key_rps or -1
+      if tried > 0 then tried = slower(tried, configured > 0 and configured or -1) end
+      local is_near = not tonumber(ARGV[3]) and l.strikes == 0 and now - l.since >= 1e6
+        and l.done * 1e6 >= USED * tried * (now - l.since)
+      local before = l.settle
+      l.cut = CUT
+      if before > 0 and is_near then
+        l.settle = math.max(tried, before * (1 - CUT))
+        if math.abs(l.settle - before) < NEAR * before then l.cut = NEAR_CUT end
+      elseif l.done > 0 and until_us > l.since then
         -- Times without work are no refusals, so one refusal takes no more than its share.
         l.settle = math.max(l.done * 1e6 / (until_us - l.since), l.settle * (1 - CUT))
       elseif l.settle > 0 then

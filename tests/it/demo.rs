@@ -1,4 +1,4 @@
-//! The demo's search store as a process: it indexes, queues, answers for each document, and keeps what it answered for.
+//! The demo: its search store as a process (it indexes, queues, answers for each document, keeps what it answered for), and its campaign.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -141,4 +141,37 @@ async fn pushed_too_hard_it_queues_then_rejects_per_document_and_its_load_shows_
     assert!(load > 0.1, "{load}");
     eventually("the load is gone", SOON, || async { (store.metric("search_store_load ").await < 0.05).then_some(()) }).await;
     store.leave();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_campaign_that_has_little_time_loses_nothing_sends_nothing_twice_and_tells_so() {
+    let (database, dir) = (crate::support::database().await, tempfile::tempdir().unwrap());
+    let report = dir.path().join("report.json");
+    let mut command = tokio::process::Command::new(PROGRAM.as_path());
+    command
+        .args(["demo", "--act", "campaign", "--headless", "--seconds", "20", "--listen", "127.0.0.1:0", "--dir"])
+        .arg(dir.path().join("demo"))
+        .arg("--report")
+        .arg(&report)
+        .current_dir(dir.path())
+        .env("DATABASE_URL", database.url())
+        .env("REDIS_URL", &crate::support::stack().await.redis_url)
+        .env("FLYBALL_REDIS_PREFIX", crate::support::redis_prefix())
+        .env("PROMETHEUS_URL", &crate::support::stack().await.prometheus_url)
+        .kill_on_drop(true);
+
+    let output = command.output().await.unwrap();
+
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
+    for told in ["is blocked: 429, Retry-After 15 s", "is suspended: 401", "is back", "is halved, from "] {
+        assert!(said.contains(told), "{told:?} is not in {said}");
+    }
+    let text = std::fs::read_to_string(report.with_extension("campaign.json")).unwrap();
+    let campaign: Value = serde_json::from_str(&text).unwrap();
+    let of = |name: &str| campaign[name].as_u64().unwrap_or_else(|| panic!("{name} in {text}"));
+    assert_eq!((of("lost"), of("duplicates")), (0, 0), "{said}");
+    assert!(of("sent") > 100 && of("sent") + of("waiting") == of("messages"), "{said}");
+    let picture = std::fs::read_to_string(report.with_extension("campaign.svg")).unwrap();
+    assert!(picture.contains("every quota is halved"));
 }

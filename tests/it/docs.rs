@@ -1,7 +1,7 @@
 //! The pages under `docs/` are true: every reference table is compared with what it describes.
 //!
 //! Elsewhere, beside what they describe: `knobs.md` in `throttle/knobs_tests.rs`, `policy.md` in `governor/keys.rs`,
-//! `errors.md` in `api/problem.rs`, and the part of `metrics.md` that the API makes in `api/metrics_tests.rs`.
+//! `errors.md` in `api/problem.rs`, the guide of providers in `docs_providers.rs`, and the part of `metrics.md` that the API makes in `api/metrics_tests.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -43,7 +43,7 @@ fn pages() -> Vec<String> {
 }
 
 /// The part of a page under a heading, up to the next heading of the same or a higher level.
-fn section<'a>(page: &'a str, heading: &str) -> &'a str {
+pub fn section<'a>(page: &'a str, heading: &str) -> &'a str {
     let level = heading.split(' ').next().unwrap();
     let start = page.find(&format!("{heading}\n")).unwrap_or_else(|| panic!("there is no heading {heading:?}"));
     let rest = &page[start + heading.len()..];
@@ -52,13 +52,13 @@ fn section<'a>(page: &'a str, heading: &str) -> &'a str {
 }
 
 /// The cells of a table's rows that begin with a code span, without the bars and the backticks of the first cell.
-fn rows(text: &str) -> Vec<Vec<String>> {
+pub fn rows(text: &str) -> Vec<Vec<String>> {
     let cells = |line: &str| line.trim_matches('|').split(" |").map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
     text.lines().filter(|line| line.starts_with("| `")).map(cells).collect()
 }
 
 /// The text of a cell that is one code span.
-fn code(cell: &str) -> &str {
+pub fn code(cell: &str) -> &str {
     cell.trim_matches('`')
 }
 
@@ -421,9 +421,27 @@ async fn the_rights_that_the_guide_gives_a_producer_are_enough_and_no_more() {
 
 // === Kinds ===
 
-/// The built-in kinds as a process without a queue checks them.
+/// The built-in kinds as a process without a queue checks them, with a pool for each channel.
 fn kinds() -> Kinds {
-    app::built_in_kinds(&Settings::load(None, &BTreeMap::new()).unwrap(), None).unwrap()
+    let providers = [("sms", "twilio"), ("mail", "sendgrid"), ("push", "apns"), ("chat", "slack"), ("hooks", "webhook")];
+    let pool =
+        |(name, provider)| format!("[pools.{name}]\nprovider = {provider:?}\n[[pools.{name}.accounts]]\nname = \"main\"\n");
+    let mut settings = Settings::load(None, &BTreeMap::new()).unwrap();
+    let mut tables: toml::Table = toml::from_str(&providers.map(pool).concat()).unwrap();
+    let needed = [
+        ("sms", vec!["account_sid"]),
+        ("mail", vec!["api_key_env"]),
+        ("push", vec!["team_id", "key_id", "private_key_env", "topic"]),
+        ("hooks", vec!["signing_secret_env"]),
+        ("chat", vec![]),
+    ];
+    for (name, keys) in needed {
+        let pool = tables["pools"][name].as_table_mut().unwrap();
+        pool.extend(keys.into_iter().map(|key| (key.to_owned(), toml::Value::from("X"))));
+    }
+    let pools = tables.remove("pools").unwrap();
+    settings.pools = pools.try_into().unwrap();
+    app::built_in_kinds(&settings, None).unwrap()
 }
 
 fn issues(kind: &str, args: &Value) -> BTreeMap<String, String> {
@@ -468,6 +486,7 @@ fn the_page_of_kinds_has_every_argument() {
     };
 
     assert_eq!(told("Arguments of `http`"), known("http", json!({"x": 1}), "/x"));
+    assert_eq!(told("Arguments of `notification`"), known("notification", json!({"x": 1}), "/x"));
     assert_eq!(told("Arguments of `reindex`"), known("reindex", elastic.clone(), "/x"));
     assert_eq!(told("`source`"), without_url(known("reindex", elastic.clone(), "/source/x")));
     assert_eq!(told("`sink` of the type `elastic`"), known("reindex", elastic, "/sink/x"));
@@ -479,13 +498,14 @@ fn the_ranges_of_arguments_are_those_that_are_enforced() {
     let page = read("docs/reference/kinds.md");
     let good = json!({
         "http": {"url": "https://example.com/"},
+        "notification": {"channel": "sms", "to": "+15550100", "body": "hello"},
         "reindex": {
             "source": {"type": "postgres", "table": "a", "key": "id"},
             "sink": {"type": "elastic", "url": "https://example.com", "index": "a"},
         },
     });
     let mut ranges = 0;
-    for kind in ["http", "reindex"] {
+    for kind in ["http", "notification", "reindex"] {
         for row in rows(section(&page, &format!("### Arguments of `{kind}`"))) {
             let (field, default) = (code(&row[0]), code(&row[2]));
             let Some((low, high)) =
@@ -499,7 +519,7 @@ fn the_ranges_of_arguments_are_those_that_are_enforced() {
                 issues(kind, &args)
             };
             let (low, high): (i64, i64) = (low, high);
-            for value in [low, high, default.parse().unwrap()] {
+            for value in [low, high].into_iter().chain(default.parse()) {
                 assert_eq!(with(value), BTreeMap::new(), "{field} = {value}");
             }
             for value in [low - 1, high + 1] {
@@ -509,7 +529,7 @@ fn the_ranges_of_arguments_are_those_that_are_enforced() {
             ranges += 1;
         }
     }
-    assert_eq!(ranges, 7);
+    assert_eq!(ranges, 8);
 }
 
 #[test]

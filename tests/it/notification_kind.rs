@@ -13,7 +13,7 @@ use sqlx::Row;
 
 use crate::support::{Database, database, eventually, redis_prefix, stack};
 
-const SOON: Duration = Duration::from_secs(90);
+const SOON: Duration = Duration::from_secs(180);
 
 /// A process with one pool.
 struct House {
@@ -139,7 +139,11 @@ async fn with_all_accounts_gone_messages_wait_die_at_their_deadline_and_run_agai
     }
 
     (1..=2).for_each(|n| house.fake.suspend(&sid(n), false));
-    house.all("sent", 25).await;
+    for id in short.iter().chain(&long) {
+        let what = format!("the end of {id}");
+        eventually(&what, SOON, || async { (house.job_state(*id).await == Some(State::Completed)).then_some(()) }).await;
+    }
+    assert_eq!(house.in_state("sent").await, 25);
     assert_eq!(house.fake.totals_of_all().accepted, 25);
     house.app.stop().await;
 }
@@ -147,7 +151,7 @@ async fn with_all_accounts_gone_messages_wait_die_at_their_deadline_and_run_agai
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_throttled_sender_blocks_no_account_and_a_wrong_number_is_no_dead_letter() {
     let house = house(1, "", Options::default()).await;
-    house.fake.fail(&sid(1), Fault::Throttle { whom: Whom::Sender, delay: None });
+    house.fake.fail(&sid(1), Fault::Throttle { whom: Whom::Sender, delay: Some(Duration::from_secs(2)) });
     house.send(1, json!({})).await;
     eventually("an attempt", SOON, || async { (house.fake.totals(&sid(1)).requests >= 1).then_some(()) }).await;
     house.fake.heal(&sid(1));
@@ -160,6 +164,23 @@ async fn a_throttled_sender_blocks_no_account_and_a_wrong_number_is_no_dead_lett
     .await;
     house.fake.heal(&sid(1));
     house.all("sent", 1).await;
+    assert_eq!(house.changes().await, []);
+    house.app.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_that_many_accounts_in_a_row_are_too_busy_for_has_used_no_attempt() {
+    let house = house(21, "", Options { tells_delay: true, ..Options::default() }).await;
+    let busy = Fault::Throttle { whom: Whom::Account, delay: Some(Duration::from_secs(1)) };
+    (1..=21).for_each(|n| house.fake.fail(&sid(n), busy.clone()));
+    let args = json!({"channel": "sms", "to": "+15550100", "body": "hello"});
+    // A job with one attempt would be dead if being asked to slow down were a failure of its own.
+    house.app.queue.enqueue(&[NewJob::new("notification", args).throttle("sms").max_attempts(1)]).await.unwrap();
+    eventually("twenty refusals", SOON, || async { (house.fake.totals_of_all().requests >= 20).then_some(()) }).await;
+    (1..=21).for_each(|n| house.fake.heal(&sid(n)));
+
+    house.all("sent", 1).await;
+    assert_eq!(house.fake.totals_of_all().accepted, 1);
     assert_eq!(house.changes().await, []);
     house.app.stop().await;
 }

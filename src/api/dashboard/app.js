@@ -9,9 +9,12 @@ import { ago, clock, count, rate, UNKNOWN } from './format.js';
 import { JobLookup, RunningJobs } from './jobs.js';
 import { showAudit, showDecisions, showFailures } from './lists.js';
 import { Live } from './live.js';
+import { Notifications } from './notifications.js';
 import { forgetPalette } from './palette.js';
 import { Panel, panelId } from './panel.js';
 import { PauseAll } from './pauseall.js';
+import { Pools } from './pools.js';
+import { viewOf } from './poolwords.js';
 import { radioSetting } from './settings.js';
 import { apply, emptyState, facts, ordered, totalReady } from './state.js';
 import { auditLine, breakerText, standing, unitOf } from './words.js';
@@ -21,6 +24,7 @@ const FRAME_MS = 300;
 const POLL_THROTTLES_MS = 5_000;
 const POLL_JOBS_MS = 3_000;
 const POLL_PAUSE_MS = 3_000;
+const POLL_POOLS_MS = 1_000;
 /** Schedules and dead letters change slowly. */
 const POLL_SLOW_MS = 10_000;
 /** A hidden page gives its stream back after this time; the history fills the hole when it is seen again. */
@@ -40,6 +44,7 @@ const dirty = new Set(['throttles', 'decisions', 'failures', 'audit', 'phase']);
 let windowS = 120;
 let showAll = false;
 let unreachable = false;
+let view = viewOf(location.hash);
 /** Server's clock minus ours, in seconds, by the last tick. */
 let skew = 0;
 let drawnAt = 0;
@@ -54,6 +59,14 @@ const dead = new DeadLetters({
 });
 const crons = new Crons({ body: $('crons'), empty: $('crons-empty'), note: $('crons-note'), look: (id) => lookup.open(id) });
 const pauseAll = new PauseAll({ button: $('pause-all'), notice: $('all-paused'), text: $('all-paused-text') });
+
+const notifications = new Notifications({
+  section: $('notifications'), form: $('notifications-filter'), body: $('notifications-body'), empty: $('notifications-empty'), note: $('notifications-note'), more: $('notifications-more'),
+});
+const pools = new Pools(
+  { list: $('pools-list'), empty: $('no-pools'), waiting: $('pools-waiting'), nav: $('views'), dot: $('pools-dot'), word: $('pools-word') },
+  { messages: (pool, account) => notifications.of(pool, account), drawn: () => schedule() },
+);
 
 const live = new Live({
   message: (message) => take(message),
@@ -89,6 +102,8 @@ function draw() {
   const now = Date.now() / 1000 + skew;
   drawHeader(now);
   drawThrottles(now);
+  pools.drawNav(view === 'pools');
+  if (view === 'pools') pools.draw(state.throttles);
   if (dirty.has('decisions')) showDecisions($('decisions'), $('decisions-empty'), state.decisions, $('decisions-throttle').value, now);
   if (dirty.has('failures')) showFailures($('failures'), $('failures-empty'), state.failures, (id) => lookup.open(id), now);
   if (dirty.has('audit')) showAudit($('audit'), $('audit-empty'), state.audit, now);
@@ -205,6 +220,32 @@ function announce({ type, data }, before) {
   }
 }
 
+// === pages ===
+
+/** Shows the page that the address names; a throttle's panel is looked for among those that are not shown too. */
+function route() {
+  const before = view;
+  view = viewOf(location.hash);
+  show($('main'), view === 'throttles');
+  show($('pools-page'), view === 'pools');
+  setAttr($('view-throttles'), 'aria-current', view === 'throttles' ? 'page' : null);
+  setAttr($('view-pools'), 'aria-current', view === 'pools' ? 'page' : null);
+  const named = location.hash.slice(1);
+  if (named.startsWith('throttle-') && !document.getElementById(named)) showAll = true;
+  if (view === 'pools') askPools(true);
+  draw();
+  if (before === view) return;
+  const target = document.getElementById(named);
+  if (target) target.scrollIntoView();
+  else scrollTo(0, 0);
+}
+
+/** The page of pools follows each second; elsewhere a look now and then tells whether one is in need. @param {boolean} isHere */
+async function askPools(isHere) {
+  await ask(() => pools.refresh());
+  if (isHere) await ask(() => notifications.refresh());
+}
+
 // === questions ===
 
 /** Asks, and tells the page whether the server is there. @param {() => Promise<void>} question */
@@ -292,6 +333,13 @@ function start() {
   poll(() => ask(() => pauseAll.refresh()), POLL_PAUSE_MS);
   poll(() => ask(() => dead.refresh()), POLL_SLOW_MS);
   poll(() => ask(() => crons.refresh()), POLL_SLOW_MS);
+  poll(() => ask(() => pools.refresh()), POLL_SLOW_MS);
+  poll(async () => { if (view === 'pools') await ask(() => pools.refresh()); }, POLL_POOLS_MS);
+  poll(async () => { if (view === 'pools') await ask(() => notifications.refresh()); }, POLL_JOBS_MS);
+  $('skip').addEventListener('click', () => $(view === 'pools' ? 'pools-page' : 'main').focus());
+  addEventListener('hashchange', route);
+  route();
+  if (view !== 'pools') askPools(false);
   askThrottles();
   for (const part of [running, pauseAll, dead, crons]) ask(() => part.refresh());
   live.open();

@@ -117,8 +117,8 @@ function drawRates(ctx, at, data, x, colours) {
   const most = Math.max(2, Math.floor((bottom - top) / 24));
   for (const value of logTicks(data.domain, most)) axisLine(ctx, at, y(value), rate(value), colours);
   axisLine(ctx, at, bottom, '0', colours, colours.line);
-  if (data.points.some((p) => p.effective !== null && p.effective < 0)) axisLine(ctx, at, top + 2, '∞', colours);
-  bandTitle(ctx, at.left, top, 'rate, tokens per second (log)', colours);
+  if (data.points.some((p) => (data.measure.knob(p) ?? 0) < 0)) axisLine(ctx, at, top + 2, '∞', colours);
+  bandTitle(ctx, at.left, top, data.measure.title, colours);
   // The cut between zero and the logarithmic part, so that nobody reads a distance there.
   ctx.strokeStyle = colours.muted;
   ctx.lineWidth = 1;
@@ -130,21 +130,21 @@ function drawRates(ctx, at, data, x, colours) {
   clip(ctx, at, top - 2, bottom + 2);
   ctx.fillStyle = colours.achieved;
   ctx.globalAlpha = 0.12;
-  area(ctx, data.points, (p) => p.achieved, x, y, bottom);
+  area(ctx, data.points, data.measure.done, x, y, bottom);
   ctx.globalAlpha = 1;
   ctx.strokeStyle = colours.achieved;
   ctx.lineWidth = 1.6;
-  trace(ctx, data.points, (p) => p.achieved, x, y, false);
+  trace(ctx, data.points, data.measure.done, x, y, false);
   ctx.strokeStyle = colours.ink;
   ctx.lineWidth = 1.8;
-  trace(ctx, data.points, (p) => p.effective, x, y, true);
+  trace(ctx, data.points, data.measure.knob, x, y, true);
   ctx.restore();
 
   const last = data.points.at(-1);
   if (!last) return;
   endLabels(ctx, at, at.rates, [
-    { value: last.effective, y, colour: colours.ink, text: 'knob' },
-    { value: last.achieved, y, colour: colours.achieved, text: 'achieved' },
+    { value: data.measure.knob(last), y, colour: colours.ink, text: 'knob' },
+    { value: data.measure.done(last), y, colour: colours.achieved, text: data.measure.doneName },
   ]);
 }
 
@@ -362,8 +362,8 @@ export function drawCrosshair(ctx, at, data, from, to, point) {
   line(ctx, px, at.rates.top - 4, px, at.decider.bottom + 2);
   ctx.globalAlpha = 1;
   const rates = rateScale(data.domain, at.rates.top, at.rates.bottom);
-  dot(ctx, px, point.achieved, rates, colours.achieved, colours);
-  dot(ctx, px, point.effective, rates, colours.ink, colours);
+  dot(ctx, px, data.measure.done(point), rates, colours.achieved, colours);
+  dot(ctx, px, data.measure.knob(point), rates, colours.ink, colours);
   if (!at.signals) return;
   const { top } = at.signals;
   const y = linear(0, data.top, at.signals.bottom, top);

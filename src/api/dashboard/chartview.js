@@ -4,7 +4,7 @@ import { drawChart, drawCrosshair, layout, prepare } from './chart.js';
 import { h, keyed, setAttr, setText, svg } from './dom.js';
 import { clock, number, rate, UNKNOWN } from './format.js';
 import { signalStyle } from './palette.js';
-import { plot, ratio } from './plot.js';
+import { measureOf, plot, ratio } from './plot.js';
 import { deciderOf } from './ribbons.js';
 import { breakerText } from './words.js';
 
@@ -127,9 +127,10 @@ export class ChartView {
    */
   read(point, t) {
     /** @type {{ key: string, label: string, text: string, swatch: Look | null }[]} */
+    const measure = this.throttle ? measureOf(this.throttle) : null;
     const rows = [
-      { key: 'knob', label: 'knob', text: point ? rate(point.effective) : UNKNOWN, swatch: { colour: 'ink', dash: [], wide: true } },
-      { key: 'achieved', label: 'achieved', text: point ? rate(point.achieved) : UNKNOWN, swatch: { colour: 'achieved', dash: [] } },
+      { key: 'knob', label: 'knob', text: point && measure ? `${rate(measure.knob(point))}${measure.unit}` : UNKNOWN, swatch: { colour: 'ink', dash: [], wide: true } },
+      { key: measure?.doneName ?? 'achieved', label: measure?.doneName ?? 'achieved', text: point && measure ? rate(measure.done(point)) : UNKNOWN, swatch: { colour: 'achieved', dash: [] } },
     ];
     this.data?.signalNames.forEach((name, i) => {
       const signal = point?.signals[name];

@@ -2,7 +2,7 @@
 
 import { ApiError, get, patchThrottle, throttlePath } from './api.js';
 import { fill, h, setText, show } from './dom.js';
-import { conflicts, fieldText, FIELDS, placeProblem, readEdits, valuesOf } from './knobs.js';
+import { conflicts, fieldText, FIELDS, placeProblem, readEdits, valuesOf, wording } from './knobs.js';
 import { recall, remember } from './settings.js';
 import { clock } from './format.js';
 import { knobValue } from './words.js';
@@ -25,7 +25,7 @@ export class KnobForm {
     this.detail = null;
     /** @type {Record<string, any> | null} values when the edit began */
     this.base = null;
-    /** @type {Record<string, { input: any, error: HTMLElement, newer: HTMLElement, row: HTMLElement }>} */
+    /** @type {Record<string, { input: any, error: HTMLElement, newer: HTMLElement, row: HTMLElement, unit: HTMLElement, hint: HTMLElement }>} */
     this.fields = {};
     this.busy = false;
     /** Buttons outside the form that send through it. @type {HTMLButtonElement[]} */
@@ -47,10 +47,10 @@ export class KnobForm {
       input.addEventListener('input', () => this.edited(field.name));
       const error = h('p', { class: 'error', id: `${inputId}-error`, hidden: true });
       const newer = h('p', { class: 'newer', hidden: true });
-      const unit = field.unit ? h('span', { class: 'unit' }, field.unit) : null;
-      const row = h('div', { class: 'field' }, h('label', { for: inputId }, field.label, unit), input,
-        h('p', { class: 'hint', id: `${inputId}-hint` }, field.hint), newer, error);
-      this.fields[field.name] = { input, error, newer, row };
+      const unit = h('span', { class: 'unit' }, field.unit);
+      const hint = h('p', { class: 'hint', id: `${inputId}-hint` }, field.hint);
+      const row = h('div', { class: 'field' }, h('label', { for: inputId }, field.label, unit), input, hint, newer, error);
+      this.fields[field.name] = { input, error, newer, row, unit, hint };
       grid.append(row);
     }
     this.who = h('input', { id: `${id}-who`, name: 'by', type: 'text', autocomplete: 'nickname', maxlength: '80',
@@ -82,7 +82,10 @@ export class KnobForm {
     const values = valuesOf(detail);
     for (const field of FIELDS) {
       const { name } = field;
-      const { input, row, newer } = this.fields[name];
+      const { input, row, newer, unit, hint } = this.fields[name];
+      const words = wording(field, values.turned);
+      setText(unit, words.unit);
+      setText(hint, words.hint);
       const dirty = row.classList.contains('dirty');
       const text = fieldText(field, values);
       if (!dirty && input.value !== text && document.activeElement !== input) input.value = text;

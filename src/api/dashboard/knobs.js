@@ -40,6 +40,20 @@ export function valuesOf(detail) {
 }
 
 /**
+ * The unit and the hint of a field. Where the governor turns how many jobs run at once, its bounds are slots.
+ * @param {Field} field
+ * @param {string | undefined} turned the knob that the governor turns
+ * @returns {{ unit: string, hint: string }}
+ */
+export function wording(field, turned) {
+  if (turned !== 'concurrency') return { unit: field.unit, hint: field.hint };
+  if (field.name === 'min' || field.name === 'max') return { unit: 'slots', hint: field.hint };
+  if (field.name === 'mode') return { unit: field.unit, hint: 'who turns concurrency' };
+  if (field.name === 'concurrency') return { unit: 'slots', hint: field.hint };
+  return { unit: field.unit, hint: field.hint };
+}
+
+/**
  * A number as people type it, or null. Spaces around are fine; commas are refused because they mean two things.
  * @param {string} text
  * @returns {number | null}

@@ -2,6 +2,7 @@
 
 import { ratioTop, rateDomain } from './scale.js';
 import { breakerOf, deciderOf, spans } from './ribbons.js';
+import { turnsSlots } from './words.js';
 
 /** From this multiple of the setpoint on, a signal counts as overload. */
 export const OVERLOAD = 1.2;
@@ -9,7 +10,8 @@ export const OVERLOAD = 1.2;
 /**
  * @typedef {import('./state.js').Point} Point
  * @typedef {import('./state.js').Throttle} Throttle
- * @typedef {{ points: Point[], domain: { low: number, high: number }, signalNames: string[], top: number,
+ * @typedef {{ knob: (p: Point) => number | null, done: (p: Point) => number | null, doneName: string, title: string, unit: string }} Measure
+ * @typedef {{ points: Point[], measure: Measure, domain: { low: number, high: number }, signalNames: string[], top: number,
  *   trips: number[], breaker: import('./ribbons.js').Span[], decider: import('./ribbons.js').Span[],
  *   edits: { t: number, who: string }[] }} Plot
  */
@@ -26,6 +28,19 @@ export function ratio(point, name) {
   return signal.value / signal.setpoint;
 }
 
+/** @type {Measure} */
+const RATE = { knob: (p) => p.effective, done: (p) => p.achieved, doneName: 'achieved', title: 'rate, tokens per second (log)', unit: '' };
+/** A stopped or paused throttle lets nobody in, however many slots it has. @type {Measure} */
+const SLOTS = { knob: (p) => (p.effective === 0 ? 0 : p.slots), done: (p) => p.running, doneName: 'running', title: 'slots, jobs at once (log)', unit: ' slots' };
+
+/**
+ * What the upper band of a throttle's chart draws: its rate, or its slots where the governor turns these.
+ * @param {Throttle} throttle
+ */
+export function measureOf(throttle) {
+  return turnsSlots(throttle.detail) ? SLOTS : RATE;
+}
+
 /**
  * Everything the chart needs to draw the time from `from` to `to`.
  * @param {Throttle} throttle
@@ -35,12 +50,13 @@ export function ratio(point, name) {
  */
 export function plot(throttle, from, to) {
   const points = throttle.ring.between(from, to);
+  const measure = measureOf(throttle);
   const rates = [];
   const names = new Set();
   const trips = new Set();
   let peak = 0;
   for (const p of points) {
-    rates.push(p.effective, p.achieved);
+    rates.push(measure.knob(p), measure.done(p));
     for (const [name, signal] of Object.entries(p.signals)) {
       names.add(name);
       if (signal.trip !== null && signal.setpoint) trips.add(Number((signal.trip / signal.setpoint).toFixed(3)));
@@ -50,6 +66,7 @@ export function plot(throttle, from, to) {
   const sortedTrips = [...trips].sort((a, b) => a - b);
   return {
     points,
+    measure,
     domain: rateDomain(rates),
     signalNames: [...names].sort(),
     top: ratioTop(peak, sortedTrips[0] ?? null),

@@ -10,8 +10,8 @@ const LIST_ROWS = 200;
 
 /**
  * @typedef {{ value: number | null, setpoint: number | null, trip: number | null, age_s: number | null, stale: boolean }} Signal
- * @typedef {{ t: number, rps: number | null, effective: number | null, achieved: number | null, share: number | null,
- *   mode: string, state: string, breaker: string | null, ready: number | null, running: number | null, dead: number | null,
+ * @typedef {{ t: number, rps: number | null, effective: number | null, slots: number | null, achieved: number | null,
+ *   share: number | null, mode: string, state: string, breaker: string | null, ready: number | null, running: number | null, dead: number | null,
  *   oldest: number | null, signals: Record<string, Signal> }} Point
  * @typedef {{ id: number, throttle: string, at: string, t: number, rps: number | null, previous_rps: number | null,
  *   breaker: string | null, mode: string | null, limiting: string | null, reason: string, terms?: Record<string, unknown> }} Decision
@@ -218,6 +218,7 @@ function point(t, row) {
     t,
     rps: finite(row.rps),
     effective: finite(row.effective_rps),
+    slots: finite(row.concurrency),
     achieved: finite(row.achieved_rps),
     share: finite(row.limiting_share),
     mode: row.mode ?? '',

@@ -1,6 +1,6 @@
 // Sentences about facts: edits, decisions, states. Pure.
 
-import { clock, number, rate, UNKNOWN } from './format.js';
+import { clock, count, number, rate, UNKNOWN } from './format.js';
 import { changes } from './knobs.js';
 
 const TIMES = new Set(['manual_until_ms']);
@@ -97,6 +97,20 @@ export function standing({ state, breaker, paused }) {
   return { text: 'unknown', tone: 'note' };
 }
 
+/** Who sets knobs without being a person. */
+const MACHINES = new Set(['pool', 'flyball']);
+
+/**
+ * That a throttle is held to what its pool of accounts can bear, and why; empty where it is not.
+ * @param {any} detail
+ */
+export function capacitySentence(detail) {
+  const { capacity, rps, capacity_why: why } = detail?.knobs ?? {};
+  // Sums of limits differ in their last digits.
+  if (typeof capacity !== 'number' || capacity < 0 || (typeof rps === 'number' && rps >= 0 && rps <= capacity * 1.000001)) return '';
+  return `Held to its capacity of ${capacity >= 1000 ? count(capacity) : rate(capacity)}/s: ${why || 'the knob capacity says so'}.`;
+}
+
 /**
  * One sentence on who sets the rate, for a throttle without a governor's reason.
  * @param {any} detail
@@ -110,5 +124,7 @@ export function handSentence(detail, now) {
   const by = knobs.by && knobs.by !== 'governor' ? ` by ${knobs.by}` : '';
   const at = knobs.at_ms ? `, ${clock(knobs.at_ms / 1000, now)}` : '';
   const why = knobs.why ? `: ${knobs.why}` : '';
-  return `Set by hand to ${slots ? `${rate(knobs.concurrency)} slots` : `${rate(knobs.rps)} rps`}${by}${at}${why}.`;
+  const hand = MACHINES.has(knobs.by) ? '' : ' by hand';
+  const set = `Set${hand} to ${slots ? `${rate(knobs.concurrency)} slots` : `${rate(knobs.rps)} rps`}${by}${at}${why}.`;
+  return [capacitySentence(detail), set].filter(Boolean).join(' ');
 }

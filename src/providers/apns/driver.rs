@@ -15,17 +15,18 @@ use super::token::{Tokens, Unsigned};
 use super::{push, reasons};
 use crate::jobs::Issue;
 use crate::outbound::headers;
+use crate::providers::driver::field;
 use crate::providers::outcome::{self, refused};
 use crate::providers::{Account, Answer, Driver, Field, Message, Provider, Refused, Scope, Sent, Told, Tools};
 
 /// Keys of the settings.
 #[rustfmt::skip]
 pub const FIELDS: &[Field] = &[
-    Field { name: "team_id", is_secret: false, is_required: true, about: "the team, ten letters and digits" },
-    Field { name: "key_id", is_secret: false, is_required: true, about: "the key's id, ten letters and digits" },
-    Field { name: "private_key", is_secret: true, is_required: true, about: "the key, the .p8 file as Apple gives it out" },
-    Field { name: "topic", is_secret: false, is_required: true, about: "the app's id, such as com.example.app" },
-    Field { name: "streams_per_connection", is_secret: false, is_required: false, about: "pushes at once on one connection, 1 to 1000; 100 where it is absent" },
+    field("team_id", false, true, "the team, ten letters and digits"),
+    field("key_id", false, true, "the key's id, ten letters and digits"),
+    field("private_key", true, true, "the key, the .p8 file as Apple gives it out"),
+    field("topic", false, true, "the app's id, such as com.example.app"),
+    field("streams_per_connection", false, false, "pushes at once on one connection, 1 to 1000; 100 where it is absent"),
 ];
 
 /// How many pushes may be under way where nobody has said it.

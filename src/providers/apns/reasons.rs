@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::outbound::retry_after::{Headers, retry_after};
+use crate::providers::code::row;
 use crate::providers::outcome::{self, Facts};
 use crate::providers::{Answer, Class, Code, Scope, Sent};
 
@@ -13,10 +14,6 @@ pub(super) const TOKEN_UPDATES: &str = "TooManyProviderTokenUpdates";
 
 /// The reason that may be mended by a new token.
 pub(super) const EXPIRED: &str = "ExpiredProviderToken";
-
-const fn row(status: &'static str, code: &'static str, class: Class, about: &'static str) -> Code {
-    Code { status, code, class, about }
-}
 
 /// What answers mean. The code is `reason`.
 #[rustfmt::skip]

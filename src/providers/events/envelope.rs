@@ -14,7 +14,7 @@ use url::Url;
 use x509_parser::pem::parse_x509_pem;
 use x509_parser::time::ASN1Time;
 
-use super::super::{Account, Disbelieved, Refused, words};
+use super::super::{Account, Disbelieved, Refused, outcome};
 
 /// The keys of the account's settings: whose notices are believed, and where certificates come from in tests.
 const TOPIC: &str = "sns_topic_arn";
@@ -144,12 +144,12 @@ pub fn is_amazons(account: &Account, text: &str) -> bool {
 /// Refuses settings that envelopes could not be checked with.
 pub fn check_settings(account: &Account) -> Result<(), Refused> {
     if account.option(TOPIC).is_some_and(|arn| !arn.starts_with("arn:") || arn.split(':').count() != 6) {
-        return Err(words::refused(TOPIC, "must be a topic such as arn:aws:sns:eu-central-1:123456789012:mail-events"));
+        return Err(outcome::refused(TOPIC, "must be a topic such as arn:aws:sns:eu-central-1:123456789012:mail-events"));
     }
     let is_origin = |text: &str| Url::parse(text).is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.path() == "/");
     match account.option(CERT_HOST) {
         Some(text) if !is_origin(text) => {
-            Err(words::refused(CERT_HOST, "must be scheme://host:port, such as http://127.0.0.1:8080"))
+            Err(outcome::refused(CERT_HOST, "must be scheme://host:port, such as http://127.0.0.1:8080"))
         }
         _ => Ok(()),
     }

@@ -11,7 +11,7 @@ use serde_json::Value;
 use x509_parser::prelude::FromDer as _;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
-use super::super::{Account, Disbelieved, Event, Happened, Posted, Refused, words};
+use super::super::{Account, Disbelieved, Event, Happened, Posted, Refused, outcome, words};
 use super::age;
 
 /// The key of the account's settings that holds the public key.
@@ -25,7 +25,7 @@ pub fn check_settings(account: &Account) -> Result<(), Refused> {
     age::most(account, USUAL_AGE_S)?;
     match words::either(account, KEY) {
         Some(text) if point(text).is_none() => {
-            Err(words::refused(KEY, "must be a P-256 key in base64, as SendGrid's console shows it"))
+            Err(outcome::refused(KEY, "must be a P-256 key in base64, as SendGrid's console shows it"))
         }
         _ => Ok(()),
     }

@@ -34,11 +34,18 @@ const ASK_SOONEST: Duration = Duration::from_millis(1);
 /// How long nobody asks for an account whose turn cannot be foreseen: it is being probed, or the store is lost.
 const UNKNOWN_WAIT: Duration = Duration::from_millis(250);
 
+/// The shortest rest of an account that gave less than was wanted, so that nobody asks for it without a pause.
+const SHORTEST_REST: Duration = Duration::from_millis(1);
+
 /// How long a process that asked for accounts is remembered.
 const HOLDER_TTL: Duration = Duration::from_secs(10);
 
 /// Ends that are told by one call at most.
 const ENDS_AT_ONCE: usize = 256;
+
+/// What an account without a limit is taken to bear, in messages each second: more than any could. With a rate of its own a key that
+/// was refused once is open again as soon as its probes have gone well; one without stays at sixteen under way for minutes.
+const FREE_RPS: f64 = 1e6;
 
 /// An account that may be used for one message, once. How that went must be said with one of the desk's methods.
 #[derive(Clone, Debug)]
@@ -131,15 +138,23 @@ impl Desk {
             window_ms: pool.breaker_window.as_millis() as i64,
             cooldown_ms: pool.breaker_cooldown.as_millis() as i64,
         };
+        // Before the first look its name is known and nothing of its accounts.
+        let view = PoolView {
+            name: pool.name.clone(),
+            provider: pool.provider.word().to_owned(),
+            channel: pool.channel().word().to_owned(),
+            shedding: pool.shedding,
+            ..PoolView::default()
+        };
         let limits: Vec<f64> = pool.accounts.iter().map(|limited| limited.rps).collect();
         let many = limits.len();
         let shared = Arc::new(Shared {
             breakers: Breakers::new(notes, accounts.clone(), law),
             ask_every: limits.iter().map(|rps| ask_every(*rps)).min().unwrap_or(ASK_EVERY),
-            reference: limits.iter().copied().fold(0.0, f64::max),
+            reference: limits.iter().copied().map(bears).fold(0.0, f64::max),
             limits: Mutex::new(limits),
             load: AtomicU64::new(1.0_f64.to_bits()),
-            view: ArcSwap::default(),
+            view: ArcSwap::from_pointee(view),
             ring: Mutex::new(Ring::new(many)),
             why: Mutex::new(vec![String::new(); many]),
             begun: Instant::now(),
@@ -290,10 +305,7 @@ impl Shared {
     /// What one message costs at the account, in tokens of the accounts' throttle: so that each has its own rate.
     fn cost(&self, at: usize) -> f64 {
         let limit = locked(&self.limits).get(at).copied().unwrap_or(-1.0) * f64::from_bits(self.load.load(Ordering::Relaxed));
-        match limit {
-            unlimited if unlimited < 0.0 => 1e-6,
-            limit => self.reference / limit.max(1e-6),
-        }
+        (self.reference / bears(limit).max(1e-6)).min(1e9)
     }
 
     pub(super) fn set_load(&self, load: f64) {
@@ -446,7 +458,7 @@ async fn round(shared: &Shared, waiting: &mut Vec<Wish>) -> Next {
     for (((at, wishes), lane), grant) in turns.into_iter().zip(&ask.lanes).zip(grants) {
         if grant.granted < wishes.len() as u32 {
             let (wait, why) = rest_of(&grant);
-            shared.rest(at, wait, &why);
+            shared.rest(at, wait.max(SHORTEST_REST), &why);
         }
         let mut left = grant.granted;
         for wish in wishes {
@@ -473,6 +485,11 @@ impl Shared {
         let why = first.and_then(|at| locked(&self.why).get(at).cloned());
         why.unwrap_or_default()
     }
+}
+
+/// What an account of this limit bears, in messages each second.
+pub(super) fn bears(limit: f64) -> f64 {
+    if limit < 0.0 { FREE_RPS } else { limit }
 }
 
 /// How long an account rests that gave fewer tokens than were wanted, and why.

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
 use tokio_util::sync::CancellationToken;
 
 use super::breaker::State;
-use super::desk::{Desk, Shared};
+use super::desk::{Desk, Shared, bears};
 use super::shedding::Part;
 use super::{AccountView, Capacity, Flow, PoolView};
 use crate::providers::{Driver, Metrics, Told, now_s};
@@ -22,7 +23,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const SAY_EVERY: u32 = 10;
 
 /// How often a provider is asked what an account may send.
-const QUOTA_EVERY: u32 = 600;
+const QUOTA_EVERY: Duration = Duration::from_secs(600);
+
+/// Accounts that are asked about at once.
+const QUOTAS_AT_ONCE: usize = 8;
 
 /// Who writes the knobs that follow from the settings.
 const BY: &str = "pool";
@@ -36,6 +40,13 @@ const SAVED_S: &str = "0.01";
 
 /// A rate is fast where two messages of it are no more than an account without a burst may save up.
 pub(super) const FAST_RPS: f64 = 100.0;
+
+/// So many each driver may have under way where the knob says that there is no limit.
+const UNLIMITED: usize = 1000;
+
+/// The share of what an account without a limit is taken to bear above which a rate is no rate that was learned: it has only begun
+/// to come down from there.
+const LEARNED: f64 = 0.01;
 
 /// Sees that the throttles of a pool exist: its own, and that of its accounts.
 pub async fn seed(desk: &Desk) -> Result<(), Error> {
@@ -53,11 +64,10 @@ pub async fn seed(desk: &Desk) -> Result<(), Error> {
     }
     // The dearest message costs a whole second at the slowest account, so a bucket holds no more than it needs.
     let reference = shared.reference * headroom;
-    let key_rps = if reference > 0.0 { number(reference) } else { "-1".to_owned() };
-    let key_burst = if reference > FAST_RPS { SAVED_S } else { "0" };
+    let key_burst = if is_limited && reference > FAST_RPS { SAVED_S } else { "0" };
     let of_accounts: &[(&str, String)] = &[
         ("rps", "-1".to_owned()),
-        ("key_rps", key_rps),
+        ("key_rps", number(reference)),
         ("key_burst", key_burst.to_owned()),
         ("on_store_loss", "local".to_owned()),
     ];
@@ -92,16 +102,19 @@ pub async fn keep(desk: Desk, drivers: Arc<Vec<Box<dyn Driver>>>, metrics: Metri
     let pace = Pace { name: "keep pool", every: LOOK_EVERY, wake: Some(moved) };
     let rounds = std::sync::atomic::AtomicU32::new(0);
     let said = tokio::sync::Mutex::new(None);
-    periodic(pace, cancel.clone(), || async {
+    let looked = periodic(pace, cancel.clone(), || async {
         let round = rounds.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        if round.is_multiple_of(QUOTA_EVERY) {
-            ask_quotas(desk.shared(), &drivers, &cancel).await;
-        }
         look(desk.shared(), &drivers, &mut *said.lock().await, round.is_multiple_of(SAY_EVERY)).await?;
         metrics.of_pool(&desk.view());
         Ok::<(), Error>(())
-    })
-    .await;
+    });
+    // Five hundred answers take a while, and the accounts are looked at meanwhile.
+    let pace = Pace { name: "ask quotas", every: QUOTA_EVERY, wake: None };
+    let asked = periodic(pace, cancel.clone(), || async {
+        ask_quotas(desk.shared(), &drivers, &cancel).await;
+        Ok::<(), Error>(())
+    });
+    tokio::join!(looked, asked);
 }
 
 /// One look: how each account stands, what the pool can bear, what all processes are told of it.
@@ -124,11 +137,14 @@ async fn look(shared: &Shared, drivers: &[Box<dyn Driver>], said: &mut Option<Ca
     if say_again || said.as_ref() != Some(&capacity) {
         if let Ok(throttle) = Name::new(shared.pool.name.as_str()) {
             shared.store.set_capacity(&throttle, capacity.rps, &why(&capacity, &accounts)).await?;
-            if let Some(status) = shared.store.status(&throttle).await? {
-                share_concurrency(&status, drivers);
-            }
         }
         *said = Some(capacity);
+    }
+    // Whoever turns this knob, a person or a governor, is obeyed within a second.
+    if let Ok(throttle) = Name::new(shared.pool.name.as_str())
+        && let Some(status) = shared.store.status(&throttle).await?
+    {
+        share_concurrency(&status, drivers);
     }
     let all_there: Vec<Part> =
         limits.iter().map(|rps| Part { rps: scaled(*rps, shared.pool.headroom), is_there: true }).collect();
@@ -156,7 +172,7 @@ fn account(shared: &Shared, name: &str, limit: f64, state: Option<&KeyState>, no
     let breaker = shared.breakers.seen(name);
     let paused_until = state.and_then(|state| state.paused_until_ms).filter(|until| *until > now_ms);
     // Limits are scaled to tokens so that every account has a rate of its own; for people they are messages again.
-    let messages = |tokens: f64| if shared.reference > 0.0 && limit > 0.0 { tokens * limit / shared.reference } else { tokens };
+    let messages = |tokens: f64| tokens * bears(limit) / shared.reference.max(1e-6);
     let (flow, until_ms, why) = match breaker.state {
         State::Open if now_ms < breaker.until_ms => (Flow::Open, Some(breaker.until_ms), breaker.why.clone()),
         State::Open | State::HalfOpen => (Flow::Probing, None, breaker.why.clone()),
@@ -176,7 +192,7 @@ fn account(shared: &Shared, name: &str, limit: f64, state: Option<&KeyState>, no
         learned_rps: state
             .and_then(|state| state.learned_rps)
             .map(messages)
-            .filter(|learned| limit_rps < 0.0 || *learned < limit_rps),
+            .filter(|learned| *learned < if limit_rps < 0.0 { LEARNED * bears(limit) } else { limit_rps }),
         refused: state.map_or(0.0, |state| state.refused),
         failures: breaker.failures,
         changed_at_ms: breaker.changed_at_ms,
@@ -186,33 +202,38 @@ fn account(shared: &Shared, name: &str, limit: f64, state: Option<&KeyState>, no
 fn why(capacity: &Capacity, accounts: &[AccountView]) -> String {
     let count = |flow: Flow| accounts.iter().filter(|account| account.state == flow).count();
     let (blocked, open, all) = (count(Flow::Blocked), count(Flow::Open), accounts.len());
-    match capacity.there {
+    let slower = accounts.iter().filter(|account| account.learned_rps.is_some()).count();
+    let learned = if slower > 0 { format!("; {slower} at a rate that was learned from refusals") } else { String::new() };
+    let there = match capacity.there {
         0 => format!("no account is available: {blocked} blocked, {open} with an open breaker"),
         there if there == all => format!("all {all} accounts are available"),
         there => format!("{there} of {all} accounts are available: {blocked} blocked, {open} with an open breaker"),
-    }
+    };
+    there + &learned
 }
 
 /// Each driver opens as many connections as its part of the knob needs.
 fn share_concurrency(status: &Status, drivers: &[Box<dyn Driver>]) {
-    if let Ok(most) = usize::try_from(status.knobs.concurrency)
-        && !drivers.is_empty()
-    {
-        let each = most.div_ceil(drivers.len()).max(1);
-        drivers.iter().for_each(|driver| driver.set_concurrency(each));
-    }
+    let each = match usize::try_from(status.knobs.concurrency) {
+        Ok(most) => most.div_ceil(drivers.len().max(1)).max(1),
+        Err(_) => UNLIMITED,
+    };
+    drivers.iter().for_each(|driver| driver.set_concurrency(each));
 }
 
 /// Providers that tell what an account may send are believed, where that is less than the settings say.
-async fn ask_quotas(shared: &Shared, drivers: &[Box<dyn Driver>], cancel: &CancellationToken) {
-    for (at, driver) in drivers.iter().enumerate() {
+async fn ask_quotas(shared: &Arc<Shared>, drivers: &Arc<Vec<Box<dyn Driver>>>, cancel: &CancellationToken) {
+    let ask = |at: usize| {
+        let (shared, drivers) = (shared.clone(), drivers.clone());
         let told = Told { now_s: now_s(), timeout: shared.pool.timeout, stop: cancel.clone() };
-        if let Some(rps) = driver.quota(&told).await.filter(|rps| rps.is_finite() && *rps > 0.0) {
-            let configured = shared.pool.accounts[at].rps;
+        async move {
+            let Some(rps) = drivers[at].quota(&told).await.filter(|rps| rps.is_finite() && *rps > 0.0) else { return };
+            let configured = shared.pool.accounts.get(at).map_or(-1.0, |limited| limited.rps);
             let limit = if configured < 0.0 { rps } else { rps.min(configured) };
             if let Some(kept) = shared.limits.lock().unwrap_or_else(std::sync::PoisonError::into_inner).get_mut(at) {
                 *kept = limit;
             }
         }
-    }
+    };
+    futures_util::stream::iter(0..drivers.len()).map(ask).buffer_unordered(QUOTAS_AT_ONCE).collect::<Vec<()>>().await;
 }

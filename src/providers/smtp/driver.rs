@@ -13,20 +13,21 @@ use super::connections::{Connections, Server, Tls, Trouble};
 use super::mail::{self, Ready};
 use super::words;
 use crate::jobs::Issue;
+use crate::providers::driver::field;
 use crate::providers::outcome::{self, refused};
 use crate::providers::{Account, Answer, Driver, Field, Message, Provider, Refused, Sent, Told, Tools};
 
 /// Keys of the settings.
 #[rustfmt::skip]
 pub const FIELDS: &[Field] = &[
-    Field { name: "host", is_secret: false, is_required: true, about: "the server's name" },
-    Field { name: "port", is_secret: false, is_required: false, about: "587 for starttls, 465 for tls, 25 for none where it is absent" },
-    Field { name: "tls", is_secret: false, is_required: false, about: "starttls (where it is absent), tls, or none" },
-    Field { name: "username", is_secret: false, is_required: false, about: "with password" },
-    Field { name: "password", is_secret: true, is_required: false, about: "with username" },
-    Field { name: "from", is_secret: false, is_required: false, about: "the sender of messages that name none" },
-    Field { name: "hello", is_secret: false, is_required: false, about: "what we call ourselves; the domain of from where it is absent" },
-    Field { name: "throttle_phrases", is_secret: false, is_required: false, about: "words, with commas between, that make any refusal a throttle; the first number of seconds or minutes in the text is the delay" },
+    field("host", false, true, "the server's name"),
+    field("port", false, false, "587 for starttls, 465 for tls, 25 for none where it is absent"),
+    field("tls", false, false, "starttls (where it is absent), tls, or none"),
+    field("username", false, false, "with password"),
+    field("password", true, false, "with username"),
+    field("from", false, false, "the sender of messages that name none"),
+    field("hello", false, false, "what we call ourselves; the domain of from where it is absent"),
+    field("throttle_phrases", false, false, "words, with commas between, that make any refusal a throttle; the first number of seconds or minutes in the text is the delay"),
 ];
 
 /// The driver of an account.

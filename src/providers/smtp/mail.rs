@@ -76,6 +76,9 @@ impl Parts {
             }
             Some(Some(_)) => {}
         }
+        if message.body.is_empty() && message.html.as_deref().unwrap_or_default().is_empty() {
+            issue("/body".to_owned(), "must not be empty without html");
+        }
         let reply_to = message.extra.get("reply_to").map(|value| value.as_str().and_then(mailbox));
         if matches!(reply_to, Some(None)) {
             issue("/extra/reply_to".to_owned(), "must be a mail address");

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::outbound::retry_after::LONGEST;
+use crate::providers::code::row;
 use crate::providers::outcome::{self, Facts};
 use crate::providers::{Answer, Class, Code, Scope, code};
 
@@ -34,10 +35,6 @@ impl Stage {
             Self::Dot => "dot",
         }
     }
-}
-
-const fn row(status: &'static str, code: &'static str, class: Class, about: &'static str) -> Code {
-    Code { status, code, class, about }
 }
 
 /// What answers mean: the enhanced code is looked up first, then the three digits. The code is what was being said

@@ -12,6 +12,9 @@ pub enum Id {
     Own,
 }
 
+/// How a driver is built.
+pub type Build = fn(&Account, &Tools) -> Result<Box<dyn Driver>, Refused>;
+
 /// A driver and what is expected of it.
 pub struct Subject {
     pub name: &'static str,
@@ -19,7 +22,7 @@ pub struct Subject {
     /// The account at the fake, and its secret there.
     pub account: &'static str,
     pub secret: &'static str,
-    pub build: fn(&Account, &Tools) -> Result<Box<dyn Driver>, Refused>,
+    pub build: Build,
     /// The account's settings with its credentials, or with wrong ones.
     pub settings: fn(&Fake, bool) -> Account,
     pub channel: Channel,
@@ -290,11 +293,7 @@ fn fcm() -> Subject {
 
 fn apns() -> Subject {
     /// A key that is made for tests and known to everybody.
-    const KEY: &str = "-----BEGIN PRIVATE KEY-----
-MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgAN3yl1IKw7xZRfPK
-qh7pp3L8jWluXtvVRhYT7DUIMuyhRANCAASiJPhjlzjA7Rd+ip5/+kDrfUt9jKl5
-6yoFAEV/y8n7mz3koJFGChVnfpDefaGmNksiUjbqbavf1KkKDowl0k3x
------END PRIVATE KEY-----";
+    const KEY: &str = include_str!("../support/apns_test_only.p8");
     Subject {
         name: "apns",
         speaks: Speaks::Apns,

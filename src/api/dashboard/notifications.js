@@ -1,0 +1,151 @@
+// The newest messages: where each has come, and every attempt at it on demand.
+
+import { get } from './api.js';
+import { h, keyed, setAttr, setText, show } from './dom.js';
+import { clock, count, unixSeconds } from './format.js';
+import { cell, showRows } from './lists.js';
+import { attemptText, deliveryTone, heardText, notificationsPath } from './poolwords.js';
+
+const ROWS = 50;
+const FILTERS = ['state', 'channel', 'pool', 'account'];
+
+export class Notifications {
+  /** @param {{ section: any, form: any, body: HTMLElement, empty: HTMLElement, note: HTMLElement, more: any }} place */
+  constructor({ section, form, body, empty, note, more }) {
+    this.section = section;
+    this.form = form;
+    this.body = body;
+    this.empty = empty;
+    this.note = note;
+    this.more = more;
+    /** Messages whose attempts are read. @type {Set<number>} */
+    this.open = new Set();
+    /** Pages after the first, which stay as they were read. @type {any[]} */
+    this.older = [];
+    /** @type {any[]} */
+    this.newest = [];
+    /** @type {string | null} */
+    this.next = null;
+    /** Counts the questions, so that a late answer to an old filter is dropped. */
+    this.asked = 0;
+    form.addEventListener('submit', (/** @type {Event} */ event) => {
+      event.preventDefault();
+      this.restart();
+    });
+    for (const name of ['state', 'channel']) form.elements.namedItem(name).addEventListener('change', () => this.restart());
+    more.addEventListener('click', () => this.askOlder());
+  }
+
+  typed() {
+    return Object.fromEntries(FILTERS.map((name) => [name, this.form.elements.namedItem(name).value.trim()]));
+  }
+
+  /** Shows the messages of one account. @param {string} pool @param {string} account */
+  of(pool, account) {
+    for (const [name, value] of Object.entries({ state: '', channel: '', pool, account })) this.form.elements.namedItem(name).value = value;
+    this.section.scrollIntoView();
+    this.section.querySelector('h2').focus({ preventScroll: true });
+    this.restart();
+  }
+
+  restart() {
+    this.older = [];
+    this.next = null;
+    return this.refresh().catch(() => {}); // The note says what is wrong.
+  }
+
+  /** Failures are the caller's: it knows whether the server is there at all. */
+  async refresh() {
+    this.asked += 1;
+    const asked = this.asked;
+    const answer = await get(notificationsPath(this.typed(), ROWS)).catch((error) => {
+      setText(this.note, error.message);
+      throw error;
+    });
+    if (asked !== this.asked) return;
+    this.newest = answer.notifications ?? [];
+    // Once older pages are read, the cursor is theirs.
+    if (this.older.length === 0) this.next = answer.next ?? null;
+    setText(this.note, '');
+    this.draw();
+  }
+
+  async askOlder() {
+    if (!this.next) return;
+    this.more.disabled = true;
+    try {
+      const answer = await get(this.next);
+      // What has moved from the first page to this one meanwhile stays in view.
+      if (this.older.length === 0) this.older = [...this.newest];
+      this.older.push(...(answer.notifications ?? []));
+      this.next = answer.next ?? null;
+      this.draw();
+    } catch (error) {
+      setText(this.note, /** @type {any} */ (error).message);
+    } finally {
+      this.more.disabled = false;
+    }
+  }
+
+  draw() {
+    const now = Date.now() / 1000;
+    const seen = new Map([...this.older, ...this.newest].map((message) => [message.id, message]));
+    const rows = [...seen.values()].sort((a, b) => b.id - a.id);
+    showRows(this.body, this.empty, rows.length);
+    const isFiltered = Object.values(this.typed()).some(Boolean);
+    setText(this.empty, isFiltered ? (this.next ? 'No message among the newest fits; older ones may.' : 'No message fits.') : 'No messages yet.');
+    show(this.more, Boolean(this.next));
+    const items = rows.flatMap((message) => [{ message, isAttempts: false }, ...(this.open.has(message.id) ? [{ message, isAttempts: true }] : [])]);
+    keyed(this.body, items, ({ message, isAttempts }) => `${message.id}${isAttempts ? '/attempts' : ''}`,
+      (item) => (item.isAttempts ? this.attemptsRow() : this.messageRow(item.message)),
+      (row, { message, isAttempts }) => {
+        if (isAttempts) drawAttempts(row, message, now);
+        else this.drawMessage(row, message, now);
+      });
+  }
+
+  /** @param {any} message */
+  messageRow(message) {
+    const parts = { state: h('span', { class: 'badge' }), tries: h('button', { type: 'button', class: 'link num' }), account: h('span', null), reason: h('span', null), heard: h('span', { class: 'sub num' }) };
+    parts.tries.addEventListener('click', () => {
+      if (!this.open.delete(message.id)) this.open.add(message.id);
+      this.draw();
+    });
+    const row = h('tr', null,
+      cell('message', h('span', { class: 'num' }, String(message.id)), 'num'),
+      cell('at', h('span', { class: 'pair' }, h('span', { class: 'num' }, clock(unixSeconds(message.created_at), Date.now() / 1000)), parts.heard)),
+      cell('state', parts.state),
+      cell('to', h('span', { class: 'pair' }, h('span', null, message.to), h('span', { class: 'sub' }, [message.channel, message.category].filter(Boolean).join(' · '))), 'wrap'),
+      cell('account', h('span', { class: 'pair' }, parts.account, h('span', { class: 'sub' }, message.pool)), 'wrap'),
+      cell('attempts', parts.tries),
+      cell('reason', parts.reason, 'wide'));
+    return Object.assign(row, { parts });
+  }
+
+  /** @param {any} row @param {any} message @param {number} now */
+  drawMessage({ parts }, message, now) {
+    setText(parts.state, message.complained ? `${message.state}, complained` : message.state);
+    setAttr(parts.state, 'data-tone', message.complained ? 'alarm' : deliveryTone(message.state));
+    setText(parts.account, message.account ?? '–');
+    setText(parts.tries, count(message.tries));
+    const isOpen = this.open.has(message.id);
+    setAttr(parts.tries, 'aria-expanded', String(isOpen));
+    setAttr(parts.tries, 'aria-label', `${count(message.tries)} attempts of message ${message.id}`);
+    setText(parts.reason, message.reason ?? '');
+    setText(parts.heard, heardText(message, now));
+  }
+
+  attemptsRow() {
+    return h('tr', { class: 'attempts-row' }, h('td', { colspan: '7' }, h('ol', { class: 'attempt-list' })));
+  }
+}
+
+/** @param {any} row @param {any} message @param {number} now */
+function drawAttempts(row, message, now) {
+  const attempts = message.attempts ?? [];
+  const items = attempts.length ? attempts : [null];
+  keyed(row.querySelector('ol'), items, (attempt) => (attempt ? `${attempt.at}/${attempt.account}/${attempt.outcome}` : 'none'), (attempt) => {
+    if (!attempt) return h('li', { class: 'sub' }, 'No attempt yet: it waits for its time, its throttle or an account.');
+    return h('li', null, h('span', { class: 'num' }, clock(unixSeconds(attempt.at), now)), h('b', null, attempt.account ?? 'no account'), h('span', { class: 'num' }, attemptText(attempt)), h('span', { class: 'attempt-reason' }, attempt.reason ?? ''));
+  });
+}

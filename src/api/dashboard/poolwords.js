@@ -1,0 +1,265 @@
+// What the page of pools says: states, countdowns, shares, sentences. Pure: the clock is always an argument.
+
+import { ago, clock, count, duration, finite, rate, UNKNOWN, unixSeconds } from './format.js';
+import { capacitySentence, handSentence, turnsSlots } from './words.js';
+
+/**
+ * @typedef {'flowing' | 'blocked' | 'open' | 'probing'} Flow
+ * @typedef {{ name: string, state: Flow, until_ms: number | null, why: string, limit_rps: number, learned_rps: number | null,
+ *   refused: number, failures: number, changed_at_ms: number }} Account
+ * @typedef {{ name: string, provider: string, channel: string, shedding: boolean, capacity_rps: number | null,
+ *   configured_rps: number | null, there: number, back_at_ms: number | null, at_ms: number, accounts: Account[] }} Pool
+ */
+
+/** How an account may stand, with the letter that its cell carries. @type {{ state: Flow, letter: string }[]} */
+export const FLOWS = [
+  { state: 'flowing', letter: 'F' },
+  { state: 'blocked', letter: 'B' },
+  { state: 'open', letter: 'O' },
+  { state: 'probing', letter: 'P' },
+];
+/** What the grid may be narrowed to. `learned` are those of whom a quota was learned, however they stand. */
+export const FILTERS = ['all', ...FLOWS.map((flow) => flow.state), 'learned'];
+/** Up to so many accounts have tiles with their names; more have cells with a letter. */
+const TILES_MAX = 32;
+/** Answers whose clocks are kept: the quickest of them knows best what the server's clock is. */
+const CLOCKS = 10;
+
+/** @param {string} state */
+export function letterOf(state) {
+  return FLOWS.find((flow) => flow.state === state)?.letter ?? '?';
+}
+
+/**
+ * The server's clock minus ours in milliseconds, from what answers told. An answer is always late, so the greatest is nearest.
+ * @param {number[]} offsets changed in place: the newest last
+ * @param {number} atMs the server's clock in an answer
+ * @param {number} hereMs ours when it came
+ */
+export function clockOffset(offsets, atMs, hereMs) {
+  offsets.push(atMs - hereMs);
+  if (offsets.length > CLOCKS) offsets.shift();
+  return Math.max(...offsets);
+}
+
+/**
+ * How long it is until then, in whole seconds so that the text is calm; never less than nothing.
+ * @param {number | null | undefined} untilMs
+ * @param {number} nowMs
+ */
+export function countdown(untilMs, nowMs) {
+  const until = finite(untilMs);
+  if (until === null) return '';
+  const seconds = Math.ceil((until - nowMs) / 1000);
+  if (seconds <= 0) return 'any moment';
+  return seconds < 120 ? `${seconds} s` : duration(seconds);
+}
+
+/** @param {number | null | undefined} untilMs @param {number} nowMs */
+export function inTime(untilMs, nowMs) {
+  const left = countdown(untilMs, nowMs);
+  return left === '' || left === 'any moment' ? left : `in ${left}`;
+}
+
+/**
+ * A rate of messages with grouped thousands, as people compare them: 450,000, 42.5.
+ * @param {unknown} value
+ */
+export function messages(value) {
+  const v = finite(value);
+  return v !== null && v >= 1000 ? count(v) : rate(v);
+}
+
+/**
+ * How many accounts each filter leaves.
+ * @param {Account[]} accounts
+ * @returns {Record<string, number>}
+ */
+export function counts(accounts) {
+  return Object.fromEntries(FILTERS.map((filter) => [filter, accounts.filter((account) => fits(account, filter)).length]));
+}
+
+/** @param {Account} account @param {string} filter */
+export function fits(account, filter) {
+  if (filter === 'all') return true;
+  return filter === 'learned' ? finite(account.learned_rps) !== null : account.state === filter;
+}
+
+/** @param {number} accounts */
+export function density(accounts) {
+  return accounts <= TILES_MAX ? 'tiles' : 'cells';
+}
+
+/**
+ * What the pool can bear, as a number, a remark and a share. Pools without a limit are measured in accounts.
+ * @param {Pool} pool
+ * @returns {{ now: string, unit: string, of: string, share: number }}
+ */
+export function capacity(pool) {
+  const all = pool.accounts.length;
+  if (!pool.at_ms) return { now: UNKNOWN, unit: '', of: 'its accounts have not been looked at yet', share: 0 };
+  const configured = finite(pool.configured_rps);
+  if (configured === null || configured <= 0) {
+    const share = all ? pool.there / all : 0;
+    return { now: count(pool.there), unit: '', of: `of ${count(all)} ${all === 1 ? 'account' : 'accounts'}, without a limit of the rate`, share };
+  }
+  const now = pool.there === 0 ? 0 : finite(pool.capacity_rps) ?? configured;
+  const share = Math.min(1, Math.max(0, now / configured));
+  return { now: messages(now), unit: '/s', of: `of ${messages(configured)}/s configured`, share };
+}
+
+/** A share as percent that says 100 % and 0 % of all and nothing only. @param {number} share */
+export function wholePercent(share) {
+  if (share > 0 && share < 0.01) return 'under 1 %';
+  if (share < 1 && share >= 0.99) return '99 %';
+  return `${Math.round(share * 100)} %`;
+}
+
+/**
+ * How a pool stands, in a few words, and how much it matters.
+ * @param {Pool} pool
+ * @param {number} nowMs
+ * @returns {{ text: string, tone: 'calm' | 'note' | 'alarm' }}
+ */
+export function poolStanding(pool, nowMs) {
+  const all = pool.accounts.length;
+  if (!pool.at_ms) return { text: 'not looked at yet', tone: 'note' };
+  if (pool.there === 0) {
+    const back = inTime(pool.back_at_ms, nowMs);
+    return { text: back ? `nobody there, back ${back}` : 'nobody there', tone: 'alarm' };
+  }
+  if (pool.there < all) return { text: `${count(all - pool.there)} of ${count(all)} away`, tone: 'note' };
+  return { text: 'all there', tone: 'calm' };
+}
+
+/**
+ * The worst of all pools, for the navigation.
+ * @param {Pool[]} pools
+ */
+export function worst(pools) {
+  const tones = pools.map((pool) => poolStanding(pool, 0).tone);
+  return tones.includes('alarm') ? 'alarm' : tones.includes('note') ? 'note' : 'calm';
+}
+
+/** What an account may send, and what was learned of it. @param {Account} account */
+export function quotaText(account) {
+  const limit = finite(account.limit_rps);
+  const learned = finite(account.learned_rps);
+  if (learned !== null) return limit === null || limit < 0 ? `learned ${messages(learned)}/s` : `learned ${messages(learned)}/s of ${messages(limit)}/s`;
+  return limit === null || limit < 0 ? 'no limit' : `${messages(limit)}/s`;
+}
+
+/**
+ * How an account stands with its time, for a tile: `blocked, 12 s`.
+ * @param {Account} account @param {number} nowMs
+ */
+export function stateText(account, nowMs) {
+  const left = countdown(account.until_ms, nowMs);
+  return left ? `${account.state}, ${left}` : account.state;
+}
+
+/**
+ * What a screen reader says of a cell. It names the time of the end, which does not change each second.
+ * @param {Account} account @param {number} nowMs
+ */
+export function accountLabel(account, nowMs) {
+  const until = finite(account.until_ms);
+  const parts = [account.name, until === null ? account.state : `${account.state} until ${clock(until / 1000, nowMs / 1000)}`];
+  if (finite(account.learned_rps) !== null) parts.push(quotaText(account));
+  return parts.join(', ');
+}
+
+/** May it be resumed? @param {Account} account */
+export function isResumable({ state }) {
+  return state === 'blocked' || state === 'open';
+}
+
+/**
+ * The facts of an account, in the order in which they are read.
+ * @param {Account} account @param {number} nowMs
+ * @returns {{ label: string, text: string }[]}
+ */
+export function accountFacts(account, nowMs) {
+  const until = finite(account.until_ms);
+  const limit = finite(account.limit_rps);
+  const learned = finite(account.learned_rps);
+  return [
+    { label: 'until', text: until === null ? '' : clock(until / 1000, nowMs / 1000) },
+    { label: 'why', text: account.why ?? '' },
+    { label: 'limit', text: limit === null || limit < 0 ? 'none' : `${messages(limit)}/s` },
+    { label: 'learned', text: learned === null ? 'nothing' : `${messages(learned)}/s` },
+    { label: 'refusals', text: count(account.refused ?? 0) },
+    { label: 'failures', text: count(account.failures ?? 0) },
+    { label: 'breaker changed', text: account.changed_at_ms > 0 ? `${clock(account.changed_at_ms / 1000, nowMs / 1000)}, ${ago((nowMs - account.changed_at_ms) / 1000)}` : 'never' },
+  ].filter((fact) => fact.text !== '');
+}
+
+/**
+ * The knob of a pool's throttle and the reason that is in force.
+ * @param {import('./state.js').Throttle | undefined} throttle
+ * @param {number} now unix seconds
+ * @returns {{ knob: string, unit: string, reason: string } | null} null while the throttle is not known
+ */
+export function throttleFacts(throttle, now) {
+  const detail = throttle?.detail;
+  if (!throttle || !detail) return null;
+  const last = throttle.ring.last;
+  const slots = turnsSlots(detail) || (finite(detail.knobs?.rps) ?? 0) < 0 ? finite(detail.knobs?.concurrency) : null;
+  const effective = last && last.t > throttle.detailAfter ? last.effective : finite(detail.effective_rps);
+  const isSlots = slots !== null && slots >= 0 && effective !== 0;
+  const decision = throttle.decisions.at(-1);
+  const governed = detail.governor && detail.mode !== 'manual' && detail.mode !== 'off';
+  const said = governed ? decision?.reason ?? detail.governor.reason ?? '' : handSentence(detail, now);
+  const isOurs = !governed && detail.knobs?.by === 'pool';
+  const free = isOurs ? 'Nothing holds it back: the knob is what the settings of the pool allow.' : said;
+  const reason = detail.paused ? 'Paused by hand.' : capacitySentence(detail) || free;
+  return { knob: messages(isSlots ? slots : effective), unit: isSlots ? ' slots' : effective !== null && effective >= 0 ? '/s' : '', reason };
+}
+
+/** @param {{ from: string, to: string }} event */
+export function eventText({ from, to }) {
+  const word = (/** @type {string} */ state) => String(state).replaceAll('_', '-');
+  return `${word(from)} → ${word(to)}`;
+}
+
+/** The newest change of a pool's breakers: while it stays, so do the events. @param {Pool} pool */
+export function lastChange(pool) {
+  return pool.accounts.reduce((newest, account) => Math.max(newest, account.changed_at_ms ?? 0), 0);
+}
+
+/** How much the state of a message matters. @param {string} state @returns {'calm' | 'note' | 'alarm'} */
+export function deliveryTone(state) {
+  if (state === 'sent' || state === 'delivered') return 'calm';
+  return state === 'failed' || state === 'bounced' ? 'alarm' : 'note';
+}
+
+/**
+ * Where the newest messages that match are.
+ * @param {Record<string, string>} filter
+ * @param {number} limit
+ */
+export function notificationsPath(filter, limit) {
+  const query = new URLSearchParams();
+  for (const name of ['state', 'channel', 'pool', 'account']) if (filter[name]) query.set(name, filter[name]);
+  query.set('limit', String(limit));
+  return `/api/v1/notifications?${query}`;
+}
+
+/**
+ * What an attempt cost and came to: `accepted, 201, 84 ms`.
+ * @param {{ outcome: string, status: string, ms: number }} attempt
+ */
+export function attemptText({ outcome, status, ms }) {
+  return [String(outcome).replaceAll('_', ' '), status, finite(ms) === null ? '' : duration(ms / 1000)].filter(Boolean).join(', ');
+}
+
+/** The view that an address asks for. @param {string} hash with its # */
+export function viewOf(hash) {
+  return hash === '#pools' || hash.startsWith('#pool-') || hash === '#notifications' ? 'pools' : 'throttles';
+}
+
+/** When a message was last heard of, or made. @param {any} message @param {number} now unix seconds */
+export function heardText(message, now) {
+  const at = unixSeconds(message.updated_at ?? message.created_at);
+  return at === null ? '' : ago(now - at);
+}

@@ -1,0 +1,335 @@
+//! The second act: a campaign through a pool of accounts, of which one is blocked and one suspended, and whose quota is halved in
+//! mid-flight without a word.
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context;
+use serde_json::{Value, json};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::pool::{self, ACCOUNTS, HALVED, MESSAGES, POOL, QUOTA};
+use super::run::AppHandle;
+use super::story::{clock, say, turn};
+use super::tally::{Campaign, Look};
+use crate::fakes::{Fake, Fault, Options, Quota, Speaks, Whom};
+use crate::jobs::operate::{CancelFilter, Signed, Walk};
+use crate::jobs::{NewJob, Queue};
+use crate::throttle::Name;
+
+/// What happens, happens in this time where there is so much.
+const WHOLE_S: f64 = 90.0;
+/// When what happens, in seconds since the first message, in an act of that length.
+const BLOCKED_S: f64 = 4.0;
+const SUSPENDED_S: f64 = 8.0;
+const HEALED_S: f64 = 14.0;
+const HALVED_S: f64 = 20.0;
+/// What the blocked account is told to wait.
+const BLOCKED_FOR: Duration = Duration::from_secs(15);
+/// The accounts to which it happens.
+const BLOCKED: usize = 7;
+const SUSPENDED: usize = 13;
+/// How often is looked, and how often is said how it stands.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+const SAY_EVERY_S: f64 = 5.0;
+/// How long what is under way may take at the end.
+const DRAINED_WITHIN: Duration = Duration::from_secs(20);
+/// Messages that are enqueued by one call.
+const AT_ONCE: usize = 1_000;
+
+const ENDS: &str = "
+    select count(*) filter (where state = 'queued'), count(*) filter (where state not in ('queued', 'sent'))
+    from flyball.notification
+    where job_id between $1 and $2";
+
+/// The provider of the campaign, and what the settings say of it.
+pub(super) struct Provider {
+    fake: Fake,
+    pub(super) table: toml::Table,
+}
+
+impl Provider {
+    /// Starts a Twilio with real quotas, and keeps the token of its accounts in the demo's directory.
+    pub(super) async fn start(dir: &Path) -> anyhow::Result<Self> {
+        let fake = Fake::start(Speaks::Twilio, Options { tells_delay: false, ..Options::default() }).await?;
+        (1..=ACCOUNTS).for_each(|n| fake.set_quota(&pool::sid(n), Some(Quota::per_second(QUOTA))));
+        let file = std::path::absolute(dir.join("sms-token"))?;
+        // Any will do: this provider knows its accounts by their numbers.
+        std::fs::write(&file, "the demo has no secrets\n").with_context(|| format!("writing {}", file.display()))?;
+        let table = pool::table(&fake.url(), &file)?;
+        Ok(Self { fake, table })
+    }
+}
+
+/// Runs the act; `seconds` bound it, and where they are few, so are the messages.
+pub(super) async fn run(
+    provider: &Provider,
+    app: &AppHandle,
+    seconds: Option<f64>,
+    stop: &CancellationToken,
+) -> anyhow::Result<Option<Campaign>> {
+    let scale = seconds.map_or(1.0, |seconds| (seconds / WHOLE_S).min(1.0));
+    let whole = QUOTA * ACCOUNTS as f64;
+    // So many that they last nearly as long as the act.
+    let room = |seconds: f64| whole * HALVED_S * scale + 0.5 * whole * (seconds - HALVED_S * scale);
+    let messages = seconds.map_or(MESSAGES, |seconds| MESSAGES.min((0.9 * room(seconds)) as usize));
+    clear(app).await?;
+    let began = Instant::now();
+    say(&format!(
+        "second act: {messages} messages through the pool {POOL}, {ACCOUNTS} accounts at {QUOTA:.0} a second each; watch {}/throttles/{POOL}",
+        app.url
+    ));
+    let (first, last) = enqueue(&app.queue, messages).await?;
+    let mut act = Act {
+        fake: &provider.fake,
+        app,
+        client: reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(5)).build()?,
+        began,
+        looks: Vec::new(),
+        halved_unix_s: None,
+        halved_s: None,
+    };
+    act.play(scale, messages as u64, seconds.map(Duration::from_secs_f64), stop).await?;
+    if stop.is_cancelled() {
+        return Ok(None);
+    }
+    let seconds = began.elapsed().as_secs_f64();
+    turn(app, POOL, &[("paused", Some("1"))], "the campaign ends").await?;
+    let (waiting, failed) = drained(&app.queue, &provider.fake, (first, last), messages as u64).await?;
+    let totals = provider.fake.totals_of_all();
+    let arrived: HashSet<String> =
+        (1..=ACCOUNTS).flat_map(|n| provider.fake.received(&pool::sid(n))).map(|received| received.to).collect();
+    let sent = arrived.len() as u64;
+    let mut campaign = Campaign {
+        messages: messages as u64,
+        sent,
+        waiting,
+        lost: (messages as u64).saturating_sub(sent + waiting),
+        duplicates: totals.accepted.saturating_sub(sent),
+        refused: totals.refused,
+        seconds,
+        quota_rps: whole,
+        halved_after_s: act.halved_s.unwrap_or(seconds),
+        ..Campaign::default()
+    };
+    campaign.measure(&act.looks);
+    campaign.most_in_a_second = act.most_in_a_second(campaign.found_in_s);
+    println!("{}", campaign.summary());
+    if failed > 0 {
+        say(&format!("{failed} messages failed, which none should"));
+    }
+    Ok(Some(campaign))
+}
+
+/// Nothing of an earlier campaign waits, nothing is known of the accounts, and the knob stands where the story begins.
+async fn clear(app: &AppHandle) -> anyhow::Result<()> {
+    let filter = CancelFilter { throttle: Some(POOL.to_owned()), ..CancelFilter::default() };
+    let mut walk = Walk::of(AT_ONCE as i64);
+    loop {
+        let walked = app.queue.cancel_jobs(&filter, &walk, &Signed::default()).await?;
+        match walked.next {
+            Some(next) => walk.start = Some(next),
+            None => break,
+        }
+    }
+    let accounts = Name::new(format!("{POOL}:accounts"))?;
+    for n in 1..=ACCOUNTS {
+        app.throttles.resume_key(&accounts, &pool::name(n)).await?;
+    }
+    let rps = format!("{:.1}", pool::RPS);
+    let knobs = [("rps", Some(rps.as_str())), ("mode", Some("auto")), ("paused", Some("0")), ("valid_until", None)];
+    turn(app, POOL, &knobs, "the campaign begins").await
+}
+
+/// Enqueues the campaign; its first and its last job.
+async fn enqueue(queue: &Queue, messages: usize) -> anyhow::Result<(i64, i64)> {
+    let job = |n: usize| {
+        let data = json!({"name": format!("customer {n}"), "code": format!("{:05x}", n * 7919 % 0xf_ffff)});
+        let text = "Hello {{ name }}, the sale ends on Sunday. Your code is {{ code }}.";
+        let args = json!({"channel": "sms", "to": format!("+1555{n:07}"), "template": text, "data": data});
+        NewJob::new("notification", args).throttle(POOL)
+    };
+    let mut ends: Option<(i64, i64)> = None;
+    for from in (0..messages).step_by(AT_ONCE) {
+        let jobs: Vec<NewJob> = (from..(from + AT_ONCE).min(messages)).map(job).collect();
+        for made in queue.enqueue(&jobs).await? {
+            ends = Some(ends.map_or((made.id, made.id), |(first, last)| (first.min(made.id), last.max(made.id))));
+        }
+    }
+    ends.context("the campaign has no messages")
+}
+
+/// Waits for what is under way; how many messages wait then, and how many failed.
+async fn drained(queue: &Queue, fake: &Fake, (first, last): (i64, i64), messages: u64) -> anyhow::Result<(u64, u64)> {
+    let asked = Instant::now();
+    loop {
+        let (waiting, failed): (i64, i64) =
+            sqlx::query_as(ENDS).bind(first).bind(last).fetch_one(&mut *queue.pool.acquire().await?).await?;
+        let (waiting, failed) = (waiting.max(0) as u64, failed.max(0) as u64);
+        if fake.totals_of_all().accepted + waiting == messages || asked.elapsed() > DRAINED_WITHIN {
+            return Ok((waiting, failed));
+        }
+        sleep(LOOK_EVERY).await;
+    }
+}
+
+struct Act<'a> {
+    fake: &'a Fake,
+    app: &'a AppHandle,
+    client: reqwest::Client,
+    began: Instant,
+    looks: Vec<Look>,
+    halved_unix_s: Option<u64>,
+    halved_s: Option<f64>,
+}
+
+impl Act<'_> {
+    /// Goes through time until every message is sent or the time is over.
+    async fn play(&mut self, scale: f64, messages: u64, bound: Option<Duration>, stop: &CancellationToken) -> anyhow::Result<()> {
+        let mut look = interval(LOOK_EVERY);
+        look.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let (mut next, mut said_s, mut known) = (0, 0.0, None);
+        loop {
+            tokio::select! {
+                _ = look.tick() => {}
+                () = stop.cancelled() => return Ok(()),
+            }
+            let t_s = self.began.elapsed().as_secs_f64();
+            while let Some((_, happens)) = STORY.get(next).filter(|(at_s, _)| t_s >= at_s * scale) {
+                say(&format!("{}  {}", clock(t_s), self.happens(*happens)));
+                next += 1;
+            }
+            // A page that does not come now comes in half a second.
+            if let Ok((now, why)) = self.look().await {
+                if self.halved_s.is_some() && now.learned_rps.is_some() && now.learned_rps != known {
+                    say(&format!("{}  {}", clock(t_s), learned(&now)));
+                }
+                known = now.learned_rps.or(known);
+                if t_s - said_s >= SAY_EVERY_S {
+                    say(&self.line(&now, self.looks.last(), &why));
+                    said_s = t_s;
+                }
+                self.looks.push(now);
+            }
+            let sent = self.fake.totals_of_all().accepted;
+            if sent >= messages || bound.is_some_and(|bound| self.began.elapsed() >= bound) {
+                return Ok(());
+            }
+        }
+    }
+
+    fn happens(&mut self, what: Happens) -> String {
+        let (blocked, suspended) = (pool::sid(BLOCKED), pool::sid(SUSPENDED));
+        match what {
+            Happens::Blocked => {
+                self.fake.fail(&blocked, Fault::Throttle { whom: Whom::Account, delay: Some(BLOCKED_FOR) });
+                format!(
+                    "{} is blocked: 429, Retry-After {} s; the pool sends a twentieth less, and no other account more",
+                    pool::name(BLOCKED),
+                    BLOCKED_FOR.as_secs()
+                )
+            }
+            Happens::Suspended => {
+                self.fake.heal(&blocked);
+                self.fake.fail(&suspended, Fault::BadCredentials);
+                format!(
+                    "{} is suspended: 401; its breaker opens, and one message tries it every {} s",
+                    pool::name(SUSPENDED),
+                    pool::COOLDOWN_S
+                )
+            }
+            Happens::Healed => {
+                self.fake.heal(&suspended);
+                format!("{} is back: the next message that tries it closes its breaker", pool::name(SUSPENDED))
+            }
+            Happens::Halved => {
+                (1..=ACCOUNTS).for_each(|n| self.fake.set_quota(&pool::sid(n), Some(Quota::per_second(HALVED))));
+                self.halved_s = Some(self.began.elapsed().as_secs_f64());
+                #[expect(clippy::disallowed_methods, reason = "the provider counts in seconds of the machine's clock")]
+                let now = jiff::Timestamp::now();
+                self.halved_unix_s = Some(now.as_second().max(0) as u64);
+                format!("the quota of every account is halved, from {QUOTA:.0} to {HALVED:.0} a second, and nobody is told")
+            }
+        }
+    }
+
+    /// What the dashboard shows of throttle and pool, and what the provider counts.
+    async fn look(&self) -> anyhow::Result<(Look, String)> {
+        let get = async |path: String| -> anyhow::Result<Value> {
+            Ok(self.client.get(format!("{}/api/v1/{path}", self.app.url)).send().await?.error_for_status()?.json().await?)
+        };
+        let (throttle, pool) = tokio::try_join!(get(format!("throttles/{POOL}")), get(format!("pools/{POOL}")))?;
+        let totals = self.fake.totals_of_all();
+        let governor = &throttle["governor"];
+        let look = Look {
+            t_s: self.began.elapsed().as_secs_f64(),
+            sent: totals.accepted,
+            refused: totals.refused,
+            rps: throttle["knobs"]["rps"].as_f64(),
+            capacity_rps: pool["capacity_rps"].as_f64(),
+            there: pool["there"].as_u64().unwrap_or(0),
+            learned_rps: governor["signals"][0]["learned_quota"]["rps"].as_f64(),
+        };
+        Ok((look, governor["reason"].as_str().unwrap_or_default().to_owned()))
+    }
+
+    /// How it stands, in one line.
+    fn line(&self, now: &Look, before: Option<&Look>, reason: &str) -> String {
+        let before = before.filter(|before| before.t_s < now.t_s).cloned().unwrap_or_default();
+        // Over the last look alone the provider's seconds would show.
+        let earlier = self.looks.iter().rev().find(|look| now.t_s - look.t_s >= 2.0).unwrap_or(&before);
+        let span_s = (now.t_s - earlier.t_s).max(0.25);
+        let (sent, refused) = ((now.sent - earlier.sent) as f64, (now.refused - earlier.refused) as f64);
+        format!(
+            "{}  sending {:.0}/s, {:.1} % refused, {} of {ACCOUNTS} accounts there, capacity {}, knob {}, learned quota {}; {reason}",
+            clock(now.t_s),
+            sent / span_s,
+            100.0 * refused / (sent + refused).max(1.0),
+            now.there,
+            told(now.capacity_rps),
+            told(now.rps),
+            told(now.learned_rps),
+        )
+    }
+
+    /// The most that any account brought in one of the provider's seconds: before the halving, and once that was found.
+    fn most_in_a_second(&self, found_in_s: Option<f64>) -> (u32, u32) {
+        let Some(halved) = self.halved_unix_s else { return (0, 0) };
+        let settled = found_in_s.map_or(u64::MAX, |found_s| halved + found_s.ceil() as u64 + 1);
+        let seconds = (1..=ACCOUNTS).flat_map(|n| self.fake.per_second(&pool::sid(n)));
+        seconds.fold((0, 0), |most, second| {
+            let brought = second.accepted + second.refused;
+            match second.at_s {
+                at_s if at_s < halved => (most.0.max(brought), most.1),
+                at_s if at_s >= settled => (most.0, most.1.max(brought)),
+                _ => most,
+            }
+        })
+    }
+}
+
+/// What happens to the accounts.
+#[derive(Clone, Copy)]
+enum Happens {
+    Blocked,
+    Suspended,
+    Healed,
+    Halved,
+}
+
+const STORY: [(f64, Happens); 4] =
+    [(BLOCKED_S, Happens::Blocked), (SUSPENDED_S, Happens::Suspended), (HEALED_S, Happens::Healed), (HALVED_S, Happens::Halved)];
+
+fn learned(now: &Look) -> String {
+    format!(
+        "refusals have taught that all accounts together may send {} a second; the knob is {}",
+        told(now.learned_rps),
+        told(now.rps)
+    )
+}
+
+fn told(number: Option<f64>) -> String {
+    number.map_or_else(|| "unknown".to_owned(), |number| format!("{number:.0}"))
+}

@@ -1,0 +1,199 @@
+//! The figures of the second act.
+
+use serde::{Deserialize, Serialize};
+
+/// A learned quota within this of the new one is the new one.
+const NEAR: std::ops::RangeInclusive<f64> = 0.85..=1.1;
+/// Use is measured from so long after the halving on, where there is time.
+const SETTLED_S: f64 = 60.0;
+/// And for so long at least.
+const WATCHED_S: f64 = 10.0;
+/// The rate over time is that of so many seconds.
+const RATE_OVER_S: f64 = 2.0;
+
+/// What was seen at one moment.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Look {
+    /// Seconds since the first message.
+    pub(super) t_s: f64,
+    /// Messages that the provider took so far.
+    pub(super) sent: u64,
+    /// Requests that it refused so far.
+    pub(super) refused: u64,
+    /// The knob.
+    pub(super) rps: Option<f64>,
+    /// What the pool can bear.
+    pub(super) capacity_rps: Option<f64>,
+    /// Accounts that are there.
+    pub(super) there: u64,
+    /// What refusals have taught of the quota of all accounts.
+    pub(super) learned_rps: Option<f64>,
+}
+
+/// One moment of the campaign, for the picture.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Moment {
+    /// Seconds since the first message.
+    pub t_s: f64,
+    /// Messages that the provider took per second, over the last 2 s.
+    pub sent_rps: f64,
+    /// Requests that it refused per second, over the last 2 s.
+    pub refused_rps: f64,
+    /// The knob.
+    pub rps: Option<f64>,
+    /// What the pool could bear, as far as it knew.
+    pub capacity_rps: Option<f64>,
+    /// The learned quota.
+    pub learned_rps: Option<f64>,
+}
+
+/// How the campaign went.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Campaign {
+    /// Messages that were enqueued.
+    pub messages: u64,
+    /// Messages that arrived.
+    pub sent: u64,
+    /// Messages that still wait.
+    pub waiting: u64,
+    /// Messages that neither arrived nor wait.
+    pub lost: u64,
+    /// Messages that arrived twice.
+    pub duplicates: u64,
+    /// Requests that were refused (429).
+    pub refused: u64,
+    /// Seconds that it took.
+    pub seconds: f64,
+    /// The quota of all accounts, per second, before the halving.
+    pub quota_rps: f64,
+    /// When the quota of every account was halved, in seconds since the first message.
+    pub halved_after_s: f64,
+    /// How long it took until the governor knew the new quota, in seconds; `null` if it did not.
+    pub found_in_s: Option<f64>,
+    /// The share of the new quota that was used afterwards; `null` if it was not found, or nothing was left to send.
+    pub used: Option<f64>,
+    /// When that was measured, in seconds since the first message.
+    pub used_between_s: Option<(f64, f64)>,
+    /// The most that any account brought in one second, before the halving, and a minute after it or once it was found.
+    pub most_in_a_second: (u32, u32),
+    /// How it went.
+    pub course: Vec<Moment>,
+}
+
+impl Campaign {
+    /// Reads when the halving was found, how much of the new quota was used, and the course, from the looks.
+    pub(super) fn measure(&mut self, looks: &[Look]) {
+        let quota = self.quota_rps / 2.0;
+        let is_found =
+            |look: &&Look| look.t_s > self.halved_after_s && look.learned_rps.is_some_and(|rps| NEAR.contains(&(rps / quota)));
+        let found = looks.iter().find(is_found).map(|look| look.t_s);
+        // The last messages go when nothing waits behind them.
+        let plenty = (self.messages as f64 - 2.0 * quota).max(0.0) as u64;
+        let end_s = looks.iter().take_while(|look| look.sent < plenty).last().map_or(0.0, |look| look.t_s);
+        let settled_s = self.halved_after_s + SETTLED_S;
+        let from_s = found.map(|found| if end_s - settled_s >= WATCHED_S { found.max(settled_s) } else { found });
+        let sent = |t_s: f64| looks.iter().rev().find(|look| look.t_s <= t_s).or(looks.first());
+        self.found_in_s = found.map(|found| found - self.halved_after_s);
+        if let Some(from_s) = from_s.filter(|from_s| end_s - from_s >= WATCHED_S / 2.0)
+            && let (Some(from), Some(to)) = (sent(from_s), sent(end_s))
+        {
+            self.used = Some((to.sent - from.sent) as f64 / ((to.t_s - from.t_s) * quota));
+            self.used_between_s = Some((from.t_s, to.t_s));
+        }
+        let moment = |look: &Look| {
+            let before = sent(look.t_s - RATE_OVER_S).unwrap_or(look);
+            let per_second = |now: u64, then: u64| now.saturating_sub(then) as f64 / (look.t_s - before.t_s).max(0.25);
+            Moment {
+                t_s: look.t_s,
+                sent_rps: per_second(look.sent, before.sent),
+                refused_rps: per_second(look.refused, before.refused),
+                rps: look.rps,
+                capacity_rps: look.capacity_rps,
+                learned_rps: look.learned_rps,
+            }
+        };
+        self.course = looks.iter().map(moment).collect();
+    }
+
+    /// The figures in a few lines for people.
+    pub fn summary(&self) -> String {
+        let found = match self.found_in_s {
+            Some(found_s) => format!("the halving was found after {found_s:.0} s"),
+            None => format!("the halving was not found within {:.0} s", self.seconds - self.halved_after_s),
+        };
+        let used = match (self.used, self.used_between_s) {
+            (Some(used), Some((from_s, to_s))) => {
+                format!("{:.1} % of the new quota was used from second {from_s:.0} to second {to_s:.0}", 100.0 * used)
+            }
+            _ => "there was no time to see how much of the new quota is used".to_owned(),
+        };
+        format!(
+            "campaign: {} of {} messages sent in {:.0} s, {} wait, {} lost, {} sent twice; {} requests were refused (429)\n\
+             {found}; {used}\n\
+             the most that an account brought in one second: {} of {:.0} before the halving, {} of {:.0} once it was found",
+            self.sent,
+            self.messages,
+            self.seconds,
+            self.waiting,
+            self.lost,
+            self.duplicates,
+            self.refused,
+            self.most_in_a_second.0,
+            self.quota_rps / super::pool::ACCOUNTS as f64,
+            self.most_in_a_second.1,
+            self.quota_rps / 2.0 / super::pool::ACCOUNTS as f64,
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 400 a second, halved after 20 s; 160 a second for half a minute, then 198.
+    fn looks(until_s: u32) -> Vec<Look> {
+        let look = |n: u32| {
+            let t_s = f64::from(n) / 2.0;
+            let sent = 400.0 * t_s.min(20.0) + 160.0 * (t_s - 20.0).clamp(0.0, 30.0) + 198.0 * (t_s - 50.0).max(0.0);
+            Look { t_s, sent: sent as u64, learned_rps: Some(if t_s < 50.0 { 390.0 } else { 199.0 }), ..Look::default() }
+        };
+        (0..=2 * until_s).map(look).collect()
+    }
+
+    fn campaign(until_s: u32) -> Campaign {
+        let mut campaign = Campaign {
+            messages: 1_000_000,
+            quota_rps: 400.0,
+            halved_after_s: 20.0,
+            seconds: until_s.into(),
+            ..Campaign::default()
+        };
+        campaign.measure(&looks(until_s));
+        campaign
+    }
+
+    #[test]
+    fn use_is_measured_from_a_minute_on_or_from_when_it_was_found() {
+        let long = campaign(120);
+        assert_eq!((long.found_in_s, long.used_between_s), (Some(30.0), Some((80.0, 120.0))));
+        assert!((long.used.unwrap() - 0.99).abs() < 1e-3, "{:?}", long.used);
+        assert_eq!(campaign(70).used_between_s, Some((50.0, 70.0)));
+        assert!((long.course[20].sent_rps - 400.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn what_there_was_no_time_for_is_said() {
+        let short = campaign(40);
+        assert_eq!((short.found_in_s, short.used), (None, None));
+        assert!(short.summary().contains("was not found within 20 s") && short.summary().contains("no time"));
+    }
+
+    #[test]
+    fn the_end_of_the_messages_is_no_use_of_the_quota() {
+        let mut campaign = Campaign { messages: 17_000, quota_rps: 400.0, halved_after_s: 20.0, ..Campaign::default() };
+        let mut looks = looks(120);
+        looks.iter_mut().for_each(|look| look.sent = look.sent.min(17_000));
+        campaign.measure(&looks);
+        assert!((campaign.used.unwrap() - 0.99).abs() < 5e-3, "{:?}", campaign.used);
+    }
+}
