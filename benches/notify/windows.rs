@@ -39,6 +39,6 @@ fn in_any_second(times_ms: &[u64]) -> u32 {
 /// What all accounts brought in each whole second from `from_s` up to `to_s`.
 pub fn seconds(fake: &Fake, accounts: &[String], from_s: u64, to_s: u64) -> Vec<f64> {
     let all: Vec<Second> = accounts.iter().flat_map(|account| fake.per_second(account)).collect();
-    let of = |at_s| all.iter().filter(|second| second.at_s == at_s).map(|second| f64::from(second.accepted)).sum();
+    let of = |at_s| f64::from(all.iter().filter(|second| second.at_s == at_s).map(|second| second.accepted).sum::<u32>());
     (from_s..to_s).map(of).collect()
 }

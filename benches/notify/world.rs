@@ -83,10 +83,11 @@ impl World {
         Ok(())
     }
 
-    /// Turns a knob of the accounts' throttle, as a person would.
-    pub async fn turn(&self, knob: &str, value: f64) -> anyhow::Result<()> {
-        let fields = BTreeMap::from([(knob.to_owned(), Some(value.to_string()))]);
-        let change = Change { fields, create: true, by: "bench".to_owned(), ..Change::default() };
+    /// Says how many seconds of its rate an account may save up, as a person would.
+    pub async fn save_up(&self, seconds: f64) -> anyhow::Result<()> {
+        let fields = [("rps", "-1".to_owned()), ("key_burst", seconds.to_string())];
+        let fields = fields.map(|(knob, text)| (knob.to_owned(), Some(text)));
+        let change = Change { fields: BTreeMap::from(fields), create: true, by: "bench".to_owned(), ..Change::default() };
         let store = RedisStore::connect(&self.running.urls.redis_url, "")?;
         store.set(&Name::new(format!("{POOL}:accounts"))?, &change).await?;
         Ok(())

@@ -2,7 +2,7 @@
 //! no account was there run again when one is.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -19,6 +19,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// Messages that end or run again in one step.
 const AT_ONCE: u32 = 1000;
+
+/// Once accounts are back, dead messages are looked for in so many looks: some were just about to die, and some die once more before
+/// their turn among all the others comes.
+const LOOKS: u32 = 15;
 
 /// Tells changes until the last desk is gone: to the log, to metrics, to the database and to whoever wants alerts. Nothing of it
 /// is lost while Postgres is away, for as long as the process lives.
@@ -64,7 +68,7 @@ pub async fn tell_changes(
 pub async fn watch(carrier: Carrier, deliveries: Deliveries, cancel: CancellationToken) {
     let pool = carrier.desk.pool().clone();
     // Whoever starts does not know what happened before, so what is to run again is looked for once.
-    let was_away = AtomicBool::new(true);
+    let looks_left = AtomicU32::new(LOOKS);
     let pace = Pace { name: "watch pool", every: LOOK_EVERY, wake: None };
     periodic(pace, cancel, || async {
         let view = carrier.desk.view();
@@ -81,12 +85,13 @@ pub async fn watch(carrier: Carrier, deliveries: Deliveries, cancel: Cancellatio
         if expired.jobs > 0 {
             tracing::warn!(pool = %pool.name, messages = expired.jobs, "messages waited for an account until their deadline; they are dead letters");
         }
-        if !is_away && was_away.load(Ordering::Relaxed) && pool.requeue_on_recovery {
+        let left = if is_away { LOOKS } else { looks_left.load(Ordering::Relaxed) };
+        if !is_away && left > 0 && pool.requeue_on_recovery {
             let mut all = 0;
             loop {
                 let requeued = deliveries.requeue_unsent(&pool.name, AT_ONCE).await?;
                 all += requeued.jobs;
-                if !requeued.more {
+                if !requeued.more || requeued.jobs == 0 {
                     break;
                 }
             }
@@ -94,7 +99,7 @@ pub async fn watch(carrier: Carrier, deliveries: Deliveries, cancel: Cancellatio
                 tracing::info!(pool = %pool.name, messages = all, "accounts are back; dead messages that had found none run again");
             }
         }
-        was_away.store(is_away, Ordering::Relaxed);
+        looks_left.store(if is_away { LOOKS } else { left.saturating_sub(1) }, Ordering::Relaxed);
         Ok::<(), crate::jobs::Error>(())
     })
     .await;

@@ -81,9 +81,6 @@ const EXTRA: &[(&str, Kind)] = &[
 /// Most bytes of the texts of a mail: SendGrid takes 30 MB with everything around.
 const BODY_BYTES: usize = 20_000_000;
 
-/// How long to wait where nothing was said.
-const DELAY: Duration = Duration::from_secs(1);
-
 /// Builds the driver of an account.
 pub fn build(account: &Account, tools: &Tools) -> Result<Box<dyn Driver>, Refused> {
     Ok(Box::new(Sendgrid::new(account, Arc::clone(&tools.http))?))
@@ -165,7 +162,7 @@ impl Sendgrid {
         let facts = Facts {
             provider_id: answer.headers.get("x-message-id").filter(|id| !id.is_empty()).cloned(),
             key: None,
-            delay: any_delay(&answer.headers, now_s).or(Some(DELAY)),
+            delay: any_delay(&answer.headers, now_s),
             reason: words::reason(&self.account, answer.status, error["field"].as_str().unwrap_or_default(), &text),
         };
         Answer { quota: quota(&answer.headers, now_s), ..Answer::new(outcome::sent(class, facts), status) }

@@ -116,8 +116,7 @@ const RATE: &str = "Maximum sending rate exceeded";
 /// Codes that are words of messages.
 const WORDS: [&str; 6] = [DAILY, RATE, "Throttling failure", "Address blacklisted", "Illegal address", "Missing final '@domain'"];
 
-/// How long to wait after a second's rate, and after a day's quota, which frees itself over 24 hours.
-const DELAY: Duration = Duration::from_secs(1);
+/// How long to wait after a day's quota, which frees itself over 24 hours. A second's rate is left to the throttle's own back-off.
 const DAILY_DELAY: Duration = Duration::from_secs(3600);
 
 /// What a message's `extra` may hold.
@@ -226,11 +225,11 @@ impl Ses {
             Class::Accepted if id.is_none() => Class::Ambiguous,
             class => class,
         };
-        let own = if told == DAILY { DAILY_DELAY } else { DELAY };
+        let own = (told == DAILY).then_some(DAILY_DELAY);
         let facts = Facts {
             provider_id: id,
             key: None,
-            delay: any_delay(&answer.headers, now_s).or(Some(own)),
+            delay: any_delay(&answer.headers, now_s).or(own),
             reason: words::reason(&self.account, answer.status, kind, &text),
         };
         Answer { quota: quota(&answer.headers, now_s), ..Answer::new(outcome::sent(class, facts), status) }

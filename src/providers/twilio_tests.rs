@@ -51,7 +51,7 @@ fn a_full_queue_names_its_sender_and_a_flood_its_recipient() {
     let service = driver(&[("messaging_service_sid", "MG000000000001")]);
     assert_eq!(key(&service, &message(json!({})), &full), (Some("MG000000000001".into()), Some(60)));
     assert_eq!(key(&both, &message(json!({})), &answer(429, &[], &error("14107"))), (Some("+4915112345678".into()), Some(30)));
-    assert_eq!(key(&both, &message(json!({})), &answer(429, &[], &error("20429"))), (None, Some(1)));
+    assert_eq!(key(&both, &message(json!({})), &answer(429, &[], &error("20429"))), (None, None));
     assert_eq!(key(&both, &message(json!({})), &answer(429, &[("retry-after", "7")], &error("20429"))), (None, Some(7)));
     assert_eq!(key(&both, &message(json!({})), &answer(429, &[], "")), (None, None));
 }

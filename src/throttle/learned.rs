@@ -8,7 +8,7 @@
 //!   settle  w    = succeeded / (end of this pause - end of the last one)      tokens/s
 //!   period  K    = max(20 s, 20 tokens' time at w)
 //!   rate    r(t) = w * (1 + 0.3 ((t - K) / K)^3)                              t seconds after the pause
-//!   and never more than twice what succeeds, or succeeded when it was last refused
+//!   and never more than 1.25 of what succeeds, or w: who did not use a rate has not learned that it is borne
 //! ```
 //!
 //! It begins at 0.7 w, is at w after K, and only then feels its way beyond. Somebody else's use of the same quota thus costs
@@ -23,8 +23,14 @@ const CUT: f64 = 0.3;
 const NEAR_CUT: f64 = 0.1;
 const NEAR: f64 = 0.25;
 
-/// Whoever succeeded with this share of the rate in force was refused because of that rate.
+/// Whoever succeeded with this share of the rate in force lately was refused because of that rate.
 const USED: f64 = 0.8;
+
+/// What succeeded lately is counted over this part of a period to twice as much.
+const LATELY: f64 = 0.25;
+
+/// Where the curve is beyond the rate that is known, it is at most this much beyond what succeeds.
+const AHEAD: f64 = 1.25;
 
 /// The shortest time in which the rate comes back to where it was refused, in seconds,
 const PERIOD_S: f64 = 20.0;
@@ -34,6 +40,9 @@ const PERIOD_TOKENS: f64 = 20.0;
 
 /// So many jobs that may be under way at once are no sign of care any more: from here on the rate alone decides.
 const OPEN_CREDIT: f64 = 16.0;
+
+/// Who comes so late, in microseconds, loses nothing.
+const LATE_US: f64 = 10_000.0;
 
 /// When nothing was heard of a probe for so long, in microseconds, its worker is taken to be dead and another job goes.
 const PATIENCE_US: f64 = 30e6;
@@ -134,6 +143,10 @@ pub struct Learned {
     pub share_to: f64,
     /// The share by which the curve begins below where it settles.
     pub cut: f64,
+    /// Tokens of jobs that succeeded lately,
+    pub lately: f64,
+    /// since then, unix microseconds.
+    pub lately_from: f64,
 }
 
 impl Learned {
@@ -150,6 +163,8 @@ impl Learned {
             share: 0.0,
             share_to: 0.0,
             cut: CUT,
+            lately: 0.0,
+            lately_from: now,
         }
     }
 
@@ -162,8 +177,8 @@ impl Learned {
             if learns {
                 let before = self.settle;
                 let tried = if before > 0.0 && configured > 0.0 { slower(self.curve(now), configured) } else { self.curve(now) };
-                let span = now - self.since;
-                let is_near = !said && self.strikes == 0.0 && span >= 1e6 && self.done * 1e6 >= USED * tried * span;
+                let span = now - self.lately_from;
+                let is_near = !said && self.strikes == 0.0 && span >= 1e6 && self.lately * 1e6 >= USED * tried * span;
                 self.cut = CUT;
                 self.settle = match () {
                     // Nobody said for how long, and what succeeded comes near the rate in force: that is what the other side allows. The
@@ -185,9 +200,11 @@ impl Learned {
             }
             self.strikes += 1.0;
             self.done = 0.0;
+            self.lately = 0.0;
         }
         self.grows_from = self.grows_from.max(until);
         self.since = self.grows_from;
+        self.lately_from = self.grows_from;
         self.probe = Probe::begin(self.grows_from);
     }
 
@@ -204,6 +221,12 @@ impl Learned {
             if span > 2e6 * self.period_s() {
                 self.done /= 2.0;
                 self.since = now - span / 2.0;
+            }
+            self.lately += tokens;
+            let span = now - self.lately_from;
+            if span > 2e6 * LATELY * self.period_s() {
+                self.lately /= 2.0;
+                self.lately_from = now - span / 2.0;
             }
         }
         self.probe.answered(succeeded, failed, self.settle > 0.0 || is_known, now);
@@ -229,14 +252,15 @@ impl Learned {
         let period = self.period_s();
         let x = (((now - self.grows_from) / 1e6).max(0.0) - period) / period;
         let grown = self.settle * (1.0 + self.cut * x * x * x);
-        let succeeds = if now - self.since >= 1e6 { self.done * 1e6 / (now - self.since) } else { 0.0 };
-        grown.min(2.0 * self.settle.max(succeeds))
+        let span = now - self.lately_from;
+        let succeeds = if span >= 1e6 { self.lately * 1e6 / span } else { 0.0 };
+        grown.min(self.settle.max(AHEAD * succeeds))
     }
 
-    /// Microseconds of refill that may be saved up under the rate: nothing under one that is a guess, a tenth of the rest of a
-    /// window whose quota was told.
+    /// Microseconds of refill that may be saved up under the rate: nothing under one that is a guess but what whoever comes late would
+    /// lose, a tenth of the rest of a window whose quota was told.
     pub fn depth_us(&self, now: f64) -> f64 {
-        if self.settle <= 0.0 && self.share_to > now { (self.share_to - now) / 10.0 } else { 0.0 }
+        if self.settle <= 0.0 && self.share_to > now { (self.share_to - now) / 10.0 } else { LATE_US }
     }
 
     /// The strikes that a refusal at `now` comes after; those who were under way together count once.

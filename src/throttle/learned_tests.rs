@@ -13,11 +13,27 @@ fn refused_at(rate: f64) -> Learned {
 
 #[test]
 fn the_rate_begins_at_seven_tenths_settles_where_it_was_and_then_feels_its_way_beyond() {
-    let learned = refused_at(500.0);
-    let at = |s: f64| learned.rate((21.0 + s) * S).round();
+    let mut learned = refused_at(500.0);
+    let mut at = |s: f64| {
+        let now = (21.0 + s) * S;
+        learned.answered(5000.0, 5000.0, 0.0, false, now);
+        learned.rate(now).round()
+    };
 
     assert_eq!([at(0.0), at(10.0), at(20.0), at(30.0)], [350.0, 481.0, 500.0, 519.0]);
-    assert_eq!(at(1000.0), 1000.0, "never past twice what succeeded");
+}
+
+#[test]
+fn who_does_not_use_a_rate_gets_no_higher_one() {
+    let mut learned = refused_at(500.0);
+    let at = |learned: &Learned, s: f64| learned.rate((21.0 + s) * S).round();
+    assert_eq!(at(&learned, 1000.0), 500.0);
+
+    for s in 0..=1000 {
+        learned.answered(600.0, 600.0, 0.0, false, (21.0 + f64::from(s)) * S);
+    }
+    let rate = at(&learned, 1000.0);
+    assert!((650.0..=760.0).contains(&rate), "a quarter more than what succeeds: {rate}");
 }
 
 #[test]
@@ -40,12 +56,14 @@ fn a_slow_key_gets_time_for_twenty_tokens() {
 #[test]
 fn more_is_allowed_as_more_succeeds() {
     let mut learned = refused_at(10.0);
-    let later = (21.0 + 60.0) * S;
-    assert!((learned.rate(later) - 20.0).abs() < 1e-9);
+    let mut now = 21.0 * S;
+    while now < 90.0 * S {
+        let rate = learned.rate(now);
+        learned.answered(1.0, 1.0, 0.0, false, now);
+        now += S / rate;
+    }
 
-    learned.answered(900.0, 900.0, 0.0, false, later);
-
-    assert!(learned.rate(later) > 29.0, "{}", learned.rate(later));
+    assert!(learned.rate(now) > 20.0, "twice as much in seventy seconds: {}", learned.rate(now));
 }
 
 #[test]

@@ -19,9 +19,10 @@ local now_ms = math.floor(now / 1000)
 
 local STOPPED_WAIT, CROWDED_WAIT = 500000, 50000
 local MAX_WAIT = 1e15
-local SLACK, SPACED = 0.5, 20000
+local SLACK, SPACED, LATE = 0.5, 20000, 10000
 local WEEK, HOUR = 604800, 3600
-local CUT, NEAR_CUT, NEAR, USED, PERIOD_S, PERIOD_TOKENS, OPEN_CREDIT = 0.3, 0.1, 0.25, 0.8, 20, 20, 16
+local CUT, NEAR_CUT, NEAR, USED, LATELY, AHEAD = 0.3, 0.1, 0.25, 0.8, 0.25, 1.25
+local PERIOD_S, PERIOD_TOKENS, OPEN_CREDIT = 20, 20, 16
 local PATIENCE, KEEP, KEEP_PERIODS = 30e6, 600e6, 6
 local FIRST_PAUSE, KNOWN_PAUSE, SHORTEST_PAUSE, MAX_DOUBLINGS, JITTER = 1e6, 250000, 50000, 8, 0.1
 -- With a clock of the tests no key may expire by the real one.
@@ -117,7 +118,9 @@ end
 -- A bucket opened under a rate above 0, clamped to what can be true.
 local function open(spent_to, debt, rps, depth, full, cost)
   local b = { interval = 1e6 / rps, debt = debt or 0 }
-  if full and depth == 0 then b.tau = math.max(b.interval, SPACED) else b.tau = math.max(depth, 2 * b.interval) end
+  b.tau = math.max(depth, 2 * b.interval)
+  if full then b.tau = math.max(depth, b.interval + math.min(depth, b.interval)) end
+  if full and depth == 0 then b.tau = math.max(b.interval, SPACED) end
   local begin = full and now - b.tau or now - b.interval
   local highest = now + b.tau + (10 * cost + b.debt) * b.interval
   b.spent_to = math.max(math.min(spent_to or begin, highest), now - b.tau)
@@ -169,31 +172,31 @@ local function probe_answered(p, succeeded, failed, may_open)
   end
 end
 
--- What was learned of a key is a string of twelve numbers, the last of them until when it counts, in unix milliseconds.
+-- What was learned of a key is a string of fourteen numbers, the last of them until when it counts, in unix milliseconds.
 local function parse_learned(value)
   if not value then return nil end
   local n = {}
   for word in string.gmatch(value, '%S+') do n[#n + 1] = tonumber(word) end
-  if #n ~= 12 or n[12] <= now_ms then return nil end
+  if #n ~= 14 or n[14] <= now_ms then return nil end
   return {
     settle = n[1], grows_from = n[2], since = n[3], done = n[4], credit = n[5], at = n[6], strikes = n[7], refused = n[8],
-    share = n[9], share_to = n[10], cut = n[11], keep_to = n[12],
+    share = n[9], share_to = n[10], cut = n[11], lately = n[12], lately_from = n[13], keep_to = n[14],
   }
 end
 
 local function new_learned()
   return {
     settle = 0, grows_from = 0, since = now, done = 0, credit = -1, at = 0, strikes = 0, refused = 0, share = 0, share_to = 0,
-    cut = CUT,
+    cut = CUT, lately = 0, lately_from = now,
   }
 end
 
 local function learned_text(l)
   local numbers = {
     l.settle, l.grows_from, l.since, l.done, l.credit, l.at, l.strikes, l.refused, l.share, l.share_to, l.cut,
-    l.keep_to,
+    l.lately, l.lately_from, l.keep_to,
   }
-  for i = 1, 12 do numbers[i] = text(numbers[i]) end
+  for i = 1, 14 do numbers[i] = text(numbers[i]) end
   return table.concat(numbers, ' ')
 end
 
@@ -209,8 +212,9 @@ local function curve(l)
   local x = (math.max((now - l.grows_from) / 1e6, 0) - k) / k
   local grown = l.settle * (1 + l.cut * x * x * x)
   local succeeds = 0
-  if now - l.since >= 1e6 then succeeds = l.done * 1e6 / (now - l.since) end
-  return math.min(grown, 2 * math.max(l.settle, succeeds))
+  local span = now - l.lately_from
+  if span >= 1e6 then succeeds = l.lately * 1e6 / span end
+  return math.min(grown, math.max(l.settle, AHEAD * succeeds))
 end
 
 local function learned_rate(l)
@@ -655,9 +659,9 @@ local function acquire(write)
       tell_nothing(1, want, learned.share_to - now, 'learned', '')
       return
     end
-    -- Nobody saves up under a rate that is a guess, and a tenth of the rest of a window whose quota was told.
+    -- Nobody saves up under a rate that is a guess, but who comes late; and a tenth of the rest of a window whose quota was told.
     if slower(rps, learned_rps) ~= rps then
-      rps, depth, place = learned_rps, 0, 'learned'
+      rps, depth, place = learned_rps, LATE, 'learned'
       if learned.settle <= 0 and learned.share_to > now then depth = (learned.share_to - now) / 10 end
     end
     if rps < 0 then
@@ -905,8 +909,8 @@ local function refused()
       local tried = curve(l)
       local configured = k and ARGV[6] == '1' and k.key_rps or -1
       if tried > 0 then tried = slower(tried, configured > 0 and configured or -1) end
-      local is_near = not tonumber(ARGV[3]) and l.strikes == 0 and now - l.since >= 1e6
-        and l.done * 1e6 >= USED * tried * (now - l.since)
+      local is_near = not tonumber(ARGV[3]) and l.strikes == 0 and now - l.lately_from >= 1e6
+        and l.lately * 1e6 >= USED * tried * (now - l.lately_from)
       local before = l.settle
       l.cut = CUT
       if before > 0 and is_near then
@@ -923,10 +927,10 @@ local function refused()
       if l.settle > 0 then l.settle = math.max(l.settle, 1e-6) end
     end
     l.strikes = l.strikes + 1
-    l.done = 0
+    l.done, l.lately = 0, 0
   end
   l.grows_from = math.max(l.grows_from, until_us)
-  l.since = l.grows_from
+  l.since, l.lately_from = l.grows_from, l.grows_from
   l.credit, l.at = 1, l.grows_from
   keep_learned(KEYS[3], KEYS[4], l)
   return { 'ok', until_ms, 0, 0 }
@@ -988,6 +992,8 @@ local function ended()
           l.strikes, l.done = 0, l.done + tokens
           local span = now - l.since
           if span > 2e6 * period(l) then l.done, l.since = l.done / 2, now - span / 2 end
+          l.lately, span = l.lately + tokens, now - l.lately_from
+          if span > 2e6 * LATELY * period(l) then l.lately, l.lately_from = l.lately / 2, now - span / 2 end
         end
         probe_answered(l, good, bad, l.settle > 0 or not learns or configured > 0)
       end

@@ -14,7 +14,7 @@ use crate::support::{Database, database, redis_prefix, stack};
 
 const ACCOUNTS: usize = 6;
 /// What each account may send each second before and after.
-const QUOTA: f64 = 8.0;
+const QUOTA: f64 = 40.0;
 const HALVED: f64 = QUOTA / 2.0;
 
 /// How long the quota is whole, how soon the new one must be found, and how long it is then watched.
@@ -22,12 +22,15 @@ const WHOLE_S: u64 = 15;
 const FOUND_WITHIN_S: u64 = 60;
 const WATCHED_S: u64 = 40;
 
+/// How long the pool gets to send at its whole rate before that is measured.
+const WARM_S: u64 = 3;
+
 /// A machine that sends less of the whole quota than this is too busy: what limits is the machine, and no refusal is about the quota.
 const WHOLE_USED: f64 = 0.85;
 
-/// Least share of the new quota that is used once it is found. A machine that is busy with
-/// other tests wakes tasks late, so that some tokens lapse, and messages that were spaced arrive together and are refused.
-const USED: f64 = 0.92;
+/// Least share of the new quota that is used once it is found, of the share of the whole one that this machine used before. Of that a
+/// calm machine uses what the headroom of a pool leaves, 0.98, so this is 0.95 of the new quota.
+const USED: f64 = 0.97;
 
 struct House {
     app: App,
@@ -105,18 +108,20 @@ impl House {
     }
 }
 
-#[ignore = "not yet shown to use 95 % of the new quota on real parts; the law of an account alone does, in virtual time"]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_quota_that_is_halved_without_a_word_is_found_within_a_minute_and_used_from_then_on() {
     let house = house().await;
     // More than can go in all the time, so that nobody ever waits for messages.
-    house.send((QUOTA * ACCOUNTS as f64) as usize * (WHOLE_S + FOUND_WITHIN_S + WATCHED_S) as usize).await;
+    house.send((QUOTA * ACCOUNTS as f64) as usize * (WARM_S + WHOLE_S + FOUND_WITHIN_S + WATCHED_S) as usize).await;
+    tokio::time::sleep(Duration::from_secs(WARM_S)).await;
+    let (warm, warm_at) = (house.counted(), Instant::now());
     tokio::time::sleep(Duration::from_secs(WHOLE_S)).await;
-    let halved_at = Instant::now();
-    let whole = house.counted();
-    let used = whole.0 as f64 / (QUOTA * ACCOUNTS as f64 * WHOLE_S as f64);
-    if used < WHOLE_USED {
-        eprintln!("this machine is too busy to send the whole quota ({used:.2} of it), so that nothing can be seen of the half");
+    let (whole, halved_at) = (house.counted(), Instant::now());
+    let whole_used = (whole.0 - warm.0) as f64 / (QUOTA * ACCOUNTS as f64 * warm_at.elapsed().as_secs_f64());
+    if whole_used < WHOLE_USED {
+        eprintln!(
+            "this machine is too busy to send the whole quota ({whole_used:.2} of it), so that nothing can be seen of the half"
+        );
         return house.app.stop().await;
     }
     (1..=ACCOUNTS).for_each(|n| house.fake.set_quota(&sid(n), Some(Quota::per_second(HALVED))));
@@ -125,8 +130,9 @@ async fn a_quota_that_is_halved_without_a_word_is_found_within_a_minute_and_used
     let mut found_s = None;
     let mut from = None;
     let mut said = whole;
+    let mut seconds = tokio::time::interval(Duration::from_secs(1));
     while halved_at.elapsed() < Duration::from_secs(FOUND_WITHIN_S + WATCHED_S) {
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        seconds.tick().await;
         let (shown, counted) = (house.shown().await, house.counted());
         let t_s = halved_at.elapsed().as_secs_f64();
         println!(
@@ -152,12 +158,12 @@ async fn a_quota_that_is_halved_without_a_word_is_found_within_a_minute_and_used
     let (took_s, now) = (since.elapsed().as_secs_f64(), house.counted());
     let used = (now.0 - accepted) as f64 / (took_s * new_quota);
     println!(
-        "found after {found_s:?} s; {used:.3} of the new quota used in {took_s:.0} s with {} refusals, {} before",
+        "found after {found_s:?} s; {used:.3} of the new quota used in {took_s:.0} s ({whole_used:.3} of the whole one before) with {} refusals, {} before",
         now.1 - refused,
         refused - whole.1
     );
     assert!(found_s.is_some_and(|s| s <= FOUND_WITHIN_S as f64), "the quota was found after {found_s:?} s");
-    assert!(used >= USED, "{used:.3} of the new quota was used");
+    assert!(used >= USED * whole_used, "{used:.3} of the new quota was used, and {whole_used:.3} of the whole one");
     assert_eq!(house.fake.totals_of_all().duplicates, 0);
     let failed: i64 = sqlx::query_scalar("select count(*) from flyball.notification where state not in ('queued', 'sent')")
         .fetch_one(house.database.pool())

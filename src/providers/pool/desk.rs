@@ -214,7 +214,8 @@ impl Desk {
             jitter: rand::random(),
             why,
         };
-        self.shared.rest(held.at, delay.unwrap_or(Duration::from_secs(1)), why);
+        // Where nobody said for how long, the store does, with the next answer.
+        self.shared.rest(held.at, delay.unwrap_or(UNKNOWN_WAIT), why);
         let _ = self.shared.refuse(&refused).await;
         self.shared.moved.notify_one();
     }

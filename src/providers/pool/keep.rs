@@ -34,6 +34,10 @@ const BY: &str = "pool";
 /// Streams or connections that may be under way at once where nobody says otherwise, for providers without a rate.
 const CONCURRENCY: &str = "100";
 
+/// What an account may save up, in seconds of its rate, so that a message that comes this much late costs it nothing. It is half of the
+/// usual headroom, so that even a message that is late on its way is not one too many for its second.
+const SAVED_S: &str = "0.01";
+
 /// So many each driver may have under way where the knob says that there is no limit.
 const UNLIMITED: usize = 1000;
 
@@ -59,7 +63,7 @@ pub async fn seed(desk: &Desk) -> Result<(), Error> {
     let of_accounts: &[(&str, String)] = &[
         ("rps", "-1".to_owned()),
         ("key_rps", number(shared.reference * headroom)),
-        ("key_burst", "0".to_owned()),
+        ("key_burst", SAVED_S.to_owned()),
         ("on_store_loss", "local".to_owned()),
     ];
     let before = shared.store.status(&shared.accounts).await?;
