@@ -18,6 +18,9 @@ use crate::providers::{Answer, Channel, Driver, Metrics, Pools, Scope, Sent, Tol
 /// Longest that a template may take. Its steps are bounded, so this is for a machine that does nothing else.
 const TEMPLATE_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Whose deadline passed no later than this after no account was there had none, in milliseconds.
+const AWAY_MS: i64 = 3_000;
+
 /// How long a message waits for an account with its slot in hand. Whoever has to wait longer waits in the queue.
 const PATIENCE: Duration = Duration::from_millis(500);
 
@@ -275,7 +278,9 @@ impl Run<'_> {
         let pool = self.carrier.desk.pool().name.clone();
         let is_refused = matches!(last_outcome, Some("account_failure" | "throttled" | "transient" | NO_ACCOUNT));
         let seconds = valid_for.as_secs();
-        let (outcome, error) = match is_refused || self.carrier.desk.view().there == 0 {
+        // Pools are looked at each second, and clocks differ a little.
+        let was_away = self.carrier.desk.view().away_at_ms.is_some_and(|at_ms| self.deadline_s * 1000 <= at_ms + AWAY_MS);
+        let (outcome, error) = match is_refused || was_away {
             true => {
                 (NO_ACCOUNT, format!("no account of pool {pool} took it until its deadline, {seconds} s after it was queued"))
             }

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::deliver::Carrier;
 use super::{Alarms, Deliveries, Swept};
 use crate::providers::Metrics;
-use crate::providers::pool::{Change, Flow, State};
+use crate::providers::pool::{Change, State};
 use crate::service::{Pace, periodic};
 
 /// How often waiting messages are looked at.
@@ -75,8 +75,7 @@ pub async fn watch(carrier: Carrier, deliveries: Deliveries, cancel: Cancellatio
         if view.at_ms == 0 {
             return Ok(());
         }
-        // One that is being probed is not back yet.
-        let is_away = view.accounts.iter().all(|account| account.state != Flow::Flowing);
+        let is_away = view.away_at_ms == Some(view.at_ms);
         // While accounts are there, a message whose deadline has passed says so when its turn comes.
         let expired = match is_away {
             true => deliveries.expire(&pool.name, pool.valid_for, AT_ONCE).await?,

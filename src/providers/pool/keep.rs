@@ -144,6 +144,9 @@ async fn look(shared: &Shared, drivers: &[Box<dyn Driver>], said: &mut Option<Ca
     let all_there: Vec<Part> =
         limits.iter().map(|rps| Part { rps: scaled(*rps, shared.pool.headroom), is_there: true }).collect();
     let back_at_ms = (capacity.there == 0).then(|| accounts.iter().filter_map(|account| account.until_ms).min()).flatten();
+    // One that is being probed is not back yet.
+    let is_away = accounts.iter().all(|account| account.state != Flow::Flowing);
+    let away_at_ms = if is_away { Some(now_ms) } else { shared.view.load().away_at_ms };
     shared.view.store(Arc::new(PoolView {
         name: shared.pool.name.clone(),
         provider: shared.pool.provider.word().to_owned(),
@@ -153,6 +156,7 @@ async fn look(shared: &Shared, drivers: &[Box<dyn Driver>], said: &mut Option<Ca
         configured_rps: Capacity::of(&all_there, true).rps,
         there: capacity.there,
         back_at_ms,
+        away_at_ms,
         at_ms: now_ms,
         accounts,
     }));

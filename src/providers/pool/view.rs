@@ -72,6 +72,8 @@ pub struct PoolView {
     pub there: usize,
     /// When the first account comes back where none is there, unix milliseconds.
     pub back_at_ms: Option<i64>,
+    /// When no account was flowing for the last time, unix milliseconds; absent if one always was.
+    pub away_at_ms: Option<i64>,
     /// The store's clock when this was so, unix milliseconds; 0 before the first look.
     pub at_ms: i64,
     /// The accounts in the order of their turns.
