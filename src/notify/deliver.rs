@@ -21,6 +21,10 @@ const TEMPLATE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Whose deadline passed no later than this after no account was there had none, in milliseconds.
 const AWAY_MS: i64 = 3_000;
 
+/// The part of a job's time-out that is left for what is written after its requests, and the most of it.
+const WRITING: f64 = 0.2;
+const WRITING_MOST: Duration = Duration::from_secs(2);
+
 /// How long a message waits for an account with its slot in hand. Whoever has to wait longer waits in the queue.
 const PATIENCE: Duration = Duration::from_millis(500);
 
@@ -76,6 +80,7 @@ impl NotificationHandler {
     }
 
     async fn deliver(&self, job: &Job, context: &Context) -> Result<Outcome, Outcome> {
+        let until = job.timeout.map(|timeout| Instant::now() + timeout - timeout.mul_f64(WRITING).min(WRITING_MOST));
         let dead = |error: String| Outcome::Dead { error };
         let notification = Notification::parse(&job.args).map_err(|issues| dead(listed(&issues)))?;
         let means = self.means.as_ref().ok_or_else(|| dead("this process has no pools".to_owned()))?;
@@ -89,8 +94,17 @@ impl NotificationHandler {
         let since = begun.waits_since.unwrap_or(job.created_at);
         let valid_for = notification.valid_for.unwrap_or(pool.valid_for);
         let deadline_s = since.as_second().saturating_add(valid_for.as_secs() as i64);
-        let mut run =
-            Run { job, context, notification: &notification, carrier, means, attempts: Vec::new(), deadline_s, told_delay: None };
+        let mut run = Run {
+            job,
+            context,
+            notification: &notification,
+            carrier,
+            means,
+            attempts: Vec::new(),
+            deadline_s,
+            until,
+            told_delay: None,
+        };
         if let Some(reason) = begun.suppressed {
             run.record(DeliveryState::Suppressed, None, "suppressed", &reason, None).await?;
             return Ok(Outcome::Done);
@@ -139,6 +153,9 @@ struct Run<'a> {
     means: &'a Means,
     attempts: Vec<Attempt>,
     deadline_s: i64,
+    /// When this attempt's own time is over, if its job has a time-out. No request is under way then: one that is dropped in the middle
+    /// may have been sent, and nobody would know.
+    until: Option<Instant>,
     /// The shortest wait that was asked for on behalf of one sender or connection of an account.
     told_delay: Option<Duration>,
 }
@@ -167,7 +184,14 @@ impl Run<'_> {
                 self.record(DeliveryState::Failed, Some(&held), "permanent_request", &error, None).await?;
                 return Err(Outcome::Dead { error });
             }
-            let told = Told { now_s: now_s(), timeout: desk.pool().timeout, stop: self.context.cancelled.clone() };
+            let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                desk.unused(&held).await;
+                self.record(DeliveryState::Queued, None, "", "", None).await?;
+                return Err(Outcome::Retry { after: None, error: "no account took it before its time-out".to_owned() });
+            }
+            let timeout = desk.pool().timeout.min(left.unwrap_or(Duration::MAX));
+            let told = Told { now_s: now_s(), timeout, stop: self.context.cancelled.clone() };
             let begun = Instant::now();
             let answer = driver.send(&message, &told).await;
             self.note(&held, &answer, begun.elapsed());
@@ -176,7 +200,9 @@ impl Run<'_> {
                 desk.unused(&held).await;
                 return Err(Outcome::HandedBack);
             }
-            if let Some(outcome) = self.judge(&held, answer, &mut failures).await {
+            // Who waits less than the pool would has not seen the account fail.
+            let is_cut = timeout < desk.pool().timeout && begun.elapsed() >= timeout;
+            if let Some(outcome) = self.judge(&held, answer, is_cut, &mut failures).await {
                 return outcome;
             }
             not.push(held.at);
@@ -193,7 +219,13 @@ impl Run<'_> {
     }
 
     /// What one account's answer means; `None` where the message moves on to the next.
-    async fn judge(&mut self, held: &Held, answer: Answer, failures: &mut usize) -> Option<Result<Outcome, Outcome>> {
+    async fn judge(
+        &mut self,
+        held: &Held,
+        answer: Answer,
+        is_cut: bool,
+        failures: &mut usize,
+    ) -> Option<Result<Outcome, Outcome>> {
         let desk = self.carrier.desk.clone();
         let quota = answer.quota;
         match answer.sent {
@@ -223,7 +255,7 @@ impl Run<'_> {
                 Some(self.put_off(delay.unwrap_or(USUAL_DELAY).min(left)).await)
             }
             Sent::Transient { reason } => {
-                desk.failed(held, &reason).await;
+                self.failed(held, &reason, is_cut).await;
                 *failures += 1;
                 None
             }
@@ -244,7 +276,7 @@ impl Run<'_> {
             }
             Sent::Ambiguous { reason } => {
                 if !self.context.cancelled.is_cancelled() {
-                    desk.failed(held, &reason).await;
+                    self.failed(held, &reason, is_cut).await;
                 }
                 let usual = if desk.pool().retry_ambiguous { OnAmbiguous::Retry } else { OnAmbiguous::Dead };
                 let policy = self.notification.on_ambiguous.unwrap_or(usual);
@@ -252,6 +284,13 @@ impl Run<'_> {
                 let ended = Err(Outcome::Ambiguous { policy, error: reason });
                 Some(self.write(state, Some(held), None, None).await.and(ended))
             }
+        }
+    }
+
+    async fn failed(&self, held: &Held, reason: &str, is_cut: bool) {
+        match is_cut {
+            true => self.carrier.desk.unjudged(held),
+            false => self.carrier.desk.failed(held, reason).await,
         }
     }
 

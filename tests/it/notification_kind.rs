@@ -207,6 +207,24 @@ async fn a_message_whose_answer_got_lost_is_sent_again_or_kept_as_its_policy_say
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_jobs_own_time_out_cuts_a_request_short_and_its_policy_still_holds() {
+    let house = house(2, "breaker_failures = 2", Options::default()).await;
+    (1..=2).for_each(|n| house.fake.fail(&sid(n), Fault::Hang));
+    let args = json!({"channel": "sms", "to": "+15550100", "body": "hello", "on_ambiguous": "dead"});
+    let job = NewJob::new("notification", args).throttle("sms").timeout(Duration::from_secs(1));
+    let jobs: Vec<NewJob> = vec![job; 4];
+    let made = house.app.queue.enqueue(&jobs).await.unwrap();
+    for made in &made {
+        eventually("a dead letter", SOON, || async { (house.job_state(made.id).await == Some(State::Dead)).then_some(()) }).await;
+    }
+
+    // Nobody can know whether it was sent, so it is sent once; and who waits a second has not seen an account fail that may take ten.
+    assert_eq!(house.fake.totals_of_all().requests, 4);
+    assert_eq!(house.changes().await, []);
+    house.app.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_change_of_a_breaker_is_told_to_whoever_wants_alerts() {
     let alerts = Fake::start(Speaks::Webhook, Options::default()).await.unwrap();
     let url = format!("{}/alerts", alerts.url());

@@ -223,9 +223,8 @@ impl Desk {
     /// The message failed at the account: an error of the provider's own, a time-out, a connection that was cut.
     pub async fn failed(&self, held: &Held, why: &str) {
         let change = self.shared.breakers.failed(&self.shared.name(held.at), why).await;
-        if !self.opened(held, change).await && held.grant.watched {
-            let end = End { account: held.at, is_success: false, cost: held.cost, quota: None };
-            let _ = self.ends.try_send(end);
+        if !self.opened(held, change).await {
+            self.unjudged(held);
         }
     }
 
@@ -235,15 +234,20 @@ impl Desk {
         self.opened(held, change).await;
     }
 
+    /// How the message ended says nothing about the account.
+    pub fn unjudged(&self, held: &Held) {
+        if held.grant.watched {
+            let end = End { account: held.at, is_success: false, cost: held.cost, quota: None };
+            let _ = self.ends.try_send(end);
+        }
+    }
+
     /// No message was sent with it after all.
     pub async fn unused(&self, held: &Held) {
         let key = self.shared.name(held.at);
         let refund = Refund { key: &key, grant: &held.grant, units: 1, cost: held.cost };
         let _ = self.shared.store.refund_many(&self.shared.accounts, &[refund]).await;
-        if held.grant.watched {
-            let end = End { account: held.at, is_success: false, cost: held.cost, quota: None };
-            let _ = self.ends.try_send(end);
-        }
+        self.unjudged(held);
     }
 
     /// Ends an account's block and closes its breaker; answers whether there was something to end.
