@@ -337,7 +337,10 @@ impl State {
         for (signal, about) in self.signals.iter_mut().zip(&policy.signals) {
             let hears_durations = matches!(about.heard, Some(Heard::Latency | Heard::LatencyP99));
             signal.capacity = seen.capacity_rps.filter(|rps| rps.is_finite()).map(|rps| rps * self.work.w);
-            signal.is_unused = seen.limiting_share.is_some_and(|share| share <= BOTTLENECK);
+            // What is paused lets nothing through, and nobody uses it.
+            let flows = seen.achieved_rps.is_none_or(|rps| rps > 0.0);
+            let is_used = flows && seen.limiting_share.is_none_or(|share| share > BOTTLENECK);
+            signal.used_from = is_used.then(|| signal.used_from.unwrap_or(now));
             for sample in samples.iter().filter(|r| r.signal == about.name) {
                 if let Some(value) = sample.value {
                     signal.ingest(about, &policy.law, now, sample.at, value, &self.history);

@@ -39,11 +39,13 @@ impl Signal {
             Some(_) => most(history, at, dt),
             None => history.mean(at - dt, at) * (1.0 - self.share),
         };
+        // What went through while the work had only begun, or did not want more, is no quota.
+        let is_used = self.used_from.is_some_and(|from| now - from >= MEAN_S);
         let is_back = self.last_bad.is_some_and(|bad| at - bad > BACK_S);
         if self.share > NONE {
             // In a pool the first refusal after a quiet time is a word about the quota, and so are many at once; few that follow are
-            // of accounts that find their own rates. What goes through while the work itself is slow is no quota.
-            if self.capacity.is_none() || (!self.is_unused && (is_back || self.share > policy.setpoint)) {
+            // of accounts that find their own rates.
+            if self.capacity.is_none() || (is_used && (is_back || self.share > policy.setpoint)) {
                 self.quota = Some(through);
                 self.learned = Some(Learned { at, share: self.share });
             }
@@ -51,7 +53,7 @@ impl Signal {
         } else if self.is_limited_by_its_pool() {
             // The accounts are back and nobody refuses them: so much it is at least, and the knob has no part in it.
             if is_back
-                && !self.is_unused
+                && is_used
                 && let Some(learned) = &mut self.learned
             {
                 learned.at = at;
@@ -123,12 +125,14 @@ mod tests {
         state: State,
         policy: Policy,
         now: f64,
+        /// There is nothing to send.
+        idle: bool,
     }
 
     impl Rig {
         fn new(rps: f64) -> Self {
             let policy = Policy::parse(POLICY, "sms.toml").unwrap().unwrap();
-            Self { state: State::new(&policy, BOUNDS, rps, 1000.0), policy, now: 1000.0 }
+            Self { state: State::new(&policy, BOUNDS, rps, 1000.0), policy, now: 1000.0, idle: false }
         }
 
         /// So many seconds with what goes through, the refused share and what the pool can bear; the knob afterwards.
@@ -139,7 +143,7 @@ mod tests {
                 let seen = Observation {
                     now: self.now,
                     achieved_rps: Some(achieved),
-                    limiting_share: Some(1.0),
+                    limiting_share: Some(if self.idle { 0.0 } else { 1.0 }),
                     completed: 1000.0 * (1.0 - share),
                     rejected: 1000.0 * share,
                     capacity_rps,
@@ -154,7 +158,7 @@ mod tests {
     #[test]
     fn the_quota_of_a_pool_is_what_went_through_before_its_accounts_were_refused() {
         let mut rig = Rig::new(100.0);
-        rig.run(5, 98.0, 0.0, Some(100.5));
+        rig.run(8, 98.0, 0.0, Some(100.5));
         let knob = rig.run(30, 50.0, 0.0, Some(50.0));
         assert!(knob > 97.0, "while the accounts limit, the knob stays: {knob}");
 
@@ -167,9 +171,24 @@ mod tests {
     }
 
     #[test]
+    fn a_refusal_while_a_pool_has_only_begun_says_nothing_of_its_quota() {
+        let mut rig = Rig::new(100.0);
+        rig.idle = true;
+        rig.run(30, 0.0, 0.0, Some(100.0));
+        rig.idle = false;
+        let knob = rig.run(1, 30.0, 0.05, Some(95.0));
+        assert_eq!((knob, rig.state.signals[0].quota), (rig.run(4, 95.0, 0.0, Some(95.0)), None));
+
+        rig.run(8, 95.0, 0.0, Some(95.0));
+        rig.run(1, 60.0, 0.3, Some(20.0));
+        let learned = rig.state.signals[0].quota.unwrap();
+        assert!((90.0..96.0).contains(&learned), "{learned}");
+    }
+
+    #[test]
     fn where_accounts_come_back_unrefused_so_much_is_learned_and_the_knob_has_no_part_in_it() {
         let mut rig = Rig::new(100.0);
-        rig.run(5, 98.0, 0.2, Some(60.0));
+        rig.run(8, 98.0, 0.2, Some(60.0));
         let knob = rig.run(19, 45.0, 0.0, Some(45.0));
         assert!(rig.state.signals[0].quota.unwrap() > 90.0);
         assert_eq!(rig.run(10, 46.0, 0.0, Some(46.0)), knob);

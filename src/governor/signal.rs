@@ -90,9 +90,9 @@ pub struct Signal {
     /// Ratio signals: what a pool of accounts behind the throttle can bear now (work rate), where there is one.
     #[serde(skip)]
     pub capacity: Option<f64>,
-    /// The work does not use what the throttle lets through.
+    /// Ratio signals: since when the work uses all that the throttle lets through; `None` while it does not.
     #[serde(skip)]
-    pub is_unused: bool,
+    pub used_from: Option<f64>,
     /// The fast path's newest look `(at, x)`; kept, because it may be all that a successor knows of a trip.
     #[serde(default)]
     pub looked: Option<(f64, f64)>,
@@ -133,7 +133,7 @@ impl Signal {
             last_bad: None,
             learned: None,
             capacity: None,
-            is_unused: false,
+            used_from: None,
             looked: None,
             looks: VecDeque::new(),
             alarms: 0,
