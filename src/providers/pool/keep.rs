@@ -19,6 +19,9 @@ use crate::throttle::{Change, Error, Knobs, Name, Status};
 /// How often the accounts are looked at, besides whenever one of them has changed.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
+/// An account that is back is looked at so much later, because clocks tick in milliseconds.
+const BACK_AFTER: Duration = Duration::from_millis(2);
+
 /// A capacity that has not changed is said again this often, in case somebody took it away.
 const SAY_EVERY: u32 = 10;
 
@@ -141,6 +144,7 @@ async fn look(shared: &Shared, drivers: &[Box<dyn Driver>], said: &mut Option<Ca
     {
         share_concurrency(&status, drivers);
     }
+    wake_when_back(shared, &accounts, now_ms);
     let all_there: Vec<Part> =
         limits.iter().map(|rps| Part { rps: scaled(*rps, shared.pool.headroom), is_there: true }).collect();
     let back_at_ms = (capacity.there == 0).then(|| accounts.iter().filter_map(|account| account.until_ms).min()).flatten();
@@ -161,6 +165,18 @@ async fn look(shared: &Shared, drivers: &[Box<dyn Driver>], said: &mut Option<Ca
         accounts,
     }));
     Ok(())
+}
+
+/// A block may be shorter than the time to the next look, and what the pool can bear must not stay lowered for longer than that.
+fn wake_when_back(shared: &Shared, accounts: &[AccountView], now_ms: i64) {
+    let back_at_ms = accounts.iter().filter_map(|account| account.until_ms).min();
+    if let Some(wait_ms) = back_at_ms.map(|at_ms| at_ms.saturating_sub(now_ms)).filter(|ms| *ms < LOOK_EVERY.as_millis() as i64) {
+        let moved = shared.moved.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_millis(wait_ms.max(0) as u64) + BACK_AFTER).await;
+            moved.notify_one();
+        });
+    }
 }
 
 fn scaled(rps: f64, headroom: f64) -> f64 {
