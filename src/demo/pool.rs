@@ -7,7 +7,7 @@ pub(super) const POOL: &str = "sms";
 /// Accounts in it.
 pub(super) const ACCOUNTS: usize = 20;
 /// What each may send each second, until that is halved. A debug build on two cores sends some hundred messages a second.
-pub(super) const QUOTA: f64 = if cfg!(debug_assertions) { 6.0 } else { 20.0 };
+pub(super) const QUOTA: f64 = if cfg!(debug_assertions) { 10.0 } else { 20.0 };
 /// What is left of it afterwards.
 pub(super) const HALVED: f64 = QUOTA / 2.0;
 /// How long a breaker stays open, in seconds.

@@ -1,9 +1,20 @@
-//! The share of complaints of a pool's worst account, out of the tally that events are counted in.
+//! The share of complaints of a pool's worst account, out of the tally that events are counted in, and what it does to the rate.
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use flyball::app::{App, Roles};
+use flyball::config::Settings;
+use flyball::fakes::{Events, Fake, Fate, Options, Speaks};
+use flyball::jobs::{Kinds, NewJob};
 use flyball::signals::complaints_postgres::{TALLY, from_tally};
+use serde_json::{Value, json};
 use sqlx::{Connection as _, Executor as _, SqlSafeStr as _};
 
-use crate::support::{Database, database};
+use crate::support::{Database, database, eventually, redis_prefix, stack};
+
+/// The signal of complaints is slow by design.
+const SOON: Duration = Duration::from_secs(180);
 
 /// The tally as the program's own migrations make it; an older schema gets it here.
 const TABLE: &str = "create table if not exists flyball.account_tally (pool text, account text, hour timestamptz, accepted bigint, \
@@ -41,4 +52,79 @@ async fn the_worst_account_of_a_day_is_told_and_what_is_not_known_is_no_zero() {
     assert_eq!((found.account.as_str(), found.accepted), ("bad", 100_000.0));
     assert!(found.share > 0.0022 && found.share <= 0.0025, "{found:?}");
     assert!(source("receipts").await.unwrap().share > 0.05);
+}
+
+const SIGNING_KEY: &str = "key-0123456789abcdef";
+
+/// A port that nobody listened at a moment ago: the provider must know where its events go before anybody is there.
+fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn events_of_a_provider_that_tell_of_complaints_slow_marketing_down_and_bar_their_recipients() {
+    let port = free_port();
+    let events = Events {
+        callback: format!("http://127.0.0.1:{port}/api/v1/provider-events/marketing/main"),
+        shares: vec![(Fate::Complained, 0.2), (Fate::Delivered, 0.8)],
+        delay: Duration::from_millis(50),
+        secret: SIGNING_KEY.to_owned(),
+        ..Events::default()
+    };
+    let fake = Fake::start(Speaks::Mailgun, Options { events: Some(events), ..Options::default() }).await.unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let (file, knobs) = (folder.path().join("flyball.toml"), folder.path().join("knobs"));
+    std::fs::create_dir(&knobs).unwrap();
+    let policy = "[knobs]\nrps = 40\nmode = \"auto\"\nmin = 1\nmax = 40\nsafe_rps = 20\n\
+                  [[signal]]\nname = \"complaints\"\nsource = \"complaints\"\nquery = \"marketing\"\n\
+                  [governor]\ntick_s = 1\ndurations = false\n";
+    std::fs::write(knobs.join("marketing.toml"), policy).unwrap();
+    for (name, text) in [("api", "key-api\n"), ("hook", SIGNING_KEY)] {
+        std::fs::write(folder.path().join(name), text).unwrap();
+    }
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let text = format!(
+        "allow_private_urls = true\n[pools.marketing]\nprovider = \"mailgun\"\nrps = 500\nbase_url = {:?}\n\
+         [[pools.marketing.accounts]]\nname = \"main\"\ndomain = \"mg.example.com\"\nfrom = \"news@mg.example.com\"\n\
+         api_key_file = {:?}\nwebhook_signing_key_file = {:?}\n",
+        fake.url(),
+        path("api"),
+        path("hook"),
+    );
+    std::fs::write(&file, text).unwrap();
+    let database = database().await;
+    let mut settings = Settings::load(Some(&file), &BTreeMap::default()).unwrap_or_else(|error| panic!("{error}"));
+    settings.database_url = database.url().to_owned();
+    settings.redis_url = stack().await.redis_url.clone();
+    settings.redis_prefix = redis_prefix();
+    settings.prometheus_url = "http://127.0.0.1:9".to_owned();
+    settings.listen = format!("127.0.0.1:{port}");
+    settings.knobs_dir = knobs.display().to_string();
+    let app = App::start(&settings, Roles::ALL, Kinds::default()).await.unwrap_or_else(|error| panic!("{error:#}"));
+
+    let mail = |n: usize| {
+        let args = json!({"channel": "email", "to": format!("reader{n}@example.com"), "subject": "News", "body": "The sale ends on Sunday.",
+                          "category": "marketing"});
+        NewJob::new("notification", args).throttle("marketing")
+    };
+    app.queue.enqueue(&(0..6000).map(mail).collect::<Vec<NewJob>>()).await.unwrap();
+
+    let told =
+        "select coalesce(sum(complained), 0)::bigint from flyball.account_tally where pool = 'marketing' and account = 'main'";
+    let complained = || async { sqlx::query_scalar::<_, i64>(told).fetch_one(database.pool()).await.unwrap() };
+    eventually("complaints", SOON, || async { (complained().await >= 150).then_some(()) }).await;
+    let url = format!("http://127.0.0.1:{port}/api/v1/throttles/marketing");
+    let slower = || async {
+        let shown: Value = reqwest::get(&url).await.unwrap().json().await.unwrap();
+        let is_lower = shown["knobs"]["rps"].as_f64()? < 20.0 && shown["governor"]["limiting"] == "complaints";
+        is_lower.then_some(())
+    };
+    eventually("a rate that complaints have halved", SOON, slower).await;
+    let barred: i64 =
+        sqlx::query_scalar("select count(*) from flyball.suppression where channel = 'email' and reason = 'complained'")
+            .fetch_one(database.pool())
+            .await
+            .unwrap();
+    assert!(barred >= 150, "{barred}");
+    app.stop().await;
 }
