@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!   interval  T   = 1e6 / rps                      µs per token
-//!   tolerance tau = max(burst * window * 1e6, 2 T) µs; of a key max(that, T + min(that, T))
+//!   tolerance tau = max(burst * window * 1e6, 2 T) µs; of a key whose burst is below 20 ms T + burst
 //!   units     k   = floor(budget / (cost * T)), half a microsecond early at most
 //!   grant     spent_to += k * cost * T
 //!   wait          = min(cost * T, tau) - budget    until the next unit fits
@@ -51,12 +51,12 @@ impl Rate {
     }
 
     /// Microseconds of refill that the bucket holds when full. A key that saves nothing up is spaced: it has one token, or as
-    /// much as workers need to come round where that is more. One that saves up less than a token has one and that, so that who comes
-    /// so late loses nothing.
+    /// much as workers need to come round where that is more. One that saves up less than that time is spaced too, and has that beside
+    /// its token, so that who comes so late loses nothing.
     pub fn tau_us(&self, start: Start) -> f64 {
         match start {
             Start::Full if self.depth_us == 0.0 => self.interval_us().max(SPACED_US),
-            Start::Full => self.depth_us.max(self.interval_us() + self.depth_us.min(self.interval_us())),
+            Start::Full if self.depth_us < SPACED_US => self.interval_us() + self.depth_us,
             _ => self.depth_us.max(2.0 * self.interval_us()),
         }
     }

@@ -85,7 +85,7 @@ pub const TABLE: &[Knob] = &[
     Knob { name: "key_rps", default: "-1", unit: "tokens/s", allowed: RATE, kind: rate(true, true),
         meaning: "The rate of each key by itself. Jobs without a key have no such limit." },
     Knob { name: "key_burst", default: "1", unit: "windows", allowed: BURST, kind: Kind::Number { low: 0.0, high: 1e4, zero: false, unlimited: false },
-        meaning: "As `burst`, for each key. 0 spaces the jobs of a key evenly: it then saves up one token, or 20 ms of refill where that is more, which suits servers that count in fixed windows. Less than the time of a token is saved up beside one token." },
+        meaning: "As `burst`, for each key. 0 spaces the jobs of a key evenly: it then saves up one token, or 20 ms of refill where that is more, which suits servers that count in fixed windows. Less than 20 ms is saved up beside one token, so that who comes so late loses nothing." },
     Knob { name: "parent", default: "", unit: "", allowed: "the name of another throttle (1 to 128 letters, digits or . _ - / : { }), or empty for none", kind: Kind::Throttle,
         meaning: "A throttle from which every token is taken as well; up to four levels." },
     Knob { name: "borrow", default: "0", unit: "", allowed: "0 or 1, true or false", kind: Kind::Flag,

@@ -119,7 +119,7 @@ end
 local function open(spent_to, debt, rps, depth, full, cost)
   local b = { interval = 1e6 / rps, debt = debt or 0 }
   b.tau = math.max(depth, 2 * b.interval)
-  if full then b.tau = math.max(depth, b.interval + math.min(depth, b.interval)) end
+  if full and depth < SPACED then b.tau = b.interval + depth end
   if full and depth == 0 then b.tau = math.max(b.interval, SPACED) end
   local begin = full and now - b.tau or now - b.interval
   local highest = now + b.tau + (10 * cost + b.debt) * b.interval
