@@ -40,7 +40,8 @@ const DRAINED_WITHIN: Duration = Duration::from_secs(20);
 const AT_ONCE: usize = 1_000;
 
 const ENDS: &str = "
-    select count(*) filter (where state = 'queued'), count(*) filter (where state not in ('queued', 'sent'))
+    select count(*) filter (where state = 'queued'), count(*) filter (where state not in ('queued', 'sent')),
+        (select count(*) from flyball.lease l where l.job_id between $1 and $2)
     from flyball.notification
     where job_id between $1 and $2";
 
@@ -165,10 +166,11 @@ async fn enqueue(queue: &Queue, messages: usize) -> anyhow::Result<(i64, i64)> {
 async fn drained(queue: &Queue, fake: &Fake, (first, last): (i64, i64), messages: u64) -> anyhow::Result<(u64, u64)> {
     let asked = Instant::now();
     loop {
-        let (waiting, failed): (i64, i64) =
+        let (waiting, failed, under_way): (i64, i64, i64) =
             sqlx::query_as(ENDS).bind(first).bind(last).fetch_one(&mut *queue.pool.acquire().await?).await?;
         let (waiting, failed) = (waiting.max(0) as u64, failed.max(0) as u64);
-        if fake.totals_of_all().accepted + waiting == messages || asked.elapsed() > DRAINED_WITHIN {
+        let is_settled = under_way == 0 && fake.totals_of_all().accepted + waiting == messages;
+        if is_settled || asked.elapsed() > DRAINED_WITHIN {
             return Ok((waiting, failed));
         }
         sleep(LOOK_EVERY).await;
