@@ -79,8 +79,8 @@ pub(super) async fn run(
     clear(app).await?;
     let began = Instant::now();
     say(&format!(
-        "second act: {messages} messages through the pool {POOL}, {ACCOUNTS} accounts at {QUOTA:.0} a second each; watch {}/throttles/{POOL}",
-        app.url
+        "second act: {messages} messages through the pool {POOL}, {ACCOUNTS} accounts at {QUOTA:.0} a second each; watch {url}/#throttle-{POOL} and {url}/#pools",
+        url = app.url
     ));
     let (first, last) = enqueue(&app.queue, messages).await?;
     let mut act = Act {
