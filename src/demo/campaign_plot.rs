@@ -6,12 +6,11 @@ use std::path::Path;
 
 use anyhow::Context;
 use plotters::prelude::*;
-use plotters::style::text_anchor::{HPos, Pos, VPos};
 
+use super::plot::{Drawn, INK, legend, rates};
 use super::tally::{Campaign, Moment};
 
 const SIZE: (u32, u32) = (960, 400);
-const INK: RGBColor = RGBColor(0x7d, 0x85, 0x90);
 const SENT: RGBColor = RGBColor(0x2f, 0x81, 0xf7);
 const REFUSED: RGBColor = RGBColor(0xe5, 0x53, 0x4b);
 const KNOB: RGBColor = RGBColor(0xdb, 0x6d, 0x28);
@@ -25,29 +24,11 @@ pub fn draw(campaign: &Campaign, out: &Path) -> anyhow::Result<()> {
     std::fs::write(out, svg).with_context(|| format!("writing {}", out.display()))
 }
 
-fn panel(campaign: &Campaign, svg: &mut String) -> Result<(), Box<dyn std::error::Error>> {
+fn panel(campaign: &Campaign, svg: &mut String) -> Drawn {
     let area = SVGBackend::with_string(svg, SIZE).into_drawing_area();
     let end_s = campaign.course.last().map_or(1.0, |last| last.t_s).max(1.0);
     let top = 1.25 * campaign.quota_rps.max(1.0);
-    let mut chart = ChartBuilder::on(&area)
-        .margin_top(34)
-        .margin_right(16)
-        .x_label_area_size(44)
-        .y_label_area_size(56)
-        .build_cartesian_2d(0.0..end_s, 0.0..top)?;
-    let label = ("sans-serif", 13).into_font().color(&INK);
-    chart
-        .configure_mesh()
-        .disable_x_mesh()
-        .light_line_style(TRANSPARENT)
-        .bold_line_style(INK.mix(0.2))
-        .axis_style(INK)
-        .label_style(label.clone())
-        .axis_desc_style(label.clone())
-        .x_desc("seconds")
-        .x_label_formatter(&|t_s| format!("{t_s:.0}"))
-        .y_label_formatter(&|rate| format!("{rate:.0}"))
-        .draw()?;
+    let mut chart = rates(&area, end_s, 0.0..top)?;
     let halved_s = campaign.halved_after_s.min(end_s);
     let (whole, half) = (campaign.quota_rps, campaign.quota_rps / 2.0);
     let quota = [(0.0, whole), (halved_s, whole), (halved_s, half), (end_s, half)];
@@ -59,16 +40,11 @@ fn panel(campaign: &Campaign, svg: &mut String) -> Result<(), Box<dyn std::error
     chart.draw_series(LineSeries::new(line(|moment| moment.rps), KNOB.stroke_width(1)))?;
     chart.draw_series(LineSeries::new(line(|moment| Some(moment.refused_rps)), REFUSED.stroke_width(2)))?;
     chart.draw_series(LineSeries::new(line(|moment| Some(moment.sent_rps)), SENT.stroke_width(2)))?;
+    let label = ("sans-serif", 13).into_font().color(&INK);
     let beside = (halved_s + 0.006 * end_s, top);
     chart.draw_series(std::iter::once(Text::new("every quota is halved, nobody is told", beside, label)))?;
-    let left = Pos::new(HPos::Left, VPos::Center);
-    area.draw(&Text::new("messages per second", (56, 17), ("sans-serif", 15).into_font().color(&INK).pos(left)))?;
-    let mut x = 330;
-    for (name, colour) in [("sent", SENT), ("refused", REFUSED), ("quota", QUOTA), ("knob", KNOB), ("learned quota", LEARNED)] {
-        area.draw(&Rectangle::new([(x, 13), (x + 16, 21)], colour.filled()))?;
-        area.draw(&Text::new(name, (x + 22, 17), ("sans-serif", 13).into_font().color(&INK).pos(left)))?;
-        x += 44 + 8 * i32::try_from(name.len()).unwrap_or(0);
-    }
+    let names = [("sent", SENT), ("refused", REFUSED), ("quota", QUOTA), ("knob", KNOB), ("learned quota", LEARNED)];
+    legend(&area, "messages per second", (330, 44), names.into_iter().map(|(name, colour)| (name.to_owned(), colour)))?;
     area.present()?;
     Ok(())
 }

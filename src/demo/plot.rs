@@ -6,6 +6,8 @@ use std::path::Path;
 
 use anyhow::Context;
 use plotters::coord::Shift;
+use plotters::coord::ranged1d::{AsRangedCoord, Ranged, ValueFormatter};
+use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
@@ -13,13 +15,13 @@ use super::PlotOptions;
 use super::report::{OVERLOAD, Point, Report};
 
 const SIZE: (u32, u32) = (960, 600);
-const INK: RGBColor = RGBColor(0x7d, 0x85, 0x90);
+pub(super) const INK: RGBColor = RGBColor(0x7d, 0x85, 0x90);
 const GOVERNED: RGBColor = RGBColor(0x2f, 0x81, 0xf7);
 const AGAINST: RGBColor = RGBColor(0xdb, 0x6d, 0x28);
 const OVER: RGBColor = RGBColor(0xe5, 0x53, 0x4b);
 const SETPOINT: RGBColor = RGBColor(0x2d, 0xa4, 0x4e);
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+pub(super) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// Draws the reports that the options name.
 pub fn plot(options: &PlotOptions) -> anyhow::Result<()> {
@@ -50,7 +52,8 @@ pub fn draw(report: &Report, against: Option<&Report>, out: &Path) -> anyhow::Re
     std::fs::write(out, svg).with_context(|| format!("writing {}", out.display()))
 }
 
-type Drawn = Result<(), Box<dyn std::error::Error>>;
+type Rates<'a, 'b, Y> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, <Y as AsRangedCoord>::CoordDescType>>;
+pub(super) type Drawn = Result<(), Box<dyn std::error::Error>>;
 
 fn load_panel(area: &Area, runs: &[(&Report, RGBColor)]) -> Drawn {
     let settings = &runs[0].0.settings;
@@ -91,12 +94,29 @@ fn load_panel(area: &Area, runs: &[(&Report, RGBColor)]) -> Drawn {
 fn rate_panel(area: &Area, runs: &[(&Report, RGBColor)]) -> Drawn {
     let (end_s, highest) = bounds(runs, |p| p.rate.max(p.rps.unwrap_or(0.0)));
     let (bottom, top) = (1.0, (1.5 * highest).max(100.0));
+    let mut chart = rates(area, end_s, (bottom..top).log_scale())?;
+    for (run, colour) in runs.iter().rev() {
+        let knob = run.course.iter().filter_map(|p| Some((p.t_s, p.rps.filter(|rps| *rps >= 0.0)?.max(bottom))));
+        chart.draw_series(LineSeries::new(knob, colour.mix(0.45).stroke_width(1)))?;
+        let rate = run.course.iter().map(|p| (p.t_s, p.rate.max(bottom)));
+        chart.draw_series(LineSeries::new(rate, colour.stroke_width(2)))?;
+    }
+    harder(&mut chart, runs[0].0.settings.harder_after_s, end_s, (bottom, top))?;
+    heading(area, "documents indexed per second (thin: the knob)", runs, &[])
+}
+
+/// A chart of rates by seconds.
+pub(super) fn rates<'a, 'b, Y>(area: &Area<'b>, end_s: f64, values: Y) -> Result<Rates<'a, 'b, Y>, Box<dyn std::error::Error>>
+where
+    Y: AsRangedCoord<Value = f64>,
+    Y::CoordDescType: Ranged<ValueType = f64> + ValueFormatter<f64>,
+{
     let mut chart = ChartBuilder::on(area)
         .margin_top(34)
         .margin_right(16)
         .x_label_area_size(44)
         .y_label_area_size(56)
-        .build_cartesian_2d(0.0..end_s, (bottom..top).log_scale())?;
+        .build_cartesian_2d(0.0..end_s, values)?;
     let label = ("sans-serif", 13).into_font().color(&INK);
     chart
         .configure_mesh()
@@ -110,25 +130,18 @@ fn rate_panel(area: &Area, runs: &[(&Report, RGBColor)]) -> Drawn {
         .x_label_formatter(&|t_s| format!("{t_s:.0}"))
         .y_label_formatter(&|rate| format!("{rate:.0}"))
         .draw()?;
-    for (run, colour) in runs.iter().rev() {
-        let knob = run.course.iter().filter_map(|p| Some((p.t_s, p.rps.filter(|rps| *rps >= 0.0)?.max(bottom))));
-        chart.draw_series(LineSeries::new(knob, colour.mix(0.45).stroke_width(1)))?;
-        let rate = run.course.iter().map(|p| (p.t_s, p.rate.max(bottom)));
-        chart.draw_series(LineSeries::new(rate, colour.stroke_width(2)))?;
-    }
-    harder(&mut chart, runs[0].0.settings.harder_after_s, end_s, (bottom, top))?;
-    heading(area, "documents indexed per second (thin: the knob)", runs, &[])
+    Ok(chart)
 }
 
 /// A line at the time from which the documents are harder.
 fn harder<Y>(
-    chart: &mut ChartContext<SVGBackend, Cartesian2d<plotters::coord::types::RangedCoordf64, Y>>,
+    chart: &mut ChartContext<SVGBackend, Cartesian2d<RangedCoordf64, Y>>,
     at_s: f64,
     end_s: f64,
     (bottom, top): (f64, f64),
 ) -> Drawn
 where
-    Y: plotters::coord::ranged1d::Ranged<ValueType = f64>,
+    Y: Ranged<ValueType = f64>,
 {
     chart.draw_series(DashedLineSeries::new([(at_s, bottom), (at_s, top)], 3, 4, INK.stroke_width(1)))?;
     let style = ("sans-serif", 13).into_font().color(&INK);
@@ -138,18 +151,28 @@ where
 }
 
 fn heading(area: &Area, title: &str, runs: &[(&Report, RGBColor)], more: &[(&str, RGBColor)]) -> Drawn {
-    let left = Pos::new(HPos::Left, VPos::Center);
-    area.draw(&Text::new(title.to_owned(), (56, 17), ("sans-serif", 15).into_font().color(&INK).pos(left)))?;
-    let mut x = 430;
     let runs = runs.iter().map(|(run, colour)| {
         let name =
             if run.settings.governor == "on" { "governed".to_owned() } else { format!("fixed at {:.0}/s", run.settings.rps) };
         (name, *colour)
     });
-    for (name, colour) in runs.chain(more.iter().map(|(name, colour)| ((*name).to_owned(), *colour))) {
+    let more = more.iter().map(|(name, colour)| ((*name).to_owned(), *colour));
+    legend(area, title, (430, 40), runs.chain(more))
+}
+
+/// A title and the names of the lines with their colours, from `x` on, each so much wider than its text.
+pub(super) fn legend(
+    area: &Area,
+    title: &str,
+    (mut x, wider): (i32, i32),
+    names: impl Iterator<Item = (String, RGBColor)>,
+) -> Drawn {
+    let left = Pos::new(HPos::Left, VPos::Center);
+    area.draw(&Text::new(title.to_owned(), (56, 17), ("sans-serif", 15).into_font().color(&INK).pos(left)))?;
+    for (name, colour) in names {
         area.draw(&Rectangle::new([(x, 13), (x + 16, 21)], colour.filled()))?;
         area.draw(&Text::new(name.clone(), (x + 22, 17), ("sans-serif", 13).into_font().color(&INK).pos(left)))?;
-        x += 40 + 8 * i32::try_from(name.len()).unwrap_or(0);
+        x += wider + 8 * i32::try_from(name.len()).unwrap_or(0);
     }
     Ok(())
 }

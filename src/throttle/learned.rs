@@ -6,12 +6,14 @@
 //!
 //! ```text
 //!   settle  w    = succeeded / (end of this pause - end of the last one)      tokens/s
+//!                = the rate in force, where nobody said how long to stay away and 0.8 of it succeeded lately
 //!   period  K    = max(20 s, 20 tokens' time at w)
-//!   rate    r(t) = w * (1 + 0.3 ((t - K) / K)^3)                              t seconds after the pause
+//!   rate    r(t) = w * (1 + c ((t - K) / K)^3)                                t seconds after the pause
+//!   cut     c    = 0.3, or 0.1 where w has moved by less than a quarter
 //!   and never more than 1.25 of what succeeds, or w: who did not use a rate has not learned that it is borne
 //! ```
 //!
-//! It begins at 0.7 w, is at w after K, and only then feels its way beyond. Somebody else's use of the same quota thus costs
+//! It begins at 0.7 w, or 0.9 w, is at w after K, and only then feels its way beyond. Somebody else's use of the same quota thus costs
 //! one pause in some twenty seconds. The same law stands in `throttle.lua`, operation by operation.
 
 use super::bucket::slower;
