@@ -85,6 +85,8 @@ pub struct KnobsView {
     pub weight: f64,
     /// `wait`, `drop` or `merge`.
     pub over_limit: &'static str,
+    /// The highest cost of one job that is taken, in tokens: the knob, or what follows from the others where it is absent.
+    pub max_cost: f64,
     /// Jobs of one lane that may wait before `on_backlog` acts; `null` where there is no limit.
     pub max_backlog: Option<u64>,
     /// `signal` or `reject`.
@@ -196,6 +198,7 @@ impl KnobsView {
             key_concurrency: knobs.key_concurrency,
             weight: knobs.weight,
             over_limit: knobs.over_limit.as_str(),
+            max_cost: knobs.max_cost(),
             max_backlog: knobs.max_backlog,
             on_backlog: knobs.on_backlog.as_str(),
             valid_until_ms: knobs.valid_until_ms,

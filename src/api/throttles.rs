@@ -93,6 +93,8 @@ pub struct Edit {
     weight: Option<f64>,
     /// `wait`, `drop` or `merge`.
     over_limit: Option<String>,
+    /// The highest cost of one job, in tokens.
+    max_cost: Option<f64>,
     /// Jobs of one lane that may wait before `on_backlog` acts.
     max_backlog: Option<u64>,
     /// `signal` or `reject`.

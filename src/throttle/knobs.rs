@@ -79,6 +79,21 @@ pub enum OverLimit {
 /// What is told of a capacity of 0 where nobody said why.
 pub(super) const NO_CAPACITY: &str = "its capacity is 0";
 
+/// The highest cost of a job anywhere, in tokens.
+pub const MAX_COST: f64 = 1e9;
+
+/// The highest cost of a job where no knob and no rate says more, in tokens,
+const PLAIN_COST: f64 = 1000.0;
+
+/// or so many windows' worth.
+const COST_WINDOWS: f64 = 10.0;
+
+/// Where no knob says so, one job is charged no more seconds of the rate in force than this,
+const COST_SECONDS: f64 = 3600.0;
+
+/// or so many tokens.
+const FEW_TOKENS: f64 = 10.0;
+
 /// The knobs of one throttle after reading: every field has a usable value.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Knobs {
@@ -125,6 +140,8 @@ pub struct Knobs {
     pub weight: f64,
     /// What becomes of jobs that cannot run at once.
     pub over_limit: OverLimit,
+    /// The highest cost of one job as somebody set it, in tokens; see [`Knobs::max_cost`].
+    pub max_cost: Option<f64>,
     /// Jobs of one lane that may wait before `on_backlog` acts.
     pub max_backlog: Option<u64>,
     /// What happens above `max_backlog`.
@@ -168,6 +185,7 @@ impl Default for Knobs {
             key_concurrency: -1,
             weight: 1.0,
             over_limit: OverLimit::Wait,
+            max_cost: None,
             max_backlog: None,
             on_backlog: OnBacklog::Signal,
             valid_until_ms: None,
@@ -244,6 +262,7 @@ impl Knobs {
             Some((text, None)) => reader.nonsense("over_limit", text).unwrap_or_default(),
             None => OverLimit::Wait,
         };
+        let max_cost = reader.number("max_cost", f64::NAN);
         let max_backlog = reader.number("max_backlog", f64::NAN);
         let lease = reader.number("valid_until", f64::NAN);
         let until = reader.number("manual_until_ms", f64::NAN);
@@ -269,6 +288,7 @@ impl Knobs {
             key_concurrency: reader.at_once("key_concurrency"),
             weight: reader.number("weight", plain.weight),
             over_limit,
+            max_cost: (!max_cost.is_nan()).then_some(max_cost),
             max_backlog: (!max_backlog.is_nan()).then_some(max_backlog as u64),
             on_backlog,
             valid_until_ms: (!lease.is_nan() && matches!(mode, None | Some(Mode::Auto))).then_some(lease as i64),
@@ -287,6 +307,23 @@ impl Knobs {
             reader.problems.push(Problem { field: field.clone(), message });
         }
         (knobs, reader.problems)
+    }
+
+    /// The highest cost of one job that a door takes, in tokens. It does not fall when the governor, a lease or a pause slows the
+    /// throttle down: what is accepted today is accepted at night.
+    pub fn max_cost(&self) -> f64 {
+        let rate = if self.mode == Mode::Auto && self.rps >= 0.0 { self.rps.max(self.max) } else { self.rps };
+        let windows = if rate < 0.0 { MAX_COST } else { (COST_WINDOWS * self.window * rate).min(MAX_COST) };
+        self.max_cost.unwrap_or(windows.max(PLAIN_COST))
+    }
+
+    /// The highest cost of one job that is charged at the rates in force, in tokens.
+    pub fn charged_cost(&self, now_us: i64) -> f64 {
+        let rate = slower(self.rate(now_us).rps, self.key_rate().rps);
+        match self.max_cost {
+            None if rate > 0.0 => self.max_cost().min((rate * COST_SECONDS).max(FEW_TOKENS)),
+            _ => self.max_cost(),
+        }
     }
 
     /// True when the lease of `rps` has lapsed.

@@ -192,3 +192,22 @@ fn a_throttle_that_drops_counts_in_whole_tokens_for_each_window_and_no_other_doe
     assert_eq!((slow.rate(0).rps, slow.key_rate().rps), (0.1, -1.0));
     assert_eq!(read(&[("rps", "0"), ("over_limit", "drop")]).0.rate(0).rps, 0.0);
 }
+
+#[test]
+fn the_highest_cost_follows_from_the_rate_that_is_wanted_and_does_not_fall_with_the_rate_in_force() {
+    let cases: [(&[(&str, &str)], f64, f64); 9] = [
+        (&[("rps", "1")], 1000.0, 1000.0),
+        (&[("rps", "0.01")], 1000.0, 36.0),
+        (&[("rps", "0.000001")], 1000.0, 10.0),
+        (&[("rps", "10"), ("key_rps", "0.01")], 1000.0, 36.0),
+        (&[("rps", "500"), ("window", "60")], 300_000.0, 300_000.0),
+        (&[("rps", "500"), ("window", "60"), ("paused", "1")], 300_000.0, 300_000.0),
+        (&[("rps", "0"), ("mode", "auto"), ("max", "5000")], 50_000.0, 50_000.0),
+        (&[("rps", "-1")], 1e9, 1e9),
+        (&[("rps", "0.01"), ("max_cost", "7000")], 7000.0, 7000.0),
+    ];
+    for (fields, taken, charged) in cases {
+        let knobs = read(fields).0;
+        assert_eq!((knobs.max_cost(), knobs.charged_cost(0)), (taken, charged), "{fields:?}");
+    }
+}

@@ -104,6 +104,8 @@ pub const TABLE: &[Knob] = &[
         meaning: "This throttle's share of a worker's slots beside other throttles that have work: 2 gets twice as many as 1." },
     Knob { name: "over_limit", default: "wait", unit: "", allowed: "wait, drop or merge", kind: Kind::Choice(&["wait", "drop", "merge"]),
         meaning: "What becomes of jobs that cannot run at once because of a rate or a limit of concurrency: they wait (wait), they end as dropped (drop), or they wait and one with an equal unique key takes the place of the one that waits (merge)." },
+    Knob { name: "max_cost", default: "1000 or more", unit: "tokens", allowed: "a number from 0.001 to 1000000000", kind: Kind::Number { low: 0.001, high: 1e9, zero: false, unlimited: false },
+        meaning: "The highest cost of one job, in tokens: doors refuse more, and of more only so much is charged. Of a throttle and those above it the lowest counts. Where it is absent it is 1000, or 10 windows' worth of tokens where that is more (of `rps`, or of `max` in the mode auto; no limit where that is -1), and what is charged is not more than an hour's worth of the rate in force, or 10 tokens." },
     Knob { name: "max_backlog", default: "", unit: "jobs", allowed: "a whole number from 1 to 1000000000", kind: Kind::Whole { low: 1.0, high: 1e9, unlimited: false },
         meaning: "How many jobs of one lane may wait before `on_backlog` acts; none where absent." },
     Knob { name: "on_backlog", default: "signal", unit: "", allowed: "signal or reject", kind: Kind::Choice(&["signal", "reject"]),

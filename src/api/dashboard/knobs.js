@@ -21,6 +21,7 @@ export const FIELDS = [
   { name: 'weight', label: 'weight', unit: '', hint: 'share beside other throttles', kind: 'number' },
   { name: 'over_limit', label: 'over_limit', unit: '', hint: 'for jobs that cannot run at once', kind: 'choice', choices: ['wait', 'drop', 'merge'] },
   { name: 'on_429', label: 'on_429', unit: '', hint: 'when a server refuses', kind: 'choice', choices: ['active-informed', 'active-naive', 'passive-informed', 'passive-naive'] },
+  { name: 'max_cost', label: 'max_cost', unit: 'tokens', hint: 'of one job', kind: 'number', optional: true },
   { name: 'max_backlog', label: 'max_backlog', unit: 'jobs', hint: 'waiting in a lane; empty for no limit', kind: 'number', optional: true },
   { name: 'on_backlog', label: 'on_backlog', unit: '', hint: 'beyond max_backlog', kind: 'choice', choices: ['signal', 'reject'] },
   { name: 'window', label: 'window', unit: 's', hint: 'length of a window', kind: 'number' },
