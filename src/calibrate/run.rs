@@ -178,8 +178,7 @@ impl Session {
         let about = self.signal();
         let readings = self
             .sources
-            .prometheus(about)
-            .readings(&about.query, now_s(&before))
+            .history(about, now_s(&before))
             .await
             .map_err(|error| Refusal::State(format!("the signal {} cannot be read: {error}", about.name)))?;
         let load = readings.last().map_or(0.0, |r| r.value * about.scale) / about.setpoint;
@@ -341,9 +340,7 @@ impl Session {
     /// Samples of every load from Prometheus, and the new ones of the signal under test in setpoints.
     async fn read(&self, watch: &mut Watch, now: f64) -> (Vec<Sample>, Vec<Point>) {
         let loads = self.policy.signals.iter().filter(|about| about.kind == Kind::Load && about.source == Source::Prometheus);
-        let read = async |about: &Signal| {
-            (about.name.clone(), about.scale, self.sources.prometheus(about).readings(&about.query, now).await)
-        };
+        let read = async |about: &Signal| (about.name.clone(), about.scale, self.sources.history(about, now).await);
         let (mut samples, mut fresh) = (Vec::new(), Vec::new());
         // What cannot be read now may be read by the next look; staleness bounds the patience.
         for (name, scale, outcome) in futures_util::future::join_all(loads.map(read)).await {

@@ -183,6 +183,14 @@ pub const KEYS: &[Key] = &[
         "Without a new sample for exactly this long the signal counts as silent: the rate is lowered towards `safe_rps`.",
     ),
     signal(
+        "series_min",
+        "series",
+        Default::Depends("as many as usual"),
+        Allowed::Number(0.0, 4000.0),
+        "For a plain selector of `prometheus`: with fewer series that go on the signal has no reading, since the one that ended may be \
+         the worst. As many as usual is the median of two hours; 0 looks at no number.",
+    ),
+    signal(
         "probe",
         "",
         Default::Depends("none"),

@@ -11,6 +11,7 @@ use super::keys::{self, Allowed, Default, Part};
 use super::policy::{Heard, Kind, Law, Look, Place, Policy, Problem, Refused, SIGNALS_MAX, Signal, Source};
 use crate::signals::exposition::Series;
 use crate::signals::probe::check_pointer;
+use crate::signals::promql;
 
 /// The policy in `text`; `None` if it names no signal.
 pub(super) fn policy(text: &str, file: &str) -> Result<Option<Policy>, Refused> {
@@ -184,6 +185,7 @@ fn signal(report: &mut Report, table: &Spanned<DeValue>) -> Option<Signal> {
         trip: values.given_number("trip").unwrap_or(2.0 * setpoint),
         trips: kind == Kind::Load || values.given("trip"),
         stale_s: values.given_number("stale_s"),
+        series_min: values.given_number("series_min").map(|least| least as usize),
         lag_s: if kind == Kind::Ratio { 0.0 } else { values.given_number("lag_s").unwrap_or(usual_lag_s) },
         probe: match source {
             Source::Http => look(&values, ["url", "metric", "pointer"]),
@@ -207,6 +209,13 @@ fn check(report: &mut Report, values: &Values, signal: &Signal) {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     if values.given("name") && !signal.name.chars().all(plain) {
         refuse("name", format!("{:?} is not allowed; use letters, digits and . _ -", signal.name));
+    }
+    if let Some(least) = values.given_number("series_min") {
+        if least.fract() != 0.0 {
+            refuse("series_min", format!("{least} is not allowed; use a whole number"));
+        } else if signal.source != Source::Prometheus || !promql::is_selector(&signal.query) {
+            refuse("series_min", "is for a plain selector of source \"prometheus\" only; leave it out".to_owned());
+        }
     }
     check_levels(values, signal, &mut refuse);
     check_source(values, signal, &mut refuse);

@@ -45,6 +45,8 @@ pub struct Signal {
     pub trips: bool,
     /// Seconds without a new sample after which it counts as silent; `None` for what the law says.
     pub stale_s: Option<f64>,
+    /// Series of a plain selector that must go on; `None` for as many as usual.
+    pub series_min: Option<usize>,
     /// What its exporter averages over, in seconds.
     pub lag_s: f64,
     /// What the breaker reads twice a second. For a signal from a page it is the signal itself.
@@ -67,6 +69,7 @@ impl Signal {
             trip: 2.0 * setpoint,
             trips: kind == Kind::Load,
             stale_s: None,
+            series_min: None,
             lag_s,
             probe: None,
         }

@@ -80,6 +80,11 @@ impl Sources {
         about.server.as_ref().and_then(|name| self.servers.get(name)).unwrap_or(&self.usual)
     }
 
+    /// The samples of a signal of Prometheus that are visible at `now`.
+    pub async fn history(&self, about: &Signal, now: f64) -> Result<Vec<Reading>, Error> {
+        self.prometheus(about).readings_of_at_least(&about.query, about.series_min, now).await
+    }
+
     /// Fails if a policy names a server that nobody has set.
     pub fn check(&self, policy: &Policy) -> Result<(), Error> {
         self.eyes(policy).map(|_| ())
@@ -127,7 +132,7 @@ impl Sources {
                 (Source::Depth | Source::Age, _) => vec![self.waiting(about).await?],
                 (Source::Complaints, _) => vec![self.complained(about).await?],
                 (Source::Http | Source::Postgres, Some(direct)) => vec![direct.read(now).await?],
-                _ => self.prometheus(about).readings(&about.query, now).await?,
+                _ => self.history(about, now).await?,
             };
             Ok(readings.into_iter().map(|reading| sample(about, reading)).collect())
         });
@@ -219,7 +224,6 @@ fn value(heard: Heard, meter: &Meter, span: &Span, over_s: f64) -> Option<f64> {
     }
 }
 
-/// A reading in the setpoint's unit.
 /// The probe of a page.
 pub fn probe(look: &Look) -> Result<Probe, Error> {
     match &look.place {
@@ -228,6 +232,7 @@ pub fn probe(look: &Look) -> Result<Probe, Error> {
     }
 }
 
+/// A reading in the setpoint's unit.
 fn sample(about: &Signal, reading: Reading) -> Sample {
     Sample { signal: about.name.clone(), value: Some(reading.value * about.scale), at: reading.at }
 }

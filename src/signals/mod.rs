@@ -18,6 +18,7 @@ pub mod promql;
 pub mod range;
 pub mod reading;
 pub mod scripted;
+pub mod series;
 pub mod server;
 
 pub use complaints::{ComplaintSource, Complaints, no_complaints};

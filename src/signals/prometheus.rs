@@ -1,10 +1,11 @@
 //! Readings from Prometheus (and what speaks its HTTP API), with the samples' own times.
 
-use std::sync::Mutex;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use super::server::{Access, Server};
-use super::{Error, Missing, Reading, promql};
+use super::{Error, Missing, Reading, promql, series};
 
 /// How long Prometheus may take to answer.
 pub const TIMEOUT: Duration = Duration::from_secs(2);
@@ -21,8 +22,11 @@ const ANSWER_MAX: usize = 8 << 20;
 /// A difference between Prometheus' clock and ours that is taken for none, in seconds.
 const CLOCKS_AGREE_S: f64 = 2.0;
 
-/// A series without a sample for this long no longer counts beside others that go on, in seconds.
-const SERIES_ENDED_S: f64 = 90.0;
+/// How often the usual number of a query's series is asked for, in seconds: it is the median of two hours.
+const USUAL_EVERY_S: f64 = 60.0;
+
+/// The most queries of which the usual number is kept; policies name far fewer.
+const USUAL_MAX: usize = 1_000;
 
 /// A client of one Prometheus server.
 #[derive(Debug)]
@@ -31,6 +35,8 @@ pub struct Prometheus {
     access: Access,
     /// Prometheus' clock minus the caller's, in seconds, as far as it matters.
     offset_s: Mutex<f64>,
+    /// How many series each query usually has, and when that was asked.
+    usual: Mutex<BTreeMap<String, (usize, f64)>>,
 }
 
 impl Prometheus {
@@ -42,18 +48,33 @@ impl Prometheus {
     /// A client of a server that is reached in this way.
     pub fn with(access: &Access) -> Result<Self, Error> {
         let server = Server::new(access, QUERY, TIMEOUT)?;
-        Ok(Self { server, access: access.clone(), offset_s: Mutex::new(0.0) })
+        Ok(Self { server, access: access.clone(), offset_s: Mutex::new(0.0), usual: Mutex::default() })
     }
 
     /// The samples of `query` that are visible now, oldest first, in times of the caller's clock, which reads `now`.
     ///
     /// A plain selector answers every raw sample of the last three minutes; where several series match, the greatest of
-    /// them at each time. Any other expression answers one value, dated by the oldest sample that it is made of.
+    /// them at each time, and none where fewer of them go on than usual: the one that ended may be the worst.
+    /// Any other expression answers one value, dated by the oldest sample that it is made of.
     pub async fn readings(&self, query: &str, now: f64) -> Result<Vec<Reading>, Error> {
+        self.readings_of_at_least(query, None, now).await
+    }
+
+    /// The same, where at least `series_min` series must go on; `None` for as many as usual in the last two hours.
+    pub async fn readings_of_at_least(&self, query: &str, series_min: Option<usize>, now: f64) -> Result<Vec<Reading>, Error> {
         let query = query.trim();
         if promql::is_selector(query) {
-            let series = self.ask(&format!("{query}[{WINDOW_S}s]"), now).await?;
-            return greatest(&series);
+            let all = self.ask(&format!("{query}[{WINDOW_S}s]"), now).await?;
+            if all.len() > series::SERIES_MAX {
+                return Err(Missing::Many { series: all.len(), allowed: series::SERIES_MAX }.into());
+            }
+            let worst = series::worst(&all)?;
+            let least = match series_min {
+                Some(given) => given,
+                None => self.usual(query, now).await?,
+            };
+            let live = series::live(&all);
+            return if live < least { Err(Missing::Ended { live, least }.into()) } else { Ok(worst) };
         }
         let series = self.ask(query, now).await?;
         let values: Vec<Reading> = series.iter().filter_map(|s| s.last().copied()).collect();
@@ -64,6 +85,32 @@ impl Prometheus {
             None => worst.at,
         };
         Ok(vec![Reading::judge(Some(worst.value), at, now, f64::INFINITY)?])
+    }
+
+    /// How many series the selector `query` usually has; 0 where the server cannot say.
+    async fn usual(&self, query: &str, now: f64) -> Result<usize, Error> {
+        let kept = self.kept().get(query).copied().filter(|(_, at)| (now - at).abs() < USUAL_EVERY_S);
+        if let Some((usual, _)) = kept {
+            return Ok(usual);
+        }
+        // The median: a deployment that runs old and new side by side for some minutes does not change what is usual.
+        let asked = format!("quantile_over_time(0.5, count({query})[2h:1m])");
+        let usual = match self.ask(&asked, now).await {
+            Ok(answer) => answer.first().and_then(|s| s.last()).map_or(0, |r| r.value.max(0.0) as usize),
+            // A server that knows no subqueries; and one that answers in another form.
+            Err(Error::BadQuery { .. } | Error::Garbled { .. }) => 0,
+            Err(error) => return Err(error),
+        };
+        let mut kept = self.kept();
+        if kept.len() >= USUAL_MAX {
+            kept.clear();
+        }
+        kept.insert(query.to_owned(), (usual, now));
+        Ok(usual)
+    }
+
+    fn kept(&self) -> MutexGuard<'_, BTreeMap<String, (usize, f64)>> {
+        self.usual.lock().expect("no code panics while it holds this lock")
     }
 
     /// The unix time, on the caller's clock, that `query` answers as its value.
@@ -132,29 +179,6 @@ impl Prometheus {
             *offset = if seen.abs() > CLOCKS_AGREE_S { seen } else { 0.0 };
         }
     }
-}
-
-/// Merges series into one: at every time of the first, the greatest of all as they stood then.
-pub(super) fn greatest(series: &[Vec<Reading>]) -> Result<Vec<Reading>, Error> {
-    let first = series.first().ok_or(Missing::Absent)?;
-    let at_once = |at: f64| {
-        let current = |r: &&Reading| r.at <= at && r.at > at - SERIES_ENDED_S;
-        let as_of = |s: &Vec<Reading>| s.iter().rev().find(current).map(|r| r.value);
-        series.iter().filter_map(as_of).fold(f64::NEG_INFINITY, |worst, v| if v.is_nan() { v } else { worst.max(v) })
-    };
-    // A series that ended a while ago must not freeze the answer, so the one with the newest sample sets the times.
-    let clock = series.iter().max_by(|a, b| newest(a).total_cmp(&newest(b))).unwrap_or(first);
-    let merged: Vec<Reading> = clock.iter().map(|r| Reading { value: at_once(r.at), at: r.at }).collect();
-    let sound: Vec<Reading> = merged.iter().copied().filter(|r| r.value.is_finite() && r.value >= 0.0).collect();
-    match merged.last() {
-        None => Err(Missing::Absent.into()),
-        Some(last) if sound.is_empty() => Err(Reading::judge(Some(last.value), last.at, last.at, 0.0).unwrap_err().into()),
-        Some(_) => Ok(sound),
-    }
-}
-
-fn newest(series: &[Reading]) -> f64 {
-    series.last().map_or(f64::NEG_INFINITY, |r| r.at)
 }
 
 /// The body of an answer, as Prometheus documents it.

@@ -5,7 +5,8 @@
 
 use std::time::Duration;
 
-use super::prometheus::{QUERY, greatest};
+use super::prometheus::QUERY;
+use super::series::{clock, worst};
 use super::{Error, Missing, Prometheus, Reading, promql};
 
 /// Where values over a time are asked for.
@@ -54,20 +55,20 @@ impl Prometheus {
     }
 }
 
-/// Merges series into one as for the present ([`greatest`]); before the times of those that go on, those that had ended count.
+/// Merges series into one as for the present ([`worst`]); before the times of those that go on, those that had ended count.
 fn merged(mut series: Vec<Vec<Reading>>) -> Result<Vec<Reading>, Error> {
-    let mut all = greatest(&series)?;
-    while let Some(first) = all.first().map(|r| r.at) {
+    let (mut all, mut missing) = (Vec::new(), Missing::Absent);
+    while let Some(first) = clock(&series).and_then(|one| one.first()).map(|r| r.at) {
+        match worst(&series) {
+            Ok(earlier) => drop(all.splice(0..0, earlier)),
+            Err(reason) => missing = reason,
+        }
         for one in &mut series {
             one.retain(|r| r.at < first);
         }
         series.retain(|one| !one.is_empty());
-        match greatest(&series) {
-            Ok(earlier) => all.splice(0..0, earlier),
-            Err(_) => break,
-        };
     }
-    Ok(all)
+    if all.is_empty() { Err(missing.into()) } else { Ok(all) }
 }
 
 /// Pieces of `(from, to]`, each at most `most_s` long.
@@ -85,9 +86,10 @@ mod tests {
     fn a_series_that_took_the_place_of_another_is_read_together_with_it() {
         let one = |at: f64, value: f64| Reading { value, at };
         let old = vec![one(0.0, 1.0), one(15.0, 2.0), one(30.0, f64::NAN)];
-        let (new, beside) = (vec![one(45.0, 3.0), one(60.0, 4.0)], vec![one(46.0, 9.0)]);
+        let (new, beside) = (vec![one(105.0, 0.5), one(120.0, 3.0), one(135.0, 4.0)], vec![one(121.0, 9.0)]);
         let all = merged(vec![old, new, beside]).unwrap();
-        assert_eq!(all, [one(0.0, 1.0), one(15.0, 2.0), one(45.0, 3.0), one(60.0, 9.0)]);
+        // What was not a number hides the time until it has ended for good.
+        assert_eq!(all, [one(0.0, 1.0), one(15.0, 2.0), one(120.0, 3.0), one(135.0, 9.0)]);
         assert!(merged(vec![]).is_err());
     }
 

@@ -27,6 +27,22 @@ pub enum Missing {
         /// The value.
         value: f64,
     },
+    /// A series that others go on without may have been the worst.
+    #[error("{live} series go on where {least} are expected: one has ended; if that is right, set series_min = {live}")]
+    Ended {
+        /// Series with recent samples.
+        live: usize,
+        /// Series that there must be.
+        least: usize,
+    },
+    /// So many series are no signal.
+    #[error("{series} series match, more than {allowed}; make one of them, for instance with max(...)")]
+    Many {
+        /// Series that match.
+        series: usize,
+        /// The most that are read.
+        allowed: usize,
+    },
     /// The sample is too old to say anything about now.
     #[error("the sample is {age_s:.0} s old, more than {allowed_s:.0} s")]
     Old {

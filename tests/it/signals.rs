@@ -45,6 +45,55 @@ async fn raw_samples_come_with_their_own_times_the_greatest_series_first() {
     assert_eq!(readings, expected.map(|(at, value)| Reading { value, at }));
 }
 
+/// A Prometheus whose selectors answer `series`, and whose number of series usually is `usual`.
+async fn with_usual(series: &[&str], usual: &'static str) -> Prometheus {
+    let matrix = format!(r#"{{"status":"success","data":{{"resultType":"matrix","result":[{}]}}}}"#, series.join(","));
+    let answer = move |Form(form): Form<Vec<(String, String)>>| async move {
+        if !form[0].1.starts_with("quantile_over_time(0.5, count(load)[2h:1m])") {
+            return (StatusCode::OK, matrix);
+        }
+        let vector = r#"{"status":"success","data":{"resultType":"vector","result":[{"metric":{},"value":[1700000000,"N"]}]}}"#;
+        let refused = r#"{"status":"error","error":"no subqueries"}"#.to_owned();
+        if usual.is_empty() { (StatusCode::BAD_REQUEST, refused) } else { (StatusCode::OK, vector.replace('N', usual)) }
+    };
+    let answer = move |form| {
+        let answer = answer.clone();
+        async move {
+            let (status, body) = answer(form).await;
+            (status, [(header::DATE, "Tue, 14 Nov 2023 22:13:20 GMT")], body)
+        }
+    };
+    Prometheus::new(&serve(axum::Router::new().route("/api/v1/query", post(answer))).await).unwrap()
+}
+
+const SOUND: &str = r#"{"metric":{"i":"a"},"values":[[1699999960,"0.05"],[1699999975,"0.05"],[1699999990,"0.05"]]}"#;
+const NOT_A_NUMBER: &str = r#"{"metric":{"i":"b"},"values":[[1699999960,"NaN"],[1699999975,"NaN"],[1699999990,"NaN"]]}"#;
+const ENDED: &str = r#"{"metric":{"i":"c"},"values":[[1699999850,"9"],[1699999865,"9"]]}"#;
+
+#[tokio::test]
+async fn a_series_that_is_not_a_number_is_not_hidden_by_a_sound_one_behind_it() {
+    for order in [[SOUND, NOT_A_NUMBER], [NOT_A_NUMBER, SOUND]] {
+        let readings = with_usual(&order, "2").await.readings("load", DATE).await;
+        assert_eq!(readings, Err(Error::Missing(Missing::NotANumber)), "{order:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_series_that_ended_is_no_lower_maximum() {
+    let ended = |live, least| Err(Error::Missing(Missing::Ended { live, least }));
+    let lost = with_usual(&[SOUND, ENDED], "2").await;
+    assert_eq!(lost.readings("load", DATE).await, ended(1, 2));
+    assert!(lost.readings_of_at_least("load", Some(1), DATE).await.is_ok(), "an operator may expect fewer");
+    assert_eq!(lost.readings_of_at_least("load", Some(3), DATE).await, ended(1, 3));
+    // Long gone from what is read, and still known to the server.
+    assert_eq!(with_usual(&[SOUND], "2").await.readings("load", DATE).await, ended(1, 2));
+    assert!(with_usual(&[SOUND, ENDED], "1").await.readings("load", DATE).await.is_ok(), "it has been so for long");
+    assert!(with_usual(&[SOUND, ENDED], "").await.readings("load", DATE).await.is_ok(), "a server that cannot count back");
+    let many = vec![SOUND; 4_001];
+    let refused = with_usual(&many, "4001").await.readings("load", DATE).await;
+    assert_eq!(refused, Err(Error::Missing(Missing::Many { series: 4_001, allowed: 4_000 })));
+}
+
 #[tokio::test]
 async fn ages_are_right_whatever_the_two_clocks_say() {
     let body = r#"{"status":"success","data":{"resultType":"matrix","result":[{"metric":{},"values":[[1699999990,"1"]]}]}}"#;
