@@ -51,6 +51,7 @@ class World {
     this.crons = [];
     this.paused = null;
     this.pools = null;
+    this.addLimits();
     const now = Math.floor(Date.now() / 1000);
     this.now = now - HISTORY_S;
     this.clock = PHASES[phase] - HISTORY_S;
@@ -61,6 +62,14 @@ class World {
       const past = (s, entry) => this.audit.unshift({ at: iso(now - s), ...entry });
       past(1900, { who: 'tom', action: 'throttle.set', subject: 'webhooks', before: { rps: 20 }, after: { rps: 50 }, why: 'customer asked for more' });
       past(48, { who: 'anna', action: 'throttle.set', subject: 'reindex', before: { max: 1000 }, after: { max: 2000 }, why: 'new disks' });
+    }
+  }
+
+  /** The limits of the API itself are there on a fresh server too. */
+  addLimits() {
+    const knobs = { manual_until_ms: null, burst: 1, window: 1, min: 1, max: 6000, safe_rps: 5, capacity: -1, capacity_why: '', key_rps: -1, key_burst: 1, on_store_loss: 'local', borrow: false, on_429: 'active-informed', over_limit: 'wait', concurrency: -1, key_concurrency: -1, weight: 1, max_backlog: null, on_backlog: 'signal', valid_until_ms: null, by: 'flyball', at_ms: this.now * 1000, why: '' };
+    for (const name of ['acquire', 'denied', 'ops', 'read', 'stream', 'write']) {
+      this.throttles.set(`api:${name}`, { name: `api:${name}`, mode: 'manual', parent: null, paused: false, knobs: { ...knobs, rps: 6000 }, signals: null, breaker: null, ready: 0, scheduled: 0, running: 0, dead: 0, achieved: 0, share: 0, problems: [], seq: this.seq++ });
     }
   }
 

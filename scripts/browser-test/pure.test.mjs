@@ -12,6 +12,7 @@ import { deciderOf, spans } from '../../src/api/dashboard/ribbons.js';
 import { Ring } from '../../src/api/dashboard/ring.js';
 import * as scale from '../../src/api/dashboard/scale.js';
 import { apply, emptyState, facts, ordered, totalReady } from '../../src/api/dashboard/state.js';
+import { eventReason } from '../../src/api/dashboard/poolwords.js';
 import { auditLine, editText, standing } from '../../src/api/dashboard/words.js';
 
 const NOW = 1_700_000_000;
@@ -250,4 +251,22 @@ test('an_optional_knob_is_emptied_and_a_needed_one_is_not', () => {
   const current = { max_backlog: 100, rps: 5 };
   assert.deepEqual(knobs.readEdits({ max_backlog: ' ', rps: '' }, current), { body: { max_backlog: null }, errors: { rps: 'a number is needed here' } });
   assert.deepEqual(knobs.readEdits({ max_backlog: '' }, { max_backlog: null }).body, {});
+});
+
+test('an_edit_says_what_was_done', () => {
+  const entry = (action, more = {}) => ({ at: '', t: 0, who: 'ann', subject: 'crm', before: null, after: null, why: null, action, ...more });
+  assert.equal(editText(entry('dead.requeue', { after: { jobs: 524 } })), 'requeued dead letters: jobs 524');
+  assert.equal(editText(entry('dead.discard', { after: { jobs: 524 } })), 'discarded dead letters: jobs 524');
+  assert.equal(editText(entry('key.pause', { after: { seconds: 900 } })), 'key paused: seconds 900');
+  assert.equal(editText(entry('throttle.set', { before: { rps: 30 }, after: { rps: 33 } })), 'rps 30 → 33');
+  assert.equal(editText(entry('throttle.pause', { before: { paused: false }, after: { paused: true } })), 'paused');
+  assert.equal(editText(entry('job.cancel')), 'cancelled');
+  assert.equal(editText(entry('some_new.thing')), 'some new thing');
+});
+
+test('a_breaker_that_closed_does_not_say_why_it_had_opened', () => {
+  const events = [{ account: 'a', to: 'closed', reason: '5 failures' }, { account: 'b', to: 'open', reason: 'x' }, { account: 'a', to: 'half_open', reason: '5 failures' }, { account: 'a', to: 'open', reason: '5 failures' }];
+  assert.equal(eventReason(events[0], events), '');
+  assert.equal(eventReason(events[3], events), '5 failures');
+  assert.equal(eventReason({ account: 'a', to: 'closed', reason: 'resumed by ann' }, events), 'resumed by ann');
 });

@@ -427,9 +427,19 @@ async function mockChecks(page, mock, url) {
     return /tom changed this/.test(text) && /min is now 2/.test(text) ? [] : [`it says "${text}"`];
   });
 
-  await check('pause and resume, take over and hand back, by one button each', async () => {
+  const answer = answerOn(page);
+  await check('pause pauses the first time in a browser without a name, and one button each resumes, takes over and hands back', async () => {
+    await page.evaluate(`localStorage.removeItem('flyball.who')`);
+    await page.open(`${url}/`);
+    await page.until('the panel', `${panel} && ${panel}.querySelector('[name=max]').value !== ''`);
     for (const [button, badge] of [['Pause', 'paused'], ['Resume', null], ['Take over by hand', 'manual'], ['Hand to the governor', 'auto']]) {
       await page.until(`the button ${button}`, `(() => { const b = [...${panel}.querySelectorAll('.panel-head button')].find((b) => b.textContent === '${button}' && !b.hidden && !b.disabled); if (b) b.click(); return Boolean(b); })()`);
+      if (button === 'Pause') {
+        await page.until('the question', `document.querySelector('dialog.ask')?.open`);
+        await shot(page, 'pause-question', false);
+        await answer({ why: 'a test' }, 'Pause');
+        if (await page.evaluate(`${panel}.querySelector('details.drawer').open`)) return ['the form of the knobs unfolds'];
+      }
       if (badge) await page.until(`the badge ${badge}`, `[...${panel}.querySelectorAll('.badge')].some((b) => b.textContent === '${badge}')`);
     }
   });
@@ -441,7 +451,8 @@ async function mockChecks(page, mock, url) {
     await page.until('a progress bar', `document.querySelector('#running progress')?.value > 0`);
     await page.evaluate(`scrollBy(0, -80)`);
     await shot(page, 'jobs', false);
-    await page.evaluate(`[...document.querySelectorAll('#lookup-result button')].find((b) => b.textContent === 'Cancel').click()`);
+    await page.evaluate(`[...document.querySelectorAll('#lookup-result button')].find((b) => b.textContent === 'Cancel …').click()`);
+    await answer({ why: 'a test' }, 'Cancel the job');
     await page.until('the state cancelled', `document.querySelector('#lookup-result .badge')?.textContent === 'cancelled'`);
     // A job that has ended for good has nothing to be cancelled or tried again.
     const buttons = await page.evaluate(`[...document.querySelectorAll('#lookup-result button')].map((b) => b.textContent)`);
@@ -453,7 +464,6 @@ async function mockChecks(page, mock, url) {
     await page.until('the retried job', `[...document.querySelectorAll('#failures button')].some((b) => b.textContent === 'Ready again')`);
   });
 
-  const answer = answerOn(page);
   await check('the lanes of a throttle: depth, age, pause, weight, and emptying one', async () => {
     const lanes = `${panelOf('webhooks')}.querySelector('.lanes')`;
     const row = (key) => `[...${lanes}.querySelectorAll('tbody tr')].find((r) => r.firstChild.textContent === '${key}')`;
@@ -549,12 +559,17 @@ async function mockChecks(page, mock, url) {
     mock.steer({ empty: true });
     await page.open(`${url}/`);
     await page.until('the example', `!document.getElementById('no-throttles').hidden && document.querySelector('[data-origin]').textContent.includes(location.origin)`);
+    const faults = [];
+    if (await page.evaluate(`document.querySelector('#api-limits').open || document.querySelectorAll('section.throttle').length > 0 || !document.getElementById('overview').hidden`)) faults.push('the limits of the API fill the empty page');
     await shot(page, 'empty', false);
+    await page.evaluate(`document.querySelector('#api-limits').open = true`);
+    await page.until('the limits', `document.querySelectorAll('#api-throttles section.throttle').length === 6`);
     if (!(await page.evaluate(`document.getElementById('views').hidden`))) return ['the navigation leads to pools that are not there'];
     await page.open(`${url}/#pools`);
     await page.until('how a pool is made', `!document.getElementById('no-pools').hidden && !document.getElementById('notifications-empty').hidden`);
+    await page.until('no way to older messages', `document.getElementById('notifications-more').hidden`);
     await shot(page, 'no-pools', false);
-    return [];
+    return faults;
   });
 }
 

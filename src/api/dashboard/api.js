@@ -39,8 +39,11 @@ export async function call(method, path, { body, seq } = {}) {
   } catch {
     throw new ApiError(0, null);
   }
-  const answer = await response.json().catch(() => null);
-  if (!response.ok) throw new ApiError(response.status, answer);
+  if (response.status === 204) return null;
+  const answer = await response.json().catch(() => undefined);
+  if (!response.ok) throw new ApiError(response.status, answer ?? null);
+  // The body broke off: the page is being left, or the server went away in the middle.
+  if (answer === undefined) throw new ApiError(0, null);
   return answer;
 }
 

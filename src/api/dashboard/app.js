@@ -16,7 +16,7 @@ import { PauseAll } from './pauseall.js';
 import { Pools } from './pools.js';
 import { viewOf } from './poolwords.js';
 import { radioSetting } from './settings.js';
-import { apply, emptyState, facts, ordered, totalReady } from './state.js';
+import { apply, emptyState, facts, isApiLimit, limitsText, ordered, totalReady } from './state.js';
 import { auditLine, breakerText, standing, unitOf } from './words.js';
 
 /** The page draws at most so often; ticks come once a second. */
@@ -142,17 +142,23 @@ function drawHeader(now) {
 /** @param {number} now */
 function drawThrottles(now) {
   const all = ordered(state);
-  const idle = state.known && all.length === 0;
+  const limits = all.filter((t) => isApiLimit(t));
+  const work = all.filter((t) => !isApiLimit(t));
+  const idle = state.known && work.length === 0;
   show($('no-throttles'), idle);
   show($('lists'), state.known);
   show($('waiting'), !state.known && all.length === 0 && state.phase !== 'unauthorized');
-  const governed = all.filter((t) => t.detail?.governor || t.ring.last?.breaker);
-  const plain = all.filter((t) => !governed.includes(t));
+  const governed = work.filter((t) => t.detail?.governor || t.ring.last?.breaker);
+  const plain = work.filter((t) => !governed.includes(t));
   const shown = showAll ? plain : plain.slice(0, PLAIN_PANELS);
   place($('governed'), governed);
   place($('plain'), shown);
+  show($('api-limits'), limits.length > 0);
+  setText($('api-limits-text'), limitsText(limits));
+  const unfolded = $('api-limits').open ? limits : [];
+  place($('api-throttles'), unfolded);
   for (const [name, panel] of panels) {
-    if (state.throttles.has(name) && (governed.some((t) => t.name === name) || shown.some((t) => t.name === name))) continue;
+    if (state.throttles.has(name) && [...governed, ...shown, ...unfolded].some((t) => t.name === name)) continue;
     panel.remove();
     panels.delete(name);
   }
@@ -164,8 +170,8 @@ function drawThrottles(now) {
   const silent = state.lastTick === null || now - state.lastTick > 3;
   const to = silent ? now : /** @type {number} */ (state.lastTick);
   const time = { from: to - windowS, to, now, depthAge: state.depthAge };
-  for (const t of [...governed, ...shown]) panels.get(t.name)?.update(t, time);
-  drawOverview(all);
+  for (const t of [...governed, ...shown, ...unfolded]) panels.get(t.name)?.update(t, time);
+  drawOverview(work);
   drawFilter(all);
 }
 
@@ -231,7 +237,11 @@ function route() {
   setAttr($('view-throttles'), 'aria-current', view === 'throttles' ? 'page' : null);
   setAttr($('view-pools'), 'aria-current', view === 'pools' ? 'page' : null);
   const named = location.hash.slice(1);
-  if (named.startsWith('throttle-') && !document.getElementById(named)) showAll = true;
+  if (named.startsWith('throttle-') && !document.getElementById(named)) {
+    if (decodeURIComponent(named).startsWith('throttle-api:')) $('api-limits').open = true;
+    else showAll = true;
+  }
+  setAttr($('sign-in'), 'href', `/login${location.hash}`);
   if (view === 'pools') askPools(true);
   draw();
   if (before === view) return;
@@ -305,6 +315,7 @@ function start() {
     dirty.add('decisions');
     schedule();
   });
+  $('api-limits').addEventListener('toggle', () => schedule());
   $('show-all').addEventListener('click', () => {
     showAll = true;
     schedule();

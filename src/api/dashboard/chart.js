@@ -227,11 +227,13 @@ function drawSignalAxis(ctx, at, band, data, y, colours) {
 }
 
 /**
- * A signal that goes through the ceiling gets a mark with its peak, once per stretch.
+ * A signal that goes through the ceiling gets a mark with its peak, once per stretch; of marks that would overlap, the first.
  * @param {CanvasRenderingContext2D} ctx @param {Layout} at @param {Band} band @param {Plot} data @param {X} x
  * @param {Record<string, string>} colours
  */
 function drawClipped(ctx, at, band, data, x, colours) {
+  /** @type {[number, number][]} */
+  const taken = [];
   data.signalNames.forEach((name, i) => {
     /** @type {{ t: number, peak: number } | null} */
     let stretch = null;
@@ -241,10 +243,15 @@ function drawClipped(ctx, at, band, data, x, colours) {
       if (px >= at.left && px <= at.right) {
         ctx.fillStyle = colours[signalStyle(i).colour];
         const text = `▲ ${number(stretch.peak)}×`;
-        const room = at.right - px > ctx.measureText(text).width + 8;
-        ctx.textAlign = room ? 'left' : 'right';
-        ctx.textBaseline = 'bottom';
-        halo(ctx, text, px + (room ? -4 : 4), band.top - 4, colours);
+        const width = ctx.measureText(text).width;
+        const room = at.right - px > width + 8;
+        const start = room ? px - 4 : px + 4 - width;
+        if (taken.every(([from, to]) => start > to || start + width < from)) {
+          taken.push([start - 4, start + width + 4]);
+          ctx.textAlign = 'left';
+          ctx.textBaseline = 'bottom';
+          halo(ctx, text, start, band.top - 4, colours);
+        }
       }
       stretch = null;
     };

@@ -2,7 +2,7 @@
 
 import { call, get } from './api.js';
 import { ask } from './dialog.js';
-import { h, keyed, setAttr, setText } from './dom.js';
+import { h, keyed, setAttr, setText, show } from './dom.js';
 import { ago, clock, duration, unixSeconds } from './format.js';
 import { cell, showRows } from './lists.js';
 
@@ -32,7 +32,7 @@ export class Crons {
         when: h('span', null), zone: h('span', { class: 'sub' }), job: h('span', null), next: h('span', { class: 'num' }), nextIn: h('span', { class: 'sub' }),
         last: h('span', { class: 'num' }), lastJob: h('button', { type: 'button', class: 'link num' }), problem: h('span', { class: 'error-text' }), pause: h('button', { type: 'button' }),
       };
-      const run = h('button', { type: 'button', 'aria-label': `Run ${cron.name} now` }, 'Run now');
+      const run = h('button', { type: 'button', 'aria-label': `Run now: ${cron.name}` }, 'Run now');
       const gone = h('button', { type: 'button', 'aria-label': `Delete ${cron.name}` }, 'Delete …');
       const row = h('tr', null,
         cell('name', h('span', { class: 'pair' }, h('b', null, cron.name), cells.problem), 'wrap name'),
@@ -61,10 +61,12 @@ export class Crons {
       setText(cells.when, cron.expression);
       setText(cells.zone, cron.time_zone);
       setText(cells.job, `${cron.kind} on ${cron.key ? `${cron.throttle} / ${cron.key}` : cron.throttle}`);
-      setText(cells.next, cron.paused ? 'paused' : next === null ? '' : clock(next, now));
+      setText(cells.next, cron.paused ? 'paused' : next === null ? '' : `${clock(next, now)} here`);
+      setAttr(cells.next, 'title', 'by the clock of this browser');
       setText(cells.nextIn, cron.paused || next === null ? '' : next > now ? `in ${duration(next - now)}` : 'due');
       setText(cells.last, last === null ? 'never' : ago(now - last));
       setText(cells.lastJob, cron.last_job_id ? String(cron.last_job_id) : '');
+      show(cells.lastJob, Boolean(cron.last_job_id));
       setText(cells.problem, cron.problem ?? '');
       setText(cells.pause, cron.paused ? 'Resume' : 'Pause');
       setAttr(cells.pause, 'aria-label', `${cron.paused ? 'Resume' : 'Pause'} ${cron.name}`);

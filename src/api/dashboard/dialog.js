@@ -45,8 +45,11 @@ export function ask({ title, text = '', action, danger = false, fields = [] }) {
   });
 }
 
-/** Who acts, for a button that asks nothing. */
-export function signature() {
+/**
+ * Who acts, for what undoes and frees: the name that this browser knows, or else the question.
+ * @param {{ title: string, text?: string, action: string }} question
+ */
+export async function signature(question) {
   const by = recall('who', '');
-  return by ? { by } : {};
+  return by ? { by } : ask(question);
 }

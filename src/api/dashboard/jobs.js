@@ -1,6 +1,7 @@
 // Jobs that run now with their progress, and one job looked up by its number.
 
 import { call, get } from './api.js';
+import { ask, signature } from './dialog.js';
 import { fill, h, keyed, setText, show } from './dom.js';
 import { showRows } from './lists.js';
 import { clock, count, duration, UNKNOWN, unixSeconds } from './format.js';
@@ -138,13 +139,14 @@ export class JobLookup {
     const waits = job.waiting ? h('p', { class: 'waits' }, job.waiting.reason, job.waiting.until ? ` Until ${clock(job.waiting.until)}.` : '') : null;
     const ended = ['completed', 'cancelled', 'dead'].includes(job.state);
     const actions = h('div', { class: 'buttons' },
-      ended ? null : h('button', { type: 'button', onclick: () => this.act('DELETE', job.id, '') }, job.cancelling ? 'Cancelling …' : 'Cancel'),
+      ended ? null : h('button', { type: 'button', disabled: Boolean(job.cancelling), onclick: () => this.cancel(job) }, job.cancelling ? 'Cancelling …' : 'Cancel …'),
       ['dead', 'retryable', 'scheduled'].includes(job.state)
-        ? h('button', { type: 'button', onclick: () => this.act('POST', job.id, '/retry') }, 'Retry now') : null,
+        ? h('button', { type: 'button', onclick: () => this.retry(job.id) }, 'Retry now') : null,
       h('button', { type: 'button', onclick: () => this.find(String(job.id)) }, 'Look again'));
     const attempts = (job.attempts ?? []).slice(-8).reverse().map((/** @type {any} */ a) => {
       const took = (unixSeconds(a.finished_at) ?? NaN) - (unixSeconds(a.started_at) ?? NaN);
-      return h('li', null, h('b', { class: 'num' }, String(a.attempt)), ` ${a.outcome} at ${clock(a.finished_at)}${Number.isFinite(took) ? ` after ${duration(took)}` : ''}`,
+      // Cancelled while it waited: no attempt was made of it.
+      return h('li', null, a.attempt > 0 ? h('b', { class: 'num' }, String(a.attempt)) : null, ` ${a.outcome} at ${clock(a.finished_at)}${Number.isFinite(took) ? ` after ${duration(took)}` : ''}`,
         a.error ? h('span', { class: 'error-text' }, a.error) : null);
     });
     fill(this.result,
@@ -156,11 +158,31 @@ export class JobLookup {
       actions);
   }
 
-  /** @param {string} method @param {number} id @param {string} verb */
-  async act(method, id, verb) {
+  /** @param {any} job */
+  async cancel({ id, state }) {
+    const text = state === 'running' ? 'Its handler is asked to stop; what it has done stays done.' : 'It never runs. Its history stays until it is pruned.';
+    const signed = await ask({ title: `Cancel job ${id}?`, action: 'Cancel the job', danger: true, text });
+    if (!signed) return;
+    await this.act(id, async () => {
+      const job = await call('DELETE', `/api/v1/jobs/${id}?${new URLSearchParams(signed)}`);
+      return job.state === 'cancelled' ? 'Cancelled.' : 'Its handler has been asked to stop.';
+    });
+  }
+
+  /** @param {number} id */
+  async retry(id) {
+    const body = await signature({ title: `Retry job ${id}?`, action: 'Retry', text: 'It is ready at once and runs as its throttle allows.' });
+    if (!body) return;
+    await this.act(id, async () => {
+      await call('POST', `/api/v1/jobs/${id}/retry`, { body });
+      return 'Ready again.';
+    });
+  }
+
+  /** @param {number} id @param {() => Promise<string>} work answers the note */
+  async act(id, work) {
     try {
-      await call(method, `/api/v1/jobs/${id}${verb}`);
-      this.note = verb ? 'Ready again.' : 'Asked to cancel.';
+      this.note = await work();
     } catch (error) {
       this.note = /** @type {any} */ (error).message;
     }

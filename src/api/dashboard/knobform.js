@@ -158,13 +158,14 @@ export class KnobForm {
   }
 
   /**
-   * One button, one field: pause, resume, hand over.
+   * One button, one field: pause, resume, hand over. The answer to the question carries it through.
    * @param {Record<string, any>} body
+   * @param {() => Promise<Record<string, string> | null>} question
    */
-  async quick(body) {
+  async quick(body, question) {
     if (this.busy || !this.detail) return;
-    const signature = this.signature();
-    if (signature) await this.send({ ...body, ...signature }, valuesOf(this.detail));
+    const signed = await question();
+    if (signed) await this.send({ ...body, ...signed }, valuesOf(this.detail));
   }
 
   /**

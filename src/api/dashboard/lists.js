@@ -1,6 +1,7 @@
 // The tables below the throttles: decisions, failures, edits.
 
 import { call } from './api.js';
+import { signature } from './dialog.js';
 import { h, keyed, setText, show } from './dom.js';
 import { clock, rate, UNKNOWN } from './format.js';
 import { breakerText, editText, unitOf } from './words.js';
@@ -37,12 +38,14 @@ export function showDecisions(body, empty, decisions, throttle, now) {
   const rows = decisions.filter((d) => !throttle || d.throttle === throttle).slice(0, DECISION_ROWS);
   showRows(body, empty, rows.length);
   keyed(body, rows, (d) => String(d.id), (d) => {
-    const step = (d.rps ?? 0) - (d.previous_rps ?? d.rps ?? 0);
-    const arrow = step > 0 ? '↑' : step < 0 ? '↓' : '=';
+    // A step that the digits do not show is none to the reader.
+    const [from, to] = [rate(d.previous_rps), rate(d.rps)];
+    const isStep = d.previous_rps !== null && d.previous_rps !== undefined && from !== to;
+    const arrow = !isStep ? '=' : (d.rps ?? 0) > d.previous_rps ? '↑' : '↓';
     return h('tr', { class: d.breaker === 'open' ? 'alarming' : undefined },
       cell('at', clock(d.t, now), 'num'),
       cell('throttle', d.throttle),
-      cell('rate', h('span', null, h('span', { class: 'arrow', 'aria-hidden': 'true' }, arrow), ` ${rate(d.previous_rps)} → `, h('b', null, rate(d.rps)), unitOf(d)), 'num rate'),
+      cell('rate', h('span', null, h('span', { class: 'arrow', 'aria-hidden': 'true' }, arrow), isStep ? ` ${from} → ` : ' ', h('b', null, to), unitOf(d)), 'num rate'),
       cell('limits', d.limiting ? d.limiting.replaceAll('_', ' ') : UNKNOWN),
       cell('breaker', breakerText(d.breaker)),
       cell('reason', d.reason ?? '', 'wide'));
@@ -77,9 +80,11 @@ export function showFailures(body, empty, failures, look, now) {
 export function retryButton(id) {
   const button = h('button', { type: 'button', 'aria-label': `Retry job ${id}` }, 'Retry');
   button.addEventListener('click', async () => {
+    const body = await signature({ title: `Retry job ${id}?`, action: 'Retry', text: 'It is ready at once and runs as its throttle allows.' });
+    if (!body) return;
     button.disabled = true;
     try {
-      await call('POST', `/api/v1/jobs/${id}/retry`);
+      await call('POST', `/api/v1/jobs/${id}/retry`, { body });
       setText(button, 'Ready again');
     } catch (error) {
       setText(button, /** @type {any} */ (error).message);

@@ -94,7 +94,7 @@ export class Notifications {
     showRows(this.body, this.empty, rows.length);
     const isFiltered = Object.values(this.typed()).some(Boolean);
     setText(this.empty, isFiltered ? (this.next ? 'No message among the newest fits; older ones may.' : 'No message fits.') : 'No messages yet.');
-    show(this.more, Boolean(this.next));
+    show(this.more, Boolean(this.next) && (rows.length > 0 || isFiltered));
     const items = rows.flatMap((message) => [{ message, isAttempts: false }, ...(this.open.has(message.id) ? [{ message, isAttempts: true }] : [])]);
     keyed(this.body, items, ({ message, isAttempts }) => `${message.id}${isAttempts ? '/attempts' : ''}`,
       (item) => (item.isAttempts ? this.attemptsRow() : this.messageRow(item.message)),

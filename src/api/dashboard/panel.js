@@ -3,6 +3,7 @@
 import { get, throttlePath } from './api.js';
 import { drawSparkline, prepare } from './chart.js';
 import { ChartView, swatch } from './chartview.js';
+import { ask, signature } from './dialog.js';
 import { h, keyed, setAttr, setText, show } from './dom.js';
 import { ago, clock, count, duration, finite, number, percent, rate, UNKNOWN, unixSeconds } from './format.js';
 import { History, HISTORY_FIRST } from './history.js';
@@ -40,8 +41,8 @@ export class Panel {
     this.parent = h('span', { class: 'parent' });
     /** @type {ReturnType<typeof facts> | null} */
     this.facts = null;
-    this.pause = h('button', { type: 'button', onclick: () => this.form.quick({ paused: !this.facts?.paused }) }, 'Pause');
-    this.hand = h('button', { type: 'button', onclick: () => this.form.quick({ mode: this.facts?.mode === 'auto' ? 'manual' : 'auto' }) });
+    this.pause = h('button', { type: 'button', onclick: () => this.turnPause() }, 'Pause');
+    this.hand = h('button', { type: 'button', onclick: () => this.turnMode() });
     this.form.quickButtons = [this.pause, this.hand];
     this.reason = h('p', { class: 'reason' });
     this.problems = h('ul', { class: 'problems', hidden: true });
@@ -93,6 +94,27 @@ export class Panel {
             this.oldest,
             h('div', { class: 'spark-row' }, h('span', { class: 'label' }, 'ready'), this.spark)))),
       this.edit, this.knobs, this.lanes.element, this.whyDrawer);
+  }
+
+  /** Pauses after a question that takes name and reason; resumes at once where the name is known. */
+  turnPause() {
+    const { name } = this;
+    if (this.facts?.paused) {
+      const text = 'Its jobs run again as its rate allows, from an empty bucket.';
+      return this.form.quick({ paused: false }, () => signature({ title: `Resume ${name}?`, action: 'Resume', text }));
+    }
+    const text = 'No job of this throttle starts until somebody resumes it. What runs goes on; jobs go on being accepted.';
+    return this.form.quick({ paused: true }, () => ask({ title: `Pause ${name}?`, action: 'Pause', danger: true, text }));
+  }
+
+  /** Hands the throttle to the governor, or takes it over by hand. */
+  turnMode() {
+    const { name } = this;
+    const byHand = this.facts?.mode === 'auto';
+    const question = byHand
+      ? { title: `Take ${name} over by hand?`, action: 'Take over', text: 'The governor keeps its hands off until it is handed back.' }
+      : { title: `Hand ${name} to the governor?`, action: 'Hand over', text: 'It goes on from the rate that is in force.' };
+    return this.form.quick({ mode: byHand ? 'manual' : 'auto' }, () => signature(question));
   }
 
   remove() {

@@ -34,7 +34,8 @@ export class PauseAll {
   async turn() {
     try {
       if (this.paused) {
-        this.draw((await call('POST', '/api/v1/resume', { body: signature() })).paused);
+        const signed = await signature({ title: 'Resume everything?', action: 'Resume everything', text: 'Workers take jobs of all throttles again.' });
+        if (signed) this.draw((await call('POST', '/api/v1/resume', { body: signed })).paused);
         return;
       }
       const answer = await ask({ title: 'Pause everything?', action: 'Pause everything', danger: true, text: 'No worker takes a job any more, of any throttle, until somebody resumes. What runs goes on; jobs go on being accepted.' });

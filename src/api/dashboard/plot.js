@@ -53,17 +53,15 @@ export function plot(throttle, from, to) {
   const measure = measureOf(throttle);
   const rates = [];
   const names = new Set();
-  const trips = new Set();
   let peak = 0;
   for (const p of points) {
     rates.push(measure.knob(p), measure.done(p));
     for (const [name, signal] of Object.entries(p.signals)) {
       names.add(name);
-      if (signal.trip !== null && signal.setpoint) trips.add(Number((signal.trip / signal.setpoint).toFixed(3)));
       peak = Math.max(peak, ratio(p, name) ?? 0);
     }
   }
-  const sortedTrips = [...trips].sort((a, b) => a - b);
+  const sortedTrips = tripsOf(points.at(-1));
   return {
     points,
     measure,
@@ -75,6 +73,15 @@ export function plot(throttle, from, to) {
     decider: spans(points, deciderOf(throttle.decisions), to),
     edits: throttle.edits.filter((e) => e.t >= from && e.t <= to && e.who !== 'governor').map((e) => ({ t: e.t, who: e.who })),
   };
+}
+
+/**
+ * The levels that would trip the breaker now, as multiples of the setpoints; those of the past would only be a stack of lines.
+ * @param {Point | undefined} point the newest in view
+ */
+function tripsOf(point) {
+  const levels = Object.values(point?.signals ?? {}).filter((s) => s.trip !== null && s.setpoint).map((s) => Number((Number(s.trip) / Number(s.setpoint)).toFixed(3)));
+  return [...new Set(levels)].sort((a, b) => a - b);
 }
 
 /**

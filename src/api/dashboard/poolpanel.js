@@ -7,7 +7,7 @@ import { h, keyed, setAttr, setText, show } from './dom.js';
 import { clock, count, UNKNOWN, unixSeconds } from './format.js';
 import { cell, showRows } from './lists.js';
 import { panelId } from './panel.js';
-import { capacity, eventText, inTime, lastChange, poolStanding, throttleFacts, wholePercent } from './poolwords.js';
+import { capacity, eventReason, eventText, inTime, lastChange, poolStanding, throttleFacts, wholePercent } from './poolwords.js';
 
 /** Events are asked for when a breaker has changed, and after so long in any case: they are written a moment later. */
 const EVENTS_EVERY_MS = 10_000;
@@ -65,7 +65,7 @@ export class PoolPanel {
         h('div', { class: 'readout' }, h('span', { class: 'label' }, 'knob'), h('span', { class: 'value' }, this.knob, this.knobUnit), this.knobNote)),
       this.note, this.grid.element,
       h('details', { class: 'drawer' }, h('summary', null, h('span', { class: 'drawer-title' }, 'Events'), this.newest),
-        h('div', { class: 'pool-events' }, h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': `Events of ${name}` }, table, this.noEvents))));
+        h('div', { class: 'pool-events' }, h('div', { class: 'scroll', tabindex: '0', role: 'group', 'aria-label': `Events of ${name}` }, table, this.noEvents))));
   }
 
   remove() {
@@ -102,7 +102,7 @@ export class PoolPanel {
     setText(this.back, all === 0 ? '' : pool.there > 0 ? (pool.there === all ? 'none is blocked' : `${count(all - pool.there)} blocked or open`) : `back ${inTime(pool.back_at_ms, nowMs) || 'when one is resumed'}`);
     this.back.classList.toggle('alarming', pool.there === 0 && all > 0);
 
-    const facts = throttleFacts(throttle, nowMs / 1000);
+    const facts = throttleFacts(throttle, nowMs / 1000, pool);
     setText(this.knob, facts?.knob ?? UNKNOWN);
     setText(this.knobUnit, facts?.unit ?? '');
     setText(this.knobNote, !facts || facts.knob === UNKNOWN ? 'not known now' : 'of the whole pool, in effect');
@@ -130,10 +130,10 @@ export class PoolPanel {
   showEvents(events) {
     const now = (this.nowMs ?? Date.now()) / 1000;
     const first = events[0];
-    setText(this.newest, first ? `${clock(unixSeconds(first.at), now)} ${first.account}: ${eventText(first)}${first.reason ? `, ${first.reason}` : ''}` : 'none yet');
+    setText(this.newest, first ? `${clock(unixSeconds(first.at), now)} ${first.account}: ${eventText(first)}${eventReason(first, events) ? `, ${eventReason(first, events)}` : ''}` : 'none yet');
     showRows(this.events, this.noEvents, events.length);
     keyed(this.events, events, (e) => `${e.at}/${e.account}/${e.to}`, (e) => h('tr', { class: e.to === 'open' ? 'alarming' : undefined },
-      cell('at', clock(unixSeconds(e.at), now), 'num'), cell('account', e.account, 'wrap'), cell('breaker', eventText(e)), cell('reason', e.reason ?? '', 'wide')));
+      cell('at', clock(unixSeconds(e.at), now), 'num'), cell('account', e.account, 'wrap'), cell('breaker', eventText(e)), cell('reason', eventReason(e, events), 'wide')));
   }
 
   /** @param {import('./poolwords.js').Account} account */

@@ -198,9 +198,10 @@ export function accountFacts(account, nowMs) {
  * The knob of a pool's throttle and the reason that is in force.
  * @param {import('./state.js').Throttle | undefined} throttle
  * @param {number} now unix seconds
+ * @param {Pool} [pool] as it was last looked at
  * @returns {{ knob: string, unit: string, reason: string } | null} null while the throttle is not known
  */
-export function throttleFacts(throttle, now) {
+export function throttleFacts(throttle, now, pool) {
   const detail = throttle?.detail;
   if (!throttle || !detail) return null;
   const last = throttle.ring.last;
@@ -212,7 +213,7 @@ export function throttleFacts(throttle, now) {
   const said = governed ? decision?.reason ?? detail.governor.reason ?? '' : handSentence(detail, now);
   const isOurs = !governed && detail.knobs?.by === 'pool';
   const free = isOurs ? 'Nothing holds it back: the knob is what the settings of the pool allow.' : said;
-  const reason = detail.paused ? 'Paused by hand.' : capacitySentence(detail) || free;
+  const reason = detail.paused ? 'Paused by hand.' : capacitySentence(detail, pool?.at_ms && pool.there > 0 ? availableText(pool) : undefined) || free;
   return { knob: messages(isSlots ? slots : effective), unit: isSlots ? ' slots' : effective !== null && effective >= 0 ? '/s' : '', reason };
 }
 
@@ -220,6 +221,25 @@ export function throttleFacts(throttle, now) {
 export function eventText({ from, to }) {
   const word = (/** @type {string} */ state) => String(state).replaceAll('_', '-');
   return `${word(from)} → ${word(to)}`;
+}
+
+/**
+ * Why it changed. A breaker that closed by itself carries the reason for which it had opened, which would be read as why it closed.
+ * @param {{ account: string, to: string, reason?: string | null }} event
+ * @param {{ account: string, to: string, reason?: string | null }[]} events newest first
+ */
+export function eventReason(event, events) {
+  const reason = event.reason ?? '';
+  if (event.to !== 'closed') return reason;
+  const opened = events.slice(events.indexOf(event) + 1).find((e) => e.account === event.account && e.to === 'open');
+  return opened?.reason === reason ? '' : reason;
+}
+
+/** Which accounts of a pool are available, as last looked at. @param {Pool} pool */
+export function availableText(pool) {
+  const found = counts(pool.accounts);
+  const away = [found.blocked && `${count(found.blocked)} blocked`, found.open && `${count(found.open)} with an open breaker`].filter(Boolean).join(', ');
+  return `${count(pool.there)} of ${count(pool.accounts.length)} accounts are available${away ? `: ${away}` : ''}`;
 }
 
 /** The newest change of a pool's breakers: while it stays, so do the events. @param {Pool} pool */

@@ -107,8 +107,22 @@ export function apply(state, { type, data }) {
  * @returns {Throttle[]}
  */
 export function ordered(state) {
-  const rank = (/** @type {Throttle} */ t) => (t.detail?.governor || t.ring.last?.breaker ? 0 : t.name.startsWith('api:') ? 2 : 1);
+  const rank = (/** @type {Throttle} */ t) => (t.detail?.governor || t.ring.last?.breaker ? 0 : isApiLimit(t) ? 2 : 1);
   return [...state.throttles.values()].sort((a, b) => rank(a) - rank(b) || (a.name < b.name ? -1 : 1));
+}
+
+/** Is it one of the limits of the API itself? @param {Throttle} throttle */
+export function isApiLimit({ name }) {
+  return name.startsWith('api:');
+}
+
+/**
+ * The limits of the API in a line: how many, and those that an operator would look for.
+ * @param {Throttle[]} limits
+ */
+export function limitsText(limits) {
+  const still = limits.filter((t) => ['paused', 'stopped'].includes(facts(t).state)).map((t) => t.name);
+  return `${limits.length} throttles of this API's own requests${still.length ? `; not flowing: ${still.join(', ')}` : ''}`;
 }
 
 /**

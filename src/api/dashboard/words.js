@@ -21,8 +21,25 @@ export function knobValue(name, value) {
   return typeof value === 'object' ? JSON.stringify(value) : String(value);
 }
 
+/** What was done, by the action that the audit log names. @type {Record<string, string>} */
+const VERBS = {
+  'all.pause': 'paused', 'all.resume': 'resumed', 'account.resume': 'resumed', 'cron.delete': 'deleted', 'cron.pause': 'paused', 'cron.resume': 'resumed',
+  'cron.run': 'run now', 'cron.set': 'set', 'dead.discard': 'discarded dead letters', 'dead.requeue': 'requeued dead letters', 'job.cancel': 'cancelled',
+  'job.discard': 'discarded', 'job.reschedule': 'rescheduled', 'job.retry': 'retried', 'jobs.cancel': 'cancelled jobs', 'key.pause': 'key paused',
+  'key.resume': 'key resumed', 'lane.purge': 'emptied', 'lane.weight': 'weighed', 'throttle.delete': 'deleted', 'throttle.import': 'imported',
+  'throttle.pause': 'paused', 'throttle.resume': 'resumed',
+};
+
 /**
- * What an edit did: `rps 120 → 5, mode auto → manual`.
+ * What was done, as a verb; an action that this page does not know speaks for itself.
+ * @param {string} action
+ */
+export function verb(action) {
+  return VERBS[action] ?? String(action ?? '').replaceAll(/[._]/g, ' ');
+}
+
+/**
+ * What an edit did: `rps 120 → 5, mode auto → manual`; with its verb where it did more than turn knobs.
  * @param {import('./state.js').Audit} entry
  * @returns {string}
  */
@@ -32,8 +49,10 @@ export function editText(entry) {
     if (from === undefined || from === null) return `${name} ${knobValue(name, to)}`;
     return `${name} ${knobValue(name, from)} → ${knobValue(name, to)}`;
   });
-  if (parts.length === 0) return entry.action.replaceAll('_', ' ');
-  return parts.length > 6 ? `${parts.slice(0, 6).join(', ')} and ${parts.length - 6} more` : parts.join(', ');
+  if (parts.length === 0) return verb(entry.action);
+  const changed = parts.length > 6 ? `${parts.slice(0, 6).join(', ')} and ${parts.length - 6} more` : parts.join(', ');
+  const said = entry.action === 'throttle.set' || changed === verb(entry.action) ? '' : `${verb(entry.action)}: `;
+  return said + changed;
 }
 
 /**
@@ -103,12 +122,13 @@ const MACHINES = new Set(['pool', 'flyball']);
 /**
  * That a throttle is held to what its pool of accounts can bear, and why; empty where it is not.
  * @param {any} detail
+ * @param {string} [newer] a reason that is known better than the one that was written beside the knob
  */
-export function capacitySentence(detail) {
+export function capacitySentence(detail, newer) {
   const { capacity, rps, capacity_why: why } = detail?.knobs ?? {};
   // Sums of limits differ in their last digits.
   if (typeof capacity !== 'number' || capacity < 0 || (typeof rps === 'number' && rps >= 0 && rps <= capacity * 1.000001)) return '';
-  return `Held to its capacity of ${capacity >= 1000 ? count(capacity) : rate(capacity)}/s: ${why || 'the knob capacity says so'}.`;
+  return `Held to its capacity of ${capacity >= 1000 ? count(capacity) : rate(capacity)}/s: ${newer || why || 'the knob capacity says so'}.`;
 }
 
 /**
