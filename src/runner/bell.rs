@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use tokio::sync::Notify;
 
 /// More lanes than this in one ring are not remembered one by one.
-const MAX_LANES: usize = 4096;
+const MAX_LANES: usize = 20_000;
 
 /// What was rung for since the dispatcher last looked.
 #[derive(Debug, Default, PartialEq)]
@@ -31,10 +31,10 @@ impl Bell {
     pub(super) fn ring(&self, lanes: &[i64]) {
         let mut rung = self.lock();
         rung.times += 1;
-        rung.somewhere |= lanes.is_empty() || rung.lanes.len() + lanes.len() > MAX_LANES;
-        if rung.lanes.len() + lanes.len() <= MAX_LANES {
-            rung.lanes.extend(lanes);
-        }
+        let room = MAX_LANES.saturating_sub(rung.lanes.len());
+        rung.somewhere |= lanes.is_empty() || lanes.len() > room;
+        // Whoever names many names the most urgent first.
+        rung.lanes.extend(lanes.iter().take(room));
         drop(rung);
         self.notify.notify_one();
     }

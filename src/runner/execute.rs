@@ -27,7 +27,7 @@ const STOP_PATIENCE: Duration = Duration::from_secs(10);
 
 pub(super) async fn execute(shared: Arc<Shared>, claimed: Claimed, cancelled: CancellationToken) {
     let begun = Instant::now();
-    let Claimed { lane_id, job, unreadable } = claimed;
+    let Claimed { lane_id, job, unreadable, cancelled: is_unwanted } = claimed;
     let of_run = shared.runs.get(&job.kind).cloned();
     let handler = of_run.as_ref().map(|of_run| &*of_run.handler);
     // What is left of a job once its handler has it.
@@ -35,6 +35,7 @@ pub(super) async fn execute(shared: Arc<Shared>, claimed: Claimed, cancelled: Ca
     let ran = OnceLock::new();
     // Nothing that a handler does may keep its permit and its lease for ever, so every panic ends here.
     let outcome = match (unreadable, handler) {
+        (None, _) if is_unwanted => Outcome::Cancelled,
         // No worker can, so there is nobody to wait for.
         (Some(error), _) => Outcome::Dead { error },
         (None, Some(handler)) => {

@@ -2,16 +2,18 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
 use super::shared::{SHARD_TTL, Shared};
 use crate::jobs::Error;
-use crate::jobs::postgres::Rescued;
+use crate::jobs::postgres::{Crowd, Rescued};
 use crate::service::{Pace, periodic};
 
 const PROMOTE_EVERY: Duration = Duration::from_millis(200);
+/// A crowd is left to the next tick after this time: a tick that takes long would be taken for one that hangs.
+const CROWDED: Duration = Duration::from_secs(10);
 const RESCUE_EVERY: Duration = Duration::from_secs(2);
 const ORPHANS_EVERY: Duration = Duration::from_secs(30);
 /// Claims of which nobody here knows that are given back in one round.
@@ -25,14 +27,17 @@ pub(super) async fn promote(shared: Arc<Shared>, cancel: CancellationToken) {
     periodic(pace, cancel, || {
         let shared = shared.clone();
         async move {
+            let begun = Instant::now();
+            let mut promoted = shared.queue.promote().await?;
+            let mut crowd = Crowd::default();
             loop {
-                let promoted = shared.queue.promote().await?;
                 if promoted.jobs > 0 {
                     shared.bell.ring(&promoted.lanes);
                 }
-                if !promoted.more {
+                if !promoted.more || begun.elapsed() > CROWDED {
                     return Ok::<(), Error>(());
                 }
+                promoted = shared.queue.promote_crowd(&mut crowd).await?;
             }
         }
     })
@@ -50,6 +55,10 @@ pub(super) async fn rescue(shared: Arc<Shared>, cancel: CancellationToken) {
                 shared.bell.ring(&[]);
             }
             tell(&shared, &shared.queue.rescue().await?);
+            let cancelled = shared.queue.carry_out_cancels().await?;
+            if cancelled > 0 {
+                tracing::info!(jobs = cancelled, "cancelled jobs that had come back while they were asked to stop");
+            }
             shared.throttles.set_workers(shared.queue.live_workers().await?.max(1) as u32);
             Ok::<(), Error>(())
         }

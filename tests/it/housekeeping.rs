@@ -208,6 +208,74 @@ async fn a_job_that_is_replaced_while_its_day_is_emptied_stays_replaced() {
 }
 
 #[tokio::test]
+async fn what_an_old_transaction_enqueued_and_commits_while_its_day_is_emptied_is_kept() {
+    let (database, queue) = queue().await;
+    let pool = database.pool();
+    let day = old_day(pool, 9, 200, 10).await;
+    run(pool, "select setval('flyball.job_seq', 1000)").await;
+    // A transaction of that day: the front door as it is, at a clock that stands nine days back for this connection alone.
+    let clock = |back: i64| {
+        format!(
+            "create or replace function flyball.day_of(at timestamptz) returns bigint language sql immutable parallel safe return floor(extract(epoch from at) / 86400)::bigint - 18262 - {back}"
+        )
+    };
+    let mut old = PgConnection::connect(database.url()).await.unwrap();
+    sqlx::raw_sql(AssertSqlSafe(format!("begin; {}", clock(9)))).execute(&mut old).await.unwrap();
+    let mut ids: Vec<i64> = Vec::new();
+    for run_at in ["null", "null", "now() + interval '1 hour'"] {
+        let sql = format!("select job_id from flyball.enqueue('http', '{{}}', 'late', run_at => {run_at})");
+        ids.push(sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(&mut old).await.unwrap());
+    }
+    assert!(ids.iter().all(|id| id >> 38 == day), "their ids are of the day of their begin");
+    sqlx::raw_sql(AssertSqlSafe(clock(0))).execute(&mut old).await.unwrap();
+
+    let pruning = {
+        let pool = pool.clone();
+        tokio::spawn(async move {
+            sqlx::query_scalar::<_, Option<i64>>("select flyball.prune_day($1)").bind(day).fetch_one(&pool).await
+        })
+    };
+    eventually("the prune waits for the old transaction", Duration::from_secs(20), || async {
+        let waits = format!("select count(*) from pg_locks where not granted and relation = 'flyball.job_{day}'::regclass");
+        (number(pool, &waits).await > 0).then_some(())
+    })
+    .await;
+    sqlx::raw_sql("commit").execute(&mut old).await.unwrap();
+
+    assert_eq!(pruning.await.unwrap().unwrap(), Some(23), "twenty that live, and the three that came late");
+    for id in ids {
+        assert!(queue.get(id).await.unwrap().is_some());
+    }
+    let lane = number(pool, "select flyball.lane_of('late', '')").await;
+    let kinds = vec!["http".to_owned()];
+    let worker = queue.register(&NewWorker { name: "w".into(), host: "h".into(), pid: 1, ttl: SOON, kinds }).await.unwrap();
+    assert_eq!(queue.claim(worker, 7, &[LaneClaim::first(lane, 9)]).await.unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn a_claim_without_a_job_ends_at_once_where_people_see_it() {
+    let (database, queue) = queue().await;
+    let pool = database.pool();
+    let kinds = vec!["http".to_owned()];
+    let worker = queue.register(&NewWorker { name: "w".into(), host: "h".into(), pid: 1, ttl: SOON, kinds }).await.unwrap();
+    let job = NewJob { throttle: "t".into(), ..NewJob::new("http", json!({"url": "http://127.0.0.1/"})) };
+    let unique = NewJob { unique_key: Some("one".into()), ..job.clone() };
+    let ids: Vec<i64> = queue.enqueue(&[job, unique]).await.unwrap().iter().map(|one| one.id).collect();
+    run(pool, &format!("delete from flyball.job where id = {}", ids[1])).await;
+    let lane: i64 = number(pool, "select flyball.lane_of('t', '')").await;
+
+    let batch = queue.claim_and_look(worker, 7, &[LaneClaim::first(lane, 5)]).await.unwrap();
+
+    assert_eq!((batch.jobs.len(), batch.missing), (1, vec![ids[1]]));
+    assert_eq!(number(pool, "select count(*) from flyball.lease").await, 1, "the other one runs");
+    assert_eq!(number(pool, "select count(*) from flyball.ready").await, 0, "it does not come back");
+    assert_eq!(number(pool, "select count(*) from flyball.uniq").await, 0, "its unique key is free again");
+    let told = queue.failures(10).await.unwrap();
+    assert_eq!(told.len(), 1);
+    assert_eq!(told[0].job_id, ids[1]);
+}
+
+#[tokio::test]
 async fn a_lease_whose_job_is_gone_is_told_of_when_its_worker_is_dead() {
     let (database, queue) = queue().await;
     let pool = database.pool();

@@ -424,6 +424,48 @@ async fn what_is_due_is_promoted_and_what_is_not_stays() {
 }
 
 #[tokio::test]
+async fn a_cancel_that_crosses_a_failing_attempt_holds_however_late_the_retry_is_due() {
+    let (database, queue) = queue().await;
+    let worker = worker(&queue, Duration::from_secs(60)).await;
+    let (waits, runs) = (enqueue_one(&queue, http()).await, enqueue_one(&queue, http()).await);
+    let unique = enqueue_one(&queue, NewJob { unique_key: Some("one".into()), ..http() }).await;
+    assert_eq!(claim_all(&queue, worker, FENCE, 3).await.len(), 3);
+    // The request is on its way while the attempts end: neither sees the other.
+    let mut connection = database.pool().acquire().await.unwrap();
+    sqlx::raw_sql("begin").execute(&mut *connection).await.unwrap();
+    for id in [waits, runs, unique] {
+        let said: String = sqlx::query_scalar("select flyball.cancel($1)").bind(id).fetch_one(&mut *connection).await.unwrap();
+        assert_eq!(said, "requested");
+    }
+    let failed = |id, delay| end(id, FENCE, Ending::Failed { delay: Duration::from_secs(delay), error: "500".into() });
+    queue.finish(&[failed(waits, 3600), failed(runs, 0), failed(unique, 3600)]).await.unwrap();
+    sqlx::raw_sql("commit; update flyball.cancel set requested_at = now() - interval '1 hour'")
+        .execute(&mut *connection)
+        .await
+        .unwrap();
+
+    // The housekeeping of an hour later forgets none of them.
+    queue.maintain(Retention::days(7)).await.unwrap();
+    while queue.promote().await.unwrap().jobs == 0 {}
+    let lanes: Vec<LaneClaim> = queue.ready_lanes().await.unwrap().iter().map(|lane| LaneClaim::first(lane.lane_id, 9)).collect();
+    let claimed = queue.claim(worker, FENCE + 1, &lanes).await.unwrap();
+    assert_eq!(claimed.iter().map(|one| (one.job.id, one.cancelled)).collect::<Vec<_>>(), [(runs, true)]);
+    queue.finish(&[end(runs, FENCE + 1, Ending::Cancelled)]).await.unwrap();
+    assert_eq!(queue.carry_out_cancels().await.unwrap(), 2);
+
+    for id in [waits, runs, unique] {
+        assert_eq!(state(&queue, id).await, State::Cancelled);
+    }
+    for table in ["cancel", "scheduled", "ready", "lease", "uniq"] {
+        let left: i64 = sqlx::query_scalar(AssertSqlSafe(format!("select count(*) from flyball.{table}")))
+            .fetch_one(database.pool())
+            .await
+            .unwrap();
+        assert_eq!(left, 0, "{table}");
+    }
+}
+
+#[tokio::test]
 async fn a_retiring_worker_gives_its_jobs_back_without_using_an_attempt() {
     let (_database, queue) = queue().await;
     let worker = worker(&queue, Duration::from_secs(30)).await;

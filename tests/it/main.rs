@@ -44,6 +44,7 @@ mod packaging;
 mod plans;
 mod pool;
 mod pooler;
+mod promote;
 mod providers_conformance;
 mod push_back;
 mod quota_halved;

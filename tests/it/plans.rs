@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use flyball::jobs::postgres::{Ending, Finish, LaneClaim, NewWorker, Place, STATEMENTS};
+use flyball::jobs::postgres::{Crowd, Ending, Finish, LaneClaim, NewWorker, Place, STATEMENTS};
 use flyball::jobs::{CancelAnswer, Queue};
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
@@ -23,6 +23,7 @@ const MAY_READ_ALL: &[(&str, &str)] = &[
     ("rescue", "lease"),
     ("hand back", "lease"),
     ("disown", "lease"),
+    ("end missing", "lease"),
     ("old claims", "lease"),
     ("forget workers", "lease"),
     ("forget unreadable leases", "lease"),
@@ -287,6 +288,10 @@ async fn read_rows(queue: &Queue, case: &str, size: Size) {
     let moved = queue.promote().await.unwrap().jobs;
     assert!(moved > 0);
     spent("promote", moved, 12).await;
+    // It hops over the turns, and looks at a few jobs of each.
+    let crowd = queue.promote_crowd(&mut Crowd::default()).await.unwrap().jobs;
+    assert!(crowd > 0);
+    spent("promote crowd", crowd, 20).await;
 
     // One that waits in its lane, and one that waits for its time.
     let sql = "(select job_id from flyball.ready order by lane_id desc limit 1) union all

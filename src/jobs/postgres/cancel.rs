@@ -16,6 +16,59 @@ pub(super) const CANCEL_JOBS: &str = "
 select cancelled, requested, next
 from flyball.cancel_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
 
+// Whoever was asked to stop and came back to wait, because its attempt ended in the same moment, ends here.
+pub(super) const CARRY_OUT: &str = "
+with asked as materialized (
+    select c.job_id from flyball.cancel c
+    where (select 1 from flyball.lease l where l.job_id = c.job_id limit 1) is null
+    order by c.job_id
+    limit 1000
+),
+was_ready as (
+    delete from flyball.ready
+    where ctid = any(array(
+        select r.tid
+        from asked a
+        cross join lateral (select lane_id, priority from flyball.job where id = a.job_id limit 1) j
+        cross join lateral (
+            select q.ctid as tid from flyball.ready q
+            where q.lane_id = j.lane_id and q.priority = j.priority and q.job_id = a.job_id
+            limit 1
+            for update skip locked
+        ) r
+    ))
+    returning job_id, attempt
+),
+was_scheduled as (
+    delete from flyball.scheduled
+    where ctid = any(array(
+        select s.tid
+        from asked a
+        cross join lateral (
+            select q.ctid as tid from flyball.scheduled q where q.job_id = a.job_id limit 1 for update skip locked
+        ) s
+    ))
+    returning job_id, attempt
+),
+waited as (
+    select * from was_ready union all select * from was_scheduled
+),
+history as (
+    insert into flyball.attempt (job_id, attempt, outcome) select job_id, attempt, 'cancelled' from waited
+),
+freed as (
+    delete from flyball.uniq
+    where digest = any(array(
+        select u.digest from flyball.uniq u
+        where u.expires_at is null and u.job_id = any(array(select job_id from waited))
+        for update skip locked
+    ))
+),
+done as (
+    delete from flyball.cancel where job_id = any(array(select job_id from waited))
+)
+select count(*) from waited";
+
 /// A count ends after this time, with what it has found.
 const COUNT_TIME: Duration = Duration::from_secs(2);
 
@@ -34,6 +87,12 @@ impl Queue {
             "not found" => CancelAnswer::NotFound,
             ended => CancelAnswer::Ended(last_word(ended)),
         })
+    }
+
+    /// Cancels what somebody asked to stop while it ran and what waits again by now; answers how many jobs that were.
+    pub async fn carry_out_cancels(&self) -> Result<u64, Error> {
+        let cancelled: i64 = sqlx::query_scalar(CARRY_OUT).fetch_one(&self.pool).await?;
+        Ok(cancelled.unsigned_abs())
     }
 
     /// Cancels jobs that the filter names, at most `walk.max_jobs` in this call; call again from [`Walked::next`] for more.

@@ -1,6 +1,6 @@
 //! Claiming: taking exactly what was granted, from many lanes, in one statement.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use jiff_sqlx::Timestamp;
@@ -51,6 +51,8 @@ pub struct Batch {
     pub jobs: Vec<Claimed>,
     /// Lanes that were looked into and hold no other job behind the one that was taken.
     pub dry: Vec<i64>,
+    /// What stood in the lanes and is not in `flyball.job` any more. It has ended.
+    pub missing: Vec<i64>,
 }
 
 /// A job that this worker holds now.
@@ -62,6 +64,8 @@ pub struct Claimed {
     pub job: Job,
     /// Why the job cannot be read, and so not be run, where that is so; what could not be read is a default in it.
     pub unreadable: Option<String>,
+    /// Somebody asked for its end while it ran before, and it came back all the same.
+    pub cancelled: bool,
 }
 
 // `for update skip locked` keeps two dispatchers of one lane from taking the same row; both CTEs are materialized because
@@ -70,7 +74,9 @@ pub struct Claimed {
 //
 // The jobs are read by one scan over the sorted ids of the few days that the batch spans, not by a probe per job that would
 // open every day's table; so the attempts, which the job's own row does not know, follow as rows of their own, and only those
-// above 0, because most jobs run once. Rows without an id tell of lanes that were looked into. Most lanes of a large fleet hold
+// above 0, because most jobs run once. Rows without an id tell of lanes that were looked into, and one of how many jobs were taken,
+// so that none which is not there goes unnoticed. A row below 0 names a job that is to be cancelled: it was running when somebody
+// asked for that, and its attempt failed in the same moment. Most lanes of a large fleet hold
 // one job or two: a second look in the same statement costs a fraction of asking for a job that is not there. It is an ordered
 // probe with a limit, for `exists` may be answered from a hash of all of `ready`.
 pub(super) const CLAIM: &str = "
@@ -118,7 +124,36 @@ select null, p.lane_id, coalesce((
         order by q.lane_id, q.priority, q.job_id limit 1
     ), 0)::smallint, null, null, null, null, null, null, null, null, null, null
 from picked p
-where p.look";
+where p.look
+union all
+select null, count(*), -1::smallint, null, null, null, null, null, null, null, null, null, null
+from taken
+union all
+select c.job_id, null, -1::smallint, null, null, null, null, null, null, null, null, null, null
+from flyball.cancel c
+where c.job_id = any(array(select job_id from taken))";
+
+// A claim whose job is in no day can be ended by nobody: given back, it would be claimed again for ever. The history has no place for
+// it either, so it is told of among the recent failures. It reads all leases, which hardly ever happens.
+pub(super) const END_MISSING: &str = "
+with missing as (
+    delete from flyball.lease l
+    where l.worker_id = $1 and l.fence = $2 and (select 1 from flyball.job j where j.id = l.job_id limit 1) is null
+    returning l.job_id, l.attempt, l.holds_unique
+),
+trouble as (
+    insert into flyball.failure (job_id, attempt, outcome, error)
+    select job_id, attempt, 'lost', 'it was claimed, and the job is not in flyball.job any more' from missing
+),
+freed as (
+    delete from flyball.uniq
+    where digest = any(array(
+        select u.digest from flyball.uniq u
+        where u.expires_at is null and u.job_id = any(array(select job_id from missing where holds_unique))
+        for update skip locked
+    ))
+)
+select job_id from missing";
 
 impl Queue {
     /// Takes up to the asked number of jobs of each lane under a lease of `worker_id` fenced by `fence`; the most urgent first.
@@ -139,23 +174,39 @@ impl Queue {
         let mut claimed = Vec::with_capacity(rows.len());
         let mut dry = Vec::new();
         let mut used: HashMap<i64, i16> = HashMap::new();
+        let mut cancelled: HashSet<i64> = HashSet::new();
+        let mut taken = 0_i64;
         for row in &rows {
             let Some(id) = row.try_get(0)? else {
-                if row.try_get::<i16, _>(2)? == 0 {
-                    dry.push(row.try_get(1)?);
+                match row.try_get::<i16, _>(2)? {
+                    0 => dry.push(row.try_get(1)?),
+                    ..0 => taken = row.try_get(1)?,
+                    _ => {}
                 }
                 continue;
             };
             match row.try_get::<Option<i16>, _>(2)? {
+                Some(..0) => _ = cancelled.insert(id),
                 Some(attempts) => _ = used.insert(id, attempts),
                 None => claimed.push(read(row, id, row.try_get(1)?, fence)),
             }
         }
         for one in &mut claimed {
             one.job.attempt += used.get(&one.job.id).copied().map_or(0, i32::from);
+            one.cancelled = cancelled.contains(&one.job.id);
         }
         claimed.sort_by_key(|one| (one.job.priority, one.job.id));
-        Ok(Batch { jobs: claimed, dry })
+        let missing = match taken > claimed.len() as i64 {
+            true => self.end_missing(worker_id, fence).await?,
+            false => Vec::new(),
+        };
+        Ok(Batch { jobs: claimed, dry, missing })
+    }
+
+    async fn end_missing(&self, worker_id: i32, fence: i64) -> Result<Vec<i64>, Error> {
+        let missing: Vec<i64> = sqlx::query_scalar(END_MISSING).bind(worker_id).bind(fence).fetch_all(&self.pool).await?;
+        tracing::error!(jobs = ?missing, "jobs were claimed that are not in flyball.job any more; they have ended as lost");
+        Ok(missing)
     }
 }
 
@@ -177,5 +228,5 @@ fn read(row: &PgRow, id: i64, lane_id: i64, fence: i64) -> Claimed {
         timeout: columns.get::<Option<f32>>(11).and_then(|seconds| Duration::try_from_secs_f32(seconds).ok()),
         traceparent: columns.get(12),
     };
-    Claimed { lane_id, job, unreadable: columns.unreadable() }
+    Claimed { lane_id, job, unreadable: columns.unreadable(), cancelled: false }
 }

@@ -98,12 +98,13 @@ where w.id = any(array(
     limit $1
 ))";
 
-// Whoever was to be stopped has ended by itself. One that was asked for a moment ago may wait for its lease to be seen.
+// Whoever was to be stopped has ended by itself. One that waits again is to be cancelled, however long it waits.
 pub(super) const FORGET_CANCELS: &str = "
 delete from flyball.cancel c
 where c.job_id = any(array(
     select o.job_id from flyball.cancel o
     where o.requested_at < now() - interval '1 minute' and not exists (select 1 from flyball.lease l where l.job_id = o.job_id)
+        and coalesce(flyball.job_state(o.job_id), 'gone') not in ('ready', 'scheduled', 'retryable')
     order by o.job_id
     limit $1
 ))";

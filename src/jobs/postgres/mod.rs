@@ -43,7 +43,7 @@ pub use finish::{Ending, Finish};
 pub use lanes::{Arrivals, ReadyLane, Seen, Slice};
 pub use maintain::{Maintained, Retention};
 pub use migrate::MIGRATOR;
-pub use promote::Promoted;
+pub use promote::{Crowd, Promoted};
 pub use rescue::Rescued;
 pub use shards::{SHARDS, lanes_of, shard_of};
 pub use workers::{NewWorker, Pulse};
@@ -52,6 +52,7 @@ pub use workers::{NewWorker, Pulse};
 pub const STATEMENTS: &[(&str, &str)] = &[
     ("cancel", cancel::CANCEL),
     ("cancel jobs", cancel::CANCEL_JOBS),
+    ("carry out cancels", cancel::CARRY_OUT),
     ("retry", requeue::RETRY),
     ("discard", requeue::DISCARD),
     ("reschedule", requeue::RESCHEDULE),
@@ -65,6 +66,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("checkpoint load", checkpoint::LOAD),
     ("checkpoint store", checkpoint::STORE),
     ("claim", claim::CLAIM),
+    ("end missing", claim::END_MISSING),
     ("clock", depth::CLOCK),
     ("depths", depth::DEPTHS),
     ("deepest lanes", deepest::DEEPEST),
@@ -117,6 +119,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("applied migrations", migrate::APPLIED),
     ("apply migration", migrate::APPLY),
     ("promote", promote::PROMOTE),
+    ("promote crowd", promote::PROMOTE_CROWD),
     ("get", read::GET),
     ("attempts", read::ATTEMPTS),
     ("list", list::LIST),

@@ -1,4 +1,6 @@
-//! Promotion: what has become due moves to its lane.
+//! Promotion: what has become due moves to its lane, the oldest first; and where a crowd is due, turn by turn.
+
+use std::time::{Duration, Instant};
 
 use sqlx::Row;
 
@@ -9,9 +11,47 @@ use crate::jobs::Error;
 /// planner thinks that it is a tenth of the table, and then it would rather sort than walk the index.
 const MAX_PROMOTED: i64 = 1000;
 
+/// Jobs that a round through a crowd moves at first.
+const FIRST_ROUND: i32 = 1000;
+
+/// A round that took less than this is followed by one of twice as many jobs,
+const SHORT_ROUND: Duration = Duration::from_millis(50);
+
+/// and one that took more than this by one of half as many: whatever becomes due meanwhile waits for its end.
+const LONG_ROUND: Duration = Duration::from_millis(120);
+
+/// The bounds of a round.
+const ROUNDS: (i32, i32) = (250, 8000);
+
+/// What ends a promotion: the rows that were taken go to their lanes, and everybody is told of those, the most urgent first, because
+/// whoever promotes need not be the one who looks after them. A notification holds 8,000 bytes, which is 370 lanes.
+macro_rules! deliver {
+    ($more:literal) => {
+        concat!(
+            "
+moved as (
+    insert into flyball.ready (lane_id, priority, job_id, attempt, cost, holds_unique)
+    select lane_id, priority, job_id, attempt, cost, holds_unique from taken
+    on conflict do nothing
+),
+lanes as (
+    select lane_id, urgency, row_number() over (order by urgency, lane_id) / 370 as page
+    from (select lane_id, min(priority) as urgency from taken group by lane_id) l
+)
+select (select count(*) from taken) as moved,
+    coalesce((select array_agg(lane_id order by urgency, lane_id) from lanes), '{}') as lanes, (
+        select count(pg_notify('flyball', page.lanes))
+        from (select string_agg(lane_id::text, ',' order by urgency, lane_id) as lanes from lanes group by page) page
+    ) as rung",
+            $more
+        )
+    };
+}
+
 // `now()` and not `clock_timestamp()`: a time that may change while the statement runs cannot bound a scan, and where nothing is
-// due all that is scheduled would be read. The lanes are told to every dispatcher, because whoever promotes need not be the one who looks after them.
-pub(super) const PROMOTE: &str = "
+// due all that is scheduled would be read.
+pub(super) const PROMOTE: &str = concat!(
+    "
 with due as (
     select ctid from flyball.scheduled
     where run_at <= now()
@@ -22,35 +62,150 @@ with due as (
 taken as (
     delete from flyball.scheduled where ctid = any(array(select ctid from due))
     returning *
+),",
+    deliver!("")
+);
+
+// One round through a crowd. It hops over the turns that hold anything, as a sweep hops over lanes, from behind the last one of
+// the round before, and takes from those that hold something due: all of a turn that holds little, and of the others as many as
+// their share of the round is. A more urgent priority has twice the share of the next, and retries that of the others: they are
+// few, and each of them has waited once already. The oldest of a turn go first.
+//
+// A turn is a range of pairs and not an equal one, for which the planner might walk the index of times and pass by everybody else.
+//
+// One process at a time does this; others would only stand in its way, and take the processors from the claims.
+pub(super) const PROMOTE_CROWD: &str = concat!(
+    "
+with recursive me as materialized (
+    select pg_try_advisory_xact_lock(hashtext('flyball.promote')) as alone
 ),
-moved as (
-    insert into flyball.ready (lane_id, priority, job_id, attempt, cost, holds_unique)
-    select lane_id, priority, job_id, attempt, cost, holds_unique from taken
-    on conflict do nothing
+hop as (
+    (select s.turn from flyball.scheduled s
+     where s.turn > $1 and (select alone from me)
+     order by s.turn, s.run_at limit 1)
+    union all
+    (select n.turn
+     from hop h
+     cross join lateral (
+        select s.turn from flyball.scheduled s where s.turn > h.turn order by s.turn, s.run_at limit 1
+     ) n)
 ),
-lanes as (
-    select distinct lane_id from taken
-)
-select (select count(*) from taken) as moved, coalesce((select array_agg(lane_id) from lanes), '{}') as lanes, (
-    select pg_notify('flyball', left(string_agg(lane_id::text, ','), 7900)) from lanes having count(*) > 0
-)::text as rung";
+due as materialized (
+    select h.turn, d.jobs
+    from hop h
+    cross join lateral (
+        select count(*)::int as jobs
+        from (
+            select 1 from flyball.scheduled s
+            where (s.turn, s.run_at) >= (h.turn, '-infinity') and (s.turn, s.run_at) <= (h.turn, now())
+            order by s.turn, s.run_at
+            limit 64
+        ) few
+    ) d
+    where d.jobs > 0
+    limit 256
+),
+weighed as (
+    select turn, jobs, (8 >> (turn & 3)) * case when turn & 4 = 0 then 2 else 1 end as weight from due
+),
+shares as materialized (
+    select turn, case
+            when jobs < 64 then jobs
+            else greatest(64, ceil($2::int * weight::float8 / sum(weight) filter (where jobs = 64) over ()))::int end as jobs
+    from weighed
+),
+picked as materialized (
+    select r.tid
+    from shares a
+    cross join lateral (
+        select s.ctid as tid
+        from flyball.scheduled s
+        where (s.turn, s.run_at) >= (a.turn, '-infinity') and (s.turn, s.run_at) <= (a.turn, now())
+        order by s.turn, s.run_at
+        limit a.jobs
+        for update skip locked
+    ) r
+),
+taken as (
+    delete from flyball.scheduled where ctid = any(array(select tid from picked))
+    returning *
+),",
+    deliver!(
+        ",
+    (select alone from me) as alone,
+    (select case when count(*) = 256 then max(turn) end from due) as last,
+    coalesce((select bool_or(jobs = 64) from due), false) as deep"
+    )
+);
 
 /// What one promotion moved.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Promoted {
     /// How many jobs.
     pub jobs: i64,
-    /// The lanes they came to.
+    /// The lanes they came to, the most urgent first.
     pub lanes: Vec<i64>,
     /// There may be more that are due.
     pub more: bool,
 }
 
+/// How far a walk through a crowd has come, from round to round.
+#[derive(Clone, Debug)]
+pub struct Crowd {
+    after: i16,
+    round: i32,
+}
+
+impl Default for Crowd {
+    fn default() -> Self {
+        Self { after: -1, round: FIRST_ROUND }
+    }
+}
+
 impl Queue {
-    /// Moves due jobs to their lanes and rings for them.
+    /// Moves due jobs to their lanes, the oldest first, and rings for them.
     pub async fn promote(&self) -> Result<Promoted, Error> {
         let row = sqlx::query(PROMOTE).fetch_one(&self.pool).await?;
         let jobs = row.try_get("moved")?;
         Ok(Promoted { jobs, lanes: row.try_get("lanes")?, more: jobs == MAX_PROMOTED })
+    }
+
+    /// Moves due jobs of every throttle and priority side by side, for when more are due than [`Queue::promote`] moves. Where another
+    /// process is at it, nothing is moved and nothing more is to be done.
+    pub async fn promote_crowd(&self, crowd: &mut Crowd) -> Result<Promoted, Error> {
+        let begun = Instant::now();
+        let row = sqlx::query(PROMOTE_CROWD).bind(crowd.after).bind(crowd.round).fetch_one(&self.pool).await?;
+        let (jobs, alone, last): (i64, bool, Option<i16>) = (row.try_get("moved")?, row.try_get("alone")?, row.try_get("last")?);
+        let looked_at_all = crowd.after < 0 && last.is_none();
+        crowd.after = last.unwrap_or(-1);
+        crowd.round = next_round(crowd.round, jobs, begun.elapsed());
+        let more = alone && (!looked_at_all || row.try_get("deep")?);
+        Ok(Promoted { jobs, lanes: row.try_get("lanes")?, more })
+    }
+}
+
+/// How many jobs the next round moves.
+fn next_round(round: i32, moved: i64, took: Duration) -> i32 {
+    let next = match took {
+        _ if took > LONG_ROUND => round / 2,
+        _ if took < SHORT_ROUND && moved >= i64::from(round) => round * 2,
+        _ => round,
+    };
+    next.clamp(ROUNDS.0, ROUNDS.1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_grow_while_they_are_short_and_shrink_when_they_are_long() {
+        let ms = Duration::from_millis;
+
+        assert_eq!(next_round(1000, 1000, ms(20)), 2000);
+        assert_eq!(next_round(1000, 300, ms(20)), 1000, "so few that it says nothing of a full one");
+        assert_eq!(next_round(1000, 1000, ms(80)), 1000);
+        assert_eq!(next_round(1000, 1000, ms(300)), 500);
+        assert_eq!((next_round(8000, 8000, ms(1)), next_round(250, 250, ms(900))), (8000, 250));
     }
 }

@@ -42,11 +42,13 @@ where a.job_id = $1 and ($2::timestamptz is null or a.finished_at < $2)
 order by a.finished_at desc
 limit $3";
 
-// One probe for each failure: a join by itself may be planned as a walk over the whole history.
+// One probe for each failure: a join by itself may be planned as a walk over the whole history. Of a job that is not there any more
+// only the number is known, and that it is not there is what people must see.
 pub(super) const FAILURES: &str = "
-select f.job_id, f.attempt, f.outcome::text as outcome, f.at, f.error, j.kind, j.throttle, j.key
+select f.job_id, f.attempt, f.outcome::text as outcome, f.at, f.error, coalesce(j.kind, '') as kind,
+    coalesce(j.throttle, '') as throttle, coalesce(j.key, '') as key
 from (select * from flyball.failure order by id desc limit $1) f
-cross join lateral (select * from flyball.job where id = f.job_id limit 1) j
+left join lateral (select * from flyball.job where id = f.job_id limit 1) j on true
 order by f.id desc";
 
 pub(super) const WAS_LOST: &str = "
