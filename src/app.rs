@@ -2,6 +2,7 @@
 
 mod clock;
 mod decisions;
+mod descriptors;
 mod govern;
 mod keep_knobs;
 mod library;
@@ -87,6 +88,7 @@ impl App {
         if !settings.knobs_dir.is_empty() && !knobs_dir.exists() {
             tracing::warn!(dir = %knobs_dir.display(), "there is no knobs folder; no throttle is seeded and no governor runs");
         }
+        let open_files = descriptors::raise_limit();
         let (files, policies) = read_knobs(knobs_dir)?;
         let tokens = settings.tokens()?;
         let built = pools::build(settings, guard(settings)?)?;
@@ -120,6 +122,8 @@ impl App {
             }
         }
         leased.register(&mut registry);
+        let connections = api::Connections::new(descriptors::connections(settings.http_connections, open_files));
+        connections.register(&mut registry);
         let (pools, deliveries, tools) = (open.pools.clone(), open.means.deliveries.clone(), open.tools.clone());
         let cancel = CancellationToken::new();
         let vital = Vital::default();
@@ -172,7 +176,7 @@ impl App {
                 cancel: cancel.child_token(),
             };
             tasks.push(vital.spawn("api", cancel.child_token(), async move {
-                if let Err(error) = api::serve(deps, listener).await {
+                if let Err(error) = api::serve_within(deps, listener, connections).await {
                     tracing::error!(%error, "the HTTP API ended");
                 }
             }));

@@ -33,6 +33,7 @@ pub const KEYS: &[(&str, &str)] = &[
     ("prometheus_url", "PROMETHEUS_URL"),
     ("listen", "FLYBALL_LISTEN"),
     ("public_url", "FLYBALL_PUBLIC_URL"),
+    ("http_connections", "FLYBALL_HTTP_CONNECTIONS"),
     ("api_token", "FLYBALL_API_TOKEN"),
     ("knobs_dir", "FLYBALL_KNOBS_DIR"),
     ("concurrency", "FLYBALL_CONCURRENCY"),
@@ -64,6 +65,7 @@ pub struct Settings {
     pub prometheus_url: String,
     pub listen: String,
     pub public_url: String,
+    pub http_connections: usize,
     pub api_token: String,
     pub knobs_dir: String,
     pub concurrency: usize,
@@ -342,6 +344,9 @@ impl Settings {
         }
         if !(1..=10_000).contains(&self.concurrency) {
             return refuse("concurrency", self.concurrency.to_string(), "1 to 10000");
+        }
+        if !(16..=100_000).contains(&self.http_connections) {
+            return refuse("http_connections", self.http_connections.to_string(), "16 to 100000");
         }
         if self.token_lease_ms > 250 {
             return refuse("token_lease_ms", self.token_lease_ms.to_string(), "0 to 250 milliseconds");

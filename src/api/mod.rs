@@ -13,7 +13,9 @@ pub mod audit;
 pub mod auth;
 pub mod body;
 pub mod clock;
+pub mod connections;
 pub mod crons;
+pub mod crowd;
 pub mod decisions;
 pub mod denied;
 pub mod fields;
@@ -58,11 +60,12 @@ pub mod workers;
 
 pub use audit::Entry;
 pub use auth::{Secret, Token};
+pub use connections::Connections;
 pub use jobs::why_job_waits;
 pub use limits::{DEFAULT_TENANT, seed as seed_limits};
 pub use listen::{ListenError, bind};
 pub use live::Live;
-pub use serve::serve;
+pub use serve::{serve, serve_within};
 pub use state::{
     Decision, Decisions, Deps, FindingState, GovernorState, HandState, NoDecisions, QuotaState, ReadError, ShadowState,
     SignalState, Trip,

@@ -78,13 +78,15 @@ pub enum Code {
     NotReady,
     /// Too many live streams are open.
     TooManyStreams,
+    /// Too much is at hand to take this in as well.
+    Overloaded,
     /// More jobs of a lane wait than its throttle allows.
     LaneFull,
 }
 
 impl Code {
     /// All codes, in the order of their status.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 30] = [
         Self::MalformedJson,
         Self::InvalidQuery,
         Self::InvalidPath,
@@ -113,6 +115,7 @@ impl Code {
         Self::ThrottlesLost,
         Self::NotReady,
         Self::TooManyStreams,
+        Self::Overloaded,
         Self::LaneFull,
     ];
 
@@ -147,6 +150,7 @@ impl Code {
             Self::ThrottlesLost => ("throttles_lost", 503, "Redis does not answer"),
             Self::NotReady => ("not_ready", 503, "Flyball is not ready"),
             Self::TooManyStreams => ("too_many_streams", 503, "Too many live streams are open"),
+            Self::Overloaded => ("overloaded", 503, "Flyball has too much at hand"),
             Self::LaneFull => ("lane_full", 503, "The lane is full"),
         }
     }

@@ -1,38 +1,235 @@
-//! Serving: the listener, the sampler and their orderly end.
+//! Serving: the listener, its connections, the sampler, and their orderly end.
+//!
+//! A connection has ten seconds for the head of a request, the first and each further one, and thirty in which at least something
+//! of an answer must be taken. How many there may be is bounded ([`super::crowd`]), so that descriptors are left for the rest of
+//! the process.
 
+use std::convert::Infallible;
+use std::future::pending;
+use std::io;
 use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use axum::serve::ListenerExt as _;
-use tokio::net::TcpListener;
+use axum::Router;
+use axum::body::{Body, Bytes, HttpBody};
+use axum::extract::{ConnectInfo, Request};
+use axum::response::{IntoResponse as _, Response};
+use hyper::body::{Frame, Incoming, SizeHint};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::{Instant, Sleep};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tower_service::Service as _;
 
+use super::connections::{Busy, Connections, Refusal, Seat};
+use super::denied::origin;
+use super::problem::{Code, Problem};
 use super::state::Deps;
 use super::{router, sample};
 
 /// Requests that are under way when the process stops get so long to end.
 const GRACE: Duration = Duration::from_secs(10);
 
+/// The head of a request must come within this, and so must the next request on a connection that is kept.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The same on a place in reserve.
+const RESERVE_HEAD_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A client that takes nothing of its answer for so long has gone.
+const STALLED: Duration = Duration::from_secs(30);
+
+/// Pause before another try where a connection could not be accepted.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+
+/// Connections where nobody says how many.
+const USUAL: usize = 1024;
+
+/// What is answered on a place in reserve.
+const ON_RESERVE: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
+
+/// As [`serve_within`], with as many connections as are usual.
+pub async fn serve(deps: Deps, listener: TcpListener) -> io::Result<()> {
+    serve_within(deps, listener, Connections::new(USUAL)).await
+}
+
 /// Serves, and samples, until the deps' cancel token fires and the requests under way have ended, or the grace time is over.
-pub async fn serve(deps: Deps, listener: TcpListener) -> std::io::Result<()> {
+pub async fn serve_within(deps: Deps, listener: TcpListener, connections: Connections) -> io::Result<()> {
     let cancel = deps.cancel.clone();
     let sampler = tokio::spawn(sample::run(deps.clone()));
+    let app = router::router(deps);
+    let tasks = TaskTracker::new();
+    while let Some((stream, address)) = accept(&listener, &connections, &cancel).await {
+        if let Some(seat) = connections.admit(origin(Some(address.ip()))) {
+            tasks.spawn(attend(app.clone(), stream, address, Arc::new(seat), cancel.clone()));
+        }
+    }
+    drop(listener);
+    tasks.close();
+    if tokio::time::timeout(GRACE, tasks.wait()).await.is_err() {
+        tracing::warn!(grace_s = GRACE.as_secs(), "requests were cut off because they did not end within the grace time");
+    }
+    sampler.abort();
+    Ok(())
+}
+
+/// The next connection; `None` when the process stops.
+async fn accept(
+    listener: &TcpListener,
+    connections: &Connections,
+    cancel: &CancellationToken,
+) -> Option<(TcpStream, SocketAddr)> {
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            () = cancel.cancelled() => return None,
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok(accepted) => return Some(accepted),
+            // The client has gone between knocking and being let in.
+            Err(error) if is_of_one_connection(&error) => {}
+            Err(error) => {
+                tracing::debug!(%error, "a connection could not be accepted");
+                connections.refused(Refusal::Accept);
+                tokio::time::sleep(ACCEPT_AGAIN).await;
+            }
+        }
+    }
+}
+
+fn is_of_one_connection(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
+}
+
+/// Answers what one connection asks until it ends, has to leave, or the process stops.
+async fn attend(app: Router, stream: TcpStream, address: SocketAddr, seat: Arc<Seat>, cancel: CancellationToken) {
     // Answers are small and somebody waits for them.
-    let listener = listener.tap_io(|connection| {
-        let _ = connection.set_nodelay(true);
+    let _ = stream.set_nodelay(true);
+    let mut http = http1::Builder::new();
+    let head = if seat.is_reserve() { RESERVE_HEAD_TIMEOUT } else { HEAD_TIMEOUT };
+    http.timer(TokioTimer::new()).header_read_timeout(head).keep_alive(!seat.is_reserve());
+    let answering = service_fn(|request: hyper::Request<Incoming>| {
+        let (app, seat) = (app.clone(), seat.clone());
+        async move { Ok::<_, Infallible>(answer(app, request.map(Body::new), address, &seat).await) }
     });
-    let app = router::router(deps).into_make_service_with_connect_info::<SocketAddr>();
-    let server = axum::serve(listener, app).with_graceful_shutdown(cancel.clone().cancelled_owned());
-    let too_long = async {
-        cancel.cancelled().await;
-        tokio::time::sleep(GRACE).await;
-    };
-    let served = tokio::select! {
-        served = server => served,
-        () = too_long => {
-            tracing::warn!(grace_s = GRACE.as_secs(), "requests were cut off because they did not end within the grace time");
-            Ok(())
+    let mut served = pin!(http.serve_connection(TokioIo::new(Watched::new(stream)), answering));
+    let mut is_stopping = false;
+    loop {
+        tokio::select! {
+            biased;
+            () = seat.close.cancelled() => return,
+            // A client that breaks off is no event.
+            _ = served.as_mut() => return,
+            () = cancel.cancelled(), if !is_stopping => {
+                is_stopping = true;
+                served.as_mut().graceful_shutdown();
+            }
+        }
+    }
+}
+
+async fn answer(mut app: Router, mut request: Request, address: SocketAddr, seat: &Arc<Seat>) -> Response {
+    // Who had to leave just now gets no answer, so nothing may be done for it.
+    let Some(busy) = seat.begin() else { return pending().await };
+    let response = match seat.is_reserve() && !ON_RESERVE.contains(&request.uri().path()) {
+        true => {
+            seat.connections().refused(Refusal::Reserve);
+            Problem::new(Code::Overloaded, "too many connections are open; try again soon").retry_after(1).into_response()
+        }
+        false => {
+            request.extensions_mut().insert(ConnectInfo(address));
+            let Ok(response) = app.call(request).await;
+            response
         }
     };
-    sampler.abort();
-    served
+    response.map(|body| Body::new(Answering { body, _busy: busy }))
+}
+
+/// A body whose connection is being answered until it has been handed over.
+struct Answering {
+    body: Body,
+    _busy: Busy,
+}
+
+impl HttpBody for Answering {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// A stream that breaks where nothing can be written for too long.
+struct Watched {
+    stream: TcpStream,
+    stalled: Option<Pin<Box<Sleep>>>,
+}
+
+impl Watched {
+    fn new(stream: TcpStream) -> Self {
+        Self { stream, stalled: None }
+    }
+
+    /// Lets go of the clock where something was written, and winds it where nothing could be.
+    fn watch<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.stalled = None;
+            return written;
+        }
+        let clock = self.stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(Instant::now() + STALLED)));
+        ready!(clock.as_mut().poll(cx));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl AsyncRead for Watched {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buffer)
+    }
+}
+
+impl AsyncWrite for Watched {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.watch(cx, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
+        self.watch(cx, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
 }

@@ -37,6 +37,9 @@ const HOPS_MAX: usize = 20;
 /// How long the message alone waits where its recipient or sender was asked to slow down and nobody said for how long.
 const USUAL_DELAY: Duration = Duration::from_secs(5);
 
+/// How long a message waits where this process could not even try to send it.
+const UNABLE_DELAY: Duration = Duration::from_secs(2);
+
 /// How often it is tried to record what was sent.
 const RECORD_EVERY: Duration = Duration::from_millis(500);
 
@@ -258,6 +261,11 @@ impl Run<'_> {
                 self.failed(held, &reason, is_cut).await;
                 *failures += 1;
                 None
+            }
+            Sent::Unable { reason } => {
+                tracing::warn!(job_id = self.job.id, %reason, "a message waits because this process has too many files open");
+                desk.unused(held).await;
+                Some(self.wait(UNABLE_DELAY, "this process has too many files open").await)
             }
             Sent::AccountFailure { reason } => {
                 desk.account_failed(held, &reason).await;

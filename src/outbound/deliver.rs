@@ -18,6 +18,9 @@ use crate::jobs::{Context, Handler, Issue, Job, OnAmbiguous, Outcome};
 /// Longest that a template may take. Its steps are bounded, so this is for a machine that does nothing else.
 const TEMPLATE_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// How long a job waits where this process has no descriptor left; that is no fault of the job's and uses no attempt.
+const SHORT_DELAY: Duration = Duration::from_secs(2);
+
 /// Settings of the kind, the same for all its jobs.
 #[derive(Clone, Default)]
 pub struct Config {
@@ -71,6 +74,10 @@ impl HttpHandler {
                 response.outcome(&request, now_s())
             }
             Err(Failure::Unsent(error)) => Outcome::Retry { after: None, error },
+            Err(short @ Failure::Short(_)) => {
+                tracing::warn!(job_id = job.id, error = %short, "a job waits because this process has too many files open");
+                Outcome::Snooze { delay: SHORT_DELAY }
+            }
             Err(Failure::Unanswered(error)) => Outcome::Ambiguous { policy, error },
             // The runner knows why it is to stop: a job that a person cancelled ends, one of a stopping worker runs again
             // elsewhere, unless it must not run twice.

@@ -27,6 +27,7 @@ use tower_service::Service;
 use url::Url;
 
 use super::credentials::Credentials;
+use super::descriptors;
 use super::guard::{Guard, Refused};
 use super::request::Request;
 use super::resolve::{Astray, Resolver, parse_url};
@@ -54,6 +55,9 @@ pub enum Failure {
     /// Nothing was sent.
     #[error("{0}")]
     Unsent(String),
+    /// Nothing was sent, because this process has no descriptor left. It says nothing about the other side.
+    #[error("no connection could be opened: {0}")]
+    Short(String),
     /// It was sent, at least in part, and no answer came.
     #[error("{0}")]
     Unanswered(String),
@@ -331,6 +335,7 @@ fn failure_of(error: &Error, sent: bool) -> Failure {
     }
     let reason = causes(error).last().map_or_else(|| error.to_string(), ToString::to_string);
     match () {
+        () if !sent && (descriptors::are_short(error) || descriptors::are_gone()) => Failure::Short(reason),
         () if error.is_connect() || !sent => Failure::Unsent(format!("could not connect: {reason}")),
         () if is_unsent(error) => Failure::Unsent(format!("nothing could be sent: {reason}")),
         () => Failure::Unanswered(format!("the connection broke: {reason}")),

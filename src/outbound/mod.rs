@@ -7,6 +7,7 @@
 
 mod credentials;
 pub mod deliver;
+pub mod descriptors;
 pub mod guard;
 pub mod hyper;
 pub mod quota;

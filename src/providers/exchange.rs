@@ -23,6 +23,7 @@ pub fn exchange<'a>(
 fn unsaid(unanswered: Unanswered) -> Sent {
     match unanswered {
         Unanswered::Unsent(reason) => Sent::Transient { reason },
+        Unanswered::Short(reason) => Sent::Unable { reason },
         Unanswered::Ambiguous(reason) => Sent::Ambiguous { reason },
         Unanswered::Refused(reason) => Sent::PermanentRequest { reason },
     }
@@ -45,6 +46,7 @@ mod tests {
     fn without_an_answer_it_counts_whether_something_was_sent() {
         let words = [
             (Unanswered::Unsent("a".into()), "transient"),
+            (Unanswered::Short("e".into()), "unable"),
             (Unanswered::Ambiguous("b".into()), "ambiguous"),
             (Unanswered::Refused("c".into()), "permanent_request"),
         ];

@@ -48,6 +48,9 @@ pub enum Unanswered {
     /// Nothing was sent, so it is safe to send again.
     #[error("{0}")]
     Unsent(String),
+    /// Nothing was sent, because this process has no descriptor left.
+    #[error("{0}")]
+    Short(String),
     /// It may have been sent.
     #[error("{0}")]
     Ambiguous(String),
@@ -93,6 +96,7 @@ impl Http {
         match self.0.send(&request, &[], Some(call.body), stop).await {
             Ok(response) => Ok(HttpAnswer { status: response.status, headers: response.headers, body: response.excerpt }),
             Err(Failure::Unsent(error)) => Err(Unanswered::Unsent(error)),
+            Err(short @ Failure::Short(_)) => Err(Unanswered::Short(short.to_string())),
             Err(Failure::Unanswered(error)) => Err(Unanswered::Ambiguous(error)),
             Err(stopped @ Failure::Stopped { sent: true }) => Err(Unanswered::Ambiguous(stopped.to_string())),
             Err(stopped @ Failure::Stopped { sent: false }) => Err(Unanswered::Unsent(stopped.to_string())),

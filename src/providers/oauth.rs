@@ -9,7 +9,7 @@ use url::Url;
 use url::form_urlencoded::Serializer;
 
 use super::outcome::{self, refused};
-use super::{Call, Http, HttpAnswer, Refused, Scope, Sent, Told};
+use super::{Call, Http, HttpAnswer, Refused, Scope, Sent, Told, Unanswered};
 use crate::outbound::retry_after::retry_after;
 
 /// How long before its end a token is no longer used, in seconds.
@@ -118,6 +118,7 @@ impl Tokens {
         };
         match self.http.send(call, &told.stop).await {
             Ok(answer) => judge(&answer, told.now_s),
+            Err(Unanswered::Short(reason)) => Err(Sent::Unable { reason }),
             // Whatever became of this request, the message was not sent.
             Err(error) => Err(Sent::Transient { reason: outcome::line(&format!("no access token: {error}"), &[&assertion]) }),
         }

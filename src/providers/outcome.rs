@@ -49,6 +49,7 @@ pub(super) fn unanswered(error: Unanswered, hidden: &[&str]) -> Answer {
     let reason = line(&error.to_string(), hidden);
     let sent = match error {
         Unanswered::Unsent(_) => Sent::Transient { reason },
+        Unanswered::Short(_) => Sent::Unable { reason },
         Unanswered::Ambiguous(_) => Sent::Ambiguous { reason },
         Unanswered::Refused(_) => Sent::PermanentRequest { reason },
     };

@@ -48,6 +48,11 @@ pub enum Sent {
         /// What happened.
         reason: String,
     },
+    /// Nothing was tried, because this process has no descriptor left. It says nothing about the account or the message.
+    Unable {
+        /// What was lacking.
+        reason: String,
+    },
     /// The recipient cannot be reached, by this account or any other.
     PermanentRecipient {
         /// Nothing shall be sent to this recipient on this channel any more.
@@ -80,6 +85,7 @@ impl Sent {
             Self::Accepted { .. } => "accepted",
             Self::Throttled { .. } => "throttled",
             Self::Transient { .. } => "transient",
+            Self::Unable { .. } => "unable",
             Self::PermanentRecipient { .. } => "permanent_recipient",
             Self::PermanentRequest { .. } => "permanent_request",
             Self::AccountFailure { .. } => "account_failure",
@@ -93,6 +99,7 @@ impl Sent {
             Self::Delivered { .. } | Self::Accepted { .. } => "",
             Self::Throttled { reason, .. }
             | Self::Transient { reason }
+            | Self::Unable { reason }
             | Self::PermanentRecipient { reason, .. }
             | Self::PermanentRequest { reason }
             | Self::AccountFailure { reason }

@@ -70,7 +70,7 @@ pub fn class_of(sent: &Sent) -> Class {
         Sent::Delivered { .. } => Class::Delivered,
         Sent::Accepted { .. } => Class::Accepted,
         Sent::Throttled { scope, .. } => Class::Throttled(*scope),
-        Sent::Transient { .. } => Class::Transient,
+        Sent::Transient { .. } | Sent::Unable { .. } => Class::Transient,
         Sent::PermanentRecipient { suppress: false, .. } => Class::Recipient,
         Sent::PermanentRecipient { suppress: true, .. } => Class::Suppress,
         Sent::PermanentRequest { .. } => Class::Request,

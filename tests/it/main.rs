@@ -58,6 +58,7 @@ mod signals;
 mod simulate;
 mod slots;
 mod sources;
+mod strangers;
 mod throttle;
 mod throttle_accounts;
 mod throttle_cluster;

@@ -129,6 +129,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
 
 /// Files that hold nouns: no async, no I/O, no clock. Every file of `control` is one as well.
 const NOUNS: &[&str] = &[
+    "api/crowd.rs",
     "calibrate/edit.rs",
     "calibrate/fit.rs",
     "calibrate/margins.rs",
@@ -250,7 +251,7 @@ const TECHNOLOGIES: &[(&str, &[&str])] = &[
     ("rust_embed::", &["api/"]),
     ("plotters::", &["demo/", "plot"]),
     ("minijinja::", &["outbound/template"]),
-    ("hyper_util::", &["outbound/hyper", "providers/apns", "fakes/"]),
+    ("hyper_util::", &["outbound/hyper", "providers/apns", "fakes/", "api/serve"]),
     ("lettre::", &["providers/smtp"]),
     ("aws_sigv4::", &["providers/ses"]),
     ("clap::", &["cli/", "demo/"]),

@@ -14,7 +14,7 @@ use super::lines::{Lines, Said};
 use super::token::{Tokens, Unsigned};
 use super::{push, reasons};
 use crate::jobs::Issue;
-use crate::outbound::headers;
+use crate::outbound::{descriptors, headers};
 use crate::providers::driver::field;
 use crate::providers::outcome::{self, refused};
 use crate::providers::{Account, Answer, Driver, Field, Message, Provider, Refused, Scope, Sent, Told, Tools};
@@ -111,6 +111,7 @@ impl Apns {
             biased;
             stream = self.connections.stream() => match stream {
                 Ok(stream) => stream,
+                Err(Unready::Unreachable(reason)) if descriptors::are_gone() => return sent(Sent::Unable { reason }),
                 Err(Unready::Unreachable(reason)) => return transient(&reason),
                 Err(Unready::Aside(delay)) => return unready(Some(delay), "all connections are set aside: too many new tokens"),
             },

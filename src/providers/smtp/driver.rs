@@ -13,6 +13,7 @@ use super::connections::{Connections, Server, Tls, Trouble};
 use super::mail::{self, Ready};
 use super::words;
 use crate::jobs::Issue;
+use crate::outbound::descriptors;
 use crate::providers::driver::field;
 use crate::providers::outcome::{self, refused};
 use crate::providers::{Account, Answer, Driver, Field, Message, Provider, Refused, Sent, Told, Tools};
@@ -61,6 +62,7 @@ impl Smtp {
             Err(Trouble::Said { stage, digits, text }) => words::judge(digits, &text, stage, &self.phrases, to),
             Err(Trouble::Unable(text)) => Answer::new(Sent::AccountFailure { reason: reason(&text) }, ""),
             Err(Trouble::Lost(text)) if is_written => Answer::new(Sent::Ambiguous { reason: reason(&text) }, ""),
+            Err(Trouble::Lost(text)) if descriptors::are_gone() => Answer::new(Sent::Unable { reason: reason(&text) }, ""),
             Err(Trouble::Lost(text)) => Answer::new(Sent::Transient { reason: reason(&text) }, ""),
         }
     }

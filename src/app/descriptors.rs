@@ -1,0 +1,37 @@
+//! How many files and sockets the process may have open, and how many of them connections from outside may take.
+
+use rustix::process::{Resource, getrlimit, setrlimit};
+
+/// Raises the soft limit to the hard one, which is what a process of many connections is meant to do; the limit that holds then.
+pub(super) fn raise_limit() -> u64 {
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        limit.current = limit.maximum;
+        // A system that refuses leaves it as it is.
+        let _ = setrlimit(Resource::Nofile, limit);
+    }
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// Connections that the API may have open: what the setting says, and at most half of what the process may open.
+pub(super) fn connections(set: usize, limit: u64) -> usize {
+    set.min(usize::try_from(limit / 2).unwrap_or(usize::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_of_the_descriptors_stays_with_the_process() {
+        assert_eq!(connections(4096, 256), 128);
+        assert_eq!(connections(4096, u64::MAX), 4096);
+        assert_eq!(connections(100, 1024), 100);
+    }
+
+    #[test]
+    fn the_soft_limit_becomes_the_hard_one() {
+        let raised = raise_limit();
+        assert_eq!(Some(raised), getrlimit(Resource::Nofile).maximum.or(Some(raised)));
+    }
+}

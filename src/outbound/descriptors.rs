@@ -1,0 +1,42 @@
+//! Whether a connection failed because this process, or its machine, has no descriptor left. That says nothing about the other
+//! side, and must count against neither it nor the job.
+
+use std::error::Error;
+use std::io;
+
+use rustix::io::Errno;
+
+/// True if the error, or what caused it, is that no file or socket could be opened.
+///
+/// A name that cannot be looked up is asked about twice: the resolver opens files and sockets too, and calls it another failure
+/// when it cannot.
+pub fn are_short(error: &(dyn Error + 'static)) -> bool {
+    let mut causes = std::iter::successors(Some(error), |error: &&(dyn Error + 'static)| (*error).source());
+    causes.any(|cause| cause.downcast_ref::<io::Error>().is_some_and(is_shortage))
+}
+
+/// The same for a failure to connect whose words alone are known: no descriptor can be had now.
+pub fn are_gone() -> bool {
+    std::fs::File::open("/dev/null").is_err_and(|error| is_shortage(&error))
+}
+
+fn is_shortage(error: &io::Error) -> bool {
+    Errno::from_io_error(error).is_some_and(|code| matches!(code, Errno::MFILE | Errno::NFILE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("outer")]
+    struct Outer(#[source] io::Error);
+
+    #[test]
+    fn only_a_shortage_of_our_own_is_one() {
+        let of = |code: Errno| Outer(io::Error::from(code));
+        assert!(are_short(&of(Errno::MFILE)) && are_short(&of(Errno::NFILE)));
+        assert!(!are_short(&of(Errno::CONNREFUSED)) && !are_short(&of(Errno::TIMEDOUT)));
+        assert!(!are_gone());
+    }
+}
