@@ -144,9 +144,19 @@ pub async fn deny(app: &App, address: Option<IpAddr>) -> Option<Problem> {
         left = refusal.wait;
         app.gate.denied.refuse(refusal.is_of_key().then_some(&origin), left, now);
     }
+    Some(too_many(left))
+}
+
+/// What to answer somebody who has been refused for the lack of a valid token and is to wait; `None` if nobody said so.
+pub fn denied(app: &App, address: Option<IpAddr>) -> Option<Problem> {
+    let left = app.gate.denied.left(&origin(address), Instant::now());
+    (!left.is_zero()).then(|| too_many(left))
+}
+
+fn too_many(left: Duration) -> Problem {
     let wait_s = (left.as_secs_f64().ceil() as u64).max(1);
     let detail = format!("too many requests without a valid token; try again in {wait_s} s with the right one");
-    Some(Problem::new(Code::TooManyRequests, detail).retry_after(wait_s))
+    Problem::new(Code::TooManyRequests, detail).retry_after(wait_s)
 }
 
 /// The address from which a request came, where the listener has told it.

@@ -37,6 +37,10 @@ pub async fn tell(
     let Some((pool, account)) = found else {
         return Err(refuse(&app, address, Code::AccountNotFound, "there is no such account").await);
     };
+    // Who was told to wait gets no work done, neither here nor elsewhere.
+    if let Some(problem) = gate::denied(&app, address) {
+        return Err(problem);
+    }
     let url = public_url(&app.deps.public_url, request.headers(), request.uri());
     let headers = headers(request.headers());
     let bytes = body::raw(request, BYTES_MAX).await?;
@@ -52,6 +56,10 @@ pub async fn tell(
         Err(error @ (Disbelieved::Signature(_) | Disbelieved::NoSecret { .. })) => {
             tracing::warn!(pool = pool.name, account = account.name, %error, "events of a provider were not believed");
             return Err(refuse(&app, address, Code::Unauthorized, "the request is not signed as this account's are").await);
+        }
+        Err(error @ Disbelieved::Later(_)) => {
+            tracing::warn!(pool = pool.name, account = account.name, %error, "events of a provider cannot be checked yet");
+            return Err(Problem::new(Code::Overloaded, "the request cannot be checked now; send it again").retry_after(5));
         }
         Err(error @ Disbelieved::Unreadable(_)) => {
             tracing::warn!(pool = pool.name, account = account.name, %error, "events of a provider cannot be read");

@@ -12,7 +12,7 @@ const CERTIFICATE: &str = include_str!("keys/test_only_sns_certificate.pem");
 pub(super) const KEY: &str = include_str!("keys/test_only_sns_key.pem");
 
 /// Where the certificate is served.
-const CERTIFICATE_PATH: &str = "/SimpleNotificationService-fake.pem";
+const CERTIFICATE_PATH: &str = "/SimpleNotificationService-0123456789abcdef0123456789abcdef.pem";
 
 /// The topic of an account's events.
 pub fn topic(account: &str) -> String {

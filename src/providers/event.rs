@@ -81,6 +81,9 @@ pub enum Disbelieved {
     /// It is signed and cannot be read.
     #[error("the events cannot be read: {0}")]
     Unreadable(String),
+    /// It cannot be checked at present; its sender is to try again.
+    #[error("it cannot be checked now: {0}")]
+    Later(String),
     /// The account has no secret to check signatures with.
     #[error("account {account} has no {field}, so its events cannot be believed")]
     NoSecret {

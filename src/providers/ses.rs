@@ -36,12 +36,13 @@ pub const FIELDS: &[Field] = &[
     field("session_token", true, false, "the token of temporary credentials"),
     field("from", false, false, "who sends: an address, or a name and an address"),
     field("configuration_set", false, false, "the configuration set, which also says where events go"),
+    field("webhook_max_age_s", false, false, "how old a notice of SNS may be, in seconds; 3600 if absent"),
     field("sns_topic_arn", false, false, "the SNS topic whose events are believed"),
     field(
         "sns_cert_host",
         false,
         false,
-        "where certificates of SNS come from instead of Amazon, as scheme://host:port; for tests",
+        "where certificates of SNS come from instead of Amazon, believed as they are: for tests, on loopback only, as http://127.0.0.1:8080",
     ),
 ];
 

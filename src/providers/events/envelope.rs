@@ -1,24 +1,29 @@
 //! What SNS wraps around each notice, and by which it is known to be from Amazon.
 //!
 //! The envelope is signed by RSA (version 1 with SHA-1, version 2 with SHA-256) over some of its fields, each with its name on a
-//! line. The certificate is fetched from a URL in the envelope, which must be Amazon's. Any customer of Amazon's can have a topic
-//! whose notices are rightly signed, so the topic must be the account's own.
+//! line. The certificate is fetched from a URL in the envelope, which must be the one place where Amazon keeps those of the topic's
+//! region. Any customer of Amazon's can have a topic whose notices are rightly signed, so the topic must be the account's own.
 
 use aws_lc_rs::signature::{
     RSA_PKCS1_2048_8192_SHA1_FOR_LEGACY_USE_ONLY, RSA_PKCS1_2048_8192_SHA256, RsaParameters, UnparsedPublicKey,
 };
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use jiff::Timestamp;
 use serde::Deserialize;
-use url::Url;
+use url::{Host, Url};
 use x509_parser::pem::parse_x509_pem;
 use x509_parser::time::ASN1Time;
 
 use super::super::{Account, Disbelieved, Refused, outcome};
+use super::age;
 
 /// The keys of the account's settings: whose notices are believed, and where certificates come from in tests.
 const TOPIC: &str = "sns_topic_arn";
 const CERT_HOST: &str = "sns_cert_host";
+
+/// How old a notice may be where the account does not say, in seconds: SNS tries to deliver one for an hour at most.
+const USUAL_AGE_S: i64 = 3600;
 
 /// An envelope.
 #[derive(Clone, PartialEq, Deserialize)]
@@ -62,7 +67,7 @@ impl Envelope {
         if envelope.topic_arn != topic {
             return Err(wrong(format!("the topic is not the account's {TOPIC}")));
         }
-        match is_amazons(account, &envelope.cert_url) && envelope.cert_url.ends_with(".pem") {
+        match is_amazons(account, &envelope.cert_url).is_some_and(|url| is_certificate(&url)) {
             true => Ok(envelope),
             false => Err(wrong("SigningCertURL is not an address of Amazon SNS")),
         }
@@ -80,6 +85,13 @@ impl Envelope {
         let signed = self.canonical()?;
         let checked = UnparsedPublicKey::new(algorithm, key).verify(signed.as_bytes(), &signature);
         checked.map_err(|_| wrong("it does not fit"))
+    }
+
+    /// When it was published, unix seconds; refused where that is too long ago for one that SNS still delivers.
+    pub fn published_s(&self, account: &Account, now_s: i64) -> Result<i64, Disbelieved> {
+        let at: Timestamp = self.timestamp.parse().map_err(|_| wrong("Timestamp is no time"))?;
+        age::check(account, USUAL_AGE_S, at.as_second(), now_s)?;
+        Ok(at.as_second())
     }
 
     /// What is signed.
@@ -110,9 +122,12 @@ impl Envelope {
     }
 }
 
-/// The key of a certificate, PEM, that is valid now.
+/// The key of a certificate, PEM and nothing before it, that is valid now.
 fn public_key(certificate: &[u8], now_s: i64) -> Result<Vec<u8>, Disbelieved> {
     let unreadable = || wrong("the certificate cannot be read");
+    if !certificate.starts_with(b"-----BEGIN CERTIFICATE-----") {
+        return Err(unreadable());
+    }
     let (_, pem) = parse_x509_pem(certificate).map_err(|_| unreadable())?;
     let certificate = pem.parse_x509().map_err(|_| unreadable())?;
     let now = ASN1Time::from_timestamp(now_s).map_err(|_| unreadable())?;
@@ -122,35 +137,84 @@ fn public_key(certificate: &[u8], now_s: i64) -> Result<Vec<u8>, Disbelieved> {
     }
 }
 
-/// True for a URL at `sns.<region>.amazonaws.com`, or at the place that the account names for tests.
-pub fn is_amazons(account: &Account, text: &str) -> bool {
-    let Ok(url) = Url::parse(text) else { return false };
-    if let Some(base) = account.option(CERT_HOST) {
-        let is_same = |base: Url| base.origin() == url.origin();
-        return Url::parse(base).is_ok_and(is_same) && url.username().is_empty() && url.password().is_none();
+/// The host of SNS in the region of the account's topic.
+pub fn host(account: &Account) -> Option<String> {
+    let mut parts = account.option(TOPIC)?.split(':');
+    let (partition, region) = (parts.nth(1)?, parts.nth(1)?);
+    let suffix = if partition == "aws-cn" { "amazonaws.com.cn" } else { "amazonaws.com" };
+    is_region(region).then(|| format!("sns.{region}.{suffix}"))
+}
+
+/// True for a region's name, such as eu-central-1.
+fn is_region(text: &str) -> bool {
+    let parts: Vec<&str> = text.split('-').collect();
+    let is_word = |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_lowercase());
+    let is_number = |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit());
+    match parts.as_slice() {
+        [country, middle @ .., number] => {
+            country.len() == 2
+                && is_word(country)
+                && !middle.is_empty()
+                && middle.iter().all(|word| is_word(word))
+                && is_number(number)
+        }
+        _ => false,
     }
-    let region = url.host_str().and_then(|host| {
-        let host = host.strip_prefix("sns.")?;
-        host.strip_suffix(".amazonaws.com").or_else(|| host.strip_suffix(".amazonaws.com.cn"))
-    });
-    let is_region = |region: &str| !region.is_empty() && region.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
-    url.scheme() == "https"
-        && region.is_some_and(is_region)
-        && url.port().is_none()
-        && url.username().is_empty()
-        && url.password().is_none()
+}
+
+/// The URL, if it is at SNS in the region of the account's topic, or at the place that the account names for tests.
+pub fn is_amazons(account: &Account, text: &str) -> Option<Url> {
+    let url = Url::parse(text).ok()?;
+    let is_there = match account.option(CERT_HOST) {
+        Some(base) => Url::parse(base).is_ok_and(|base| base.origin() == url.origin()),
+        None => {
+            url.scheme() == "https"
+                && url.port().is_none()
+                && url.host_str().is_some_and(|named| host(account).as_deref() == Some(named))
+        }
+    };
+    let is_plain = url.username().is_empty() && url.password().is_none() && url.fragment().is_none();
+    // What the parser would tidy away is no address that Amazon writes.
+    (is_there && is_plain && url.as_str() == text).then_some(url)
+}
+
+/// True for the path under which Amazon keeps certificates, and nothing behind it.
+fn is_certificate(url: &Url) -> bool {
+    let name = url.path().strip_prefix("/SimpleNotificationService-").and_then(|rest| rest.strip_suffix(".pem"));
+    let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    url.query().is_none() && name.is_some_and(|name| name.len() >= 32 && name.bytes().all(is_digit))
+}
+
+/// True where certificates come from a test and are believed as they are.
+pub fn is_test(account: &Account) -> bool {
+    account.option(CERT_HOST).is_some()
 }
 
 /// Refuses settings that envelopes could not be checked with.
 pub fn check_settings(account: &Account) -> Result<(), Refused> {
+    age::most(account, USUAL_AGE_S)?;
     if account.option(TOPIC).is_some_and(|arn| !arn.starts_with("arn:") || arn.split(':').count() != 6) {
         return Err(outcome::refused(TOPIC, "must be a topic such as arn:aws:sns:eu-central-1:123456789012:mail-events"));
     }
-    let is_origin = |text: &str| Url::parse(text).is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.path() == "/");
+    if account.option(TOPIC).is_some() && host(account).is_none() {
+        return Err(outcome::refused(
+            TOPIC,
+            "must name a region, such as eu-central-1 in arn:aws:sns:eu-central-1:123456789012:mail-events",
+        ));
+    }
+    let is_loopback = |url: &Url| match url.host() {
+        Some(Host::Ipv4(address)) => address.is_loopback(),
+        Some(Host::Ipv6(address)) => address.is_loopback(),
+        _ => false,
+    };
+    let is_origin = |text: &str| {
+        Url::parse(text).is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.path() == "/" && is_loopback(&url))
+    };
     match account.option(CERT_HOST) {
-        Some(text) if !is_origin(text) => {
-            Err(outcome::refused(CERT_HOST, "must be scheme://host:port, such as http://127.0.0.1:8080"))
-        }
+        Some(text) if !is_origin(text) => Err(outcome::refused(
+            CERT_HOST,
+            "is for tests and must be loopback's: scheme://address:port, such as http://127.0.0.1:8080",
+        )),
         _ => Ok(()),
     }
 }

@@ -4,6 +4,7 @@
 //! only says that a provider goes on trying, and what people do with a mail, is left out.
 
 pub mod age;
+pub mod chain;
 pub mod envelope;
 pub mod mailgun;
 mod read;

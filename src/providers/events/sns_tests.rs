@@ -44,7 +44,7 @@ fn old_notice() -> Value {
     json!({
         "Type": "Notification", "MessageId": "id-1", "TopicArn": TOPIC, "Subject": "Greeting", "Message": "hello",
         "Timestamp": "2027-01-15T08:00:00.000Z", "SignatureVersion": "1", "Signature": OLD_SIGNATURE,
-        "SigningCertURL": "https://sns.eu-central-1.amazonaws.com/SimpleNotificationService-1.pem"
+        "SigningCertURL": "https://sns.eu-central-1.amazonaws.com/SimpleNotificationService-0123456789abcdef0123456789abcdef.pem"
     })
 }
 
@@ -76,32 +76,114 @@ fn version_1_is_believed_and_every_change_is_not() {
 }
 
 #[test]
-fn addresses_that_are_not_amazons_are_refused_before_anything_is_fetched() {
+fn a_certificate_comes_from_one_place_and_no_other_address_is_fetched() {
+    const NAME: &str = "SimpleNotificationService-0123456789abcdef0123456789abcdef.pem";
+    let at = "https://sns.eu-central-1.amazonaws.com";
     for url in [
-        "http://sns.eu-central-1.amazonaws.com/a.pem",
-        "https://sns.eu-central-1.amazonaws.com.evil.example/a.pem",
-        "https://evil.example/sns.eu-central-1.amazonaws.com/a.pem",
-        "https://sns.a.b.amazonaws.com/a.pem",
-        "https://sns..amazonaws.com/a.pem",
-        "https://bucket.s3.amazonaws.com/a.pem",
-        "https://sns.eu-central-1.amazonaws.com:8443/a.pem",
-        "https://me@sns.eu-central-1.amazonaws.com/a.pem",
-        "https://sns.eu-central-1.amazonaws.com@evil.example/a.pem",
-        "https://sns.eu-central-1.amazonaws.com/a.txt",
-        "nonsense",
+        format!("http://sns.eu-central-1.amazonaws.com/{NAME}"),
+        format!("https://sns.eu-central-1.amazonaws.com.evil.example/{NAME}"),
+        format!("https://evil.example/sns.eu-central-1.amazonaws.com/{NAME}"),
+        format!("https://sns.a.b.amazonaws.com/{NAME}"),
+        format!("https://sns..amazonaws.com/{NAME}"),
+        format!("https://bucket.s3.amazonaws.com/{NAME}"),
+        // A bucket may be called sns, and its host looks like a region's.
+        format!("https://sns.s3.amazonaws.com/{NAME}"),
+        format!("https://sns.s3-ap-southeast-2.amazonaws.com/{NAME}"),
+        // Another region than the topic's, and another part of Amazon.
+        format!("https://sns.eu-west-1.amazonaws.com/{NAME}"),
+        format!("https://sns.eu-central-1.amazonaws.com.cn/{NAME}"),
+        format!("https://sns.eu-central-1.amazonaws.com:8443/{NAME}"),
+        format!("https://sns.eu-central-1.amazonaws.com:443/{NAME}"),
+        format!("https://me@sns.eu-central-1.amazonaws.com/{NAME}"),
+        format!("https://:x@sns.eu-central-1.amazonaws.com/{NAME}"),
+        format!("https://sns.eu-central-1.amazonaws.com@evil.example/{NAME}"),
+        // What Amazon's API answers is Amazon's, and says what its caller had it say.
+        format!("{at}/?Action=GetEndpointAttributes&EndpointArn=x&x=.pem"),
+        format!("{at}/{NAME}?Action=ListTopics"),
+        format!("{at}/{NAME}?"),
+        format!("{at}/{NAME}#x"),
+        format!("{at}/?/{NAME}"),
+        format!("{at}/x/{NAME}"),
+        format!("{at}/x/../{NAME}"),
+        format!("{at}//{NAME}"),
+        format!("{at}/%2e/{NAME}"),
+        format!("{at}/SimpleNotificationService-0123.pem"),
+        format!("{at}/SimpleNotificationService-0123456789abcdef0123456789abcdeg.pem"),
+        format!("{at}/SimpleNotificationService-0123456789abcdef0123456789abcdef.pem/"),
+        format!("{at}/SimpleNotificationService-0123456789abcdef0123456789abcdef.pem.txt"),
+        format!("{at}/SimpleNotificationService-.pem"),
+        format!("{at}/a.pem"),
+        "nonsense".to_owned(),
+        String::new(),
     ] {
         let mut notice = old_notice();
-        notice["SigningCertURL"] = url.into();
+        notice["SigningCertURL"] = url.clone().into();
         assert!(matches!(envelope(&notice), Err(Disbelieved::Signature(_))), "{url}");
     }
-    let account = Account::default();
-    assert!(is_amazons(&account, "https://sns.cn-north-1.amazonaws.com.cn/a.pem"));
+    assert!(envelope(&old_notice()).is_ok());
+
+    let of = |arn: &str| host(&examples::account(&[("sns_topic_arn", arn)], &[]));
+    assert_eq!(of("arn:aws-cn:sns:cn-north-1:123456789012:mail").as_deref(), Some("sns.cn-north-1.amazonaws.com.cn"));
+    assert_eq!(of("arn:aws-us-gov:sns:us-gov-west-1:1:m").as_deref(), Some("sns.us-gov-west-1.amazonaws.com"));
+    for arn in ["arn:aws:sns:s3:1:m", "arn:aws:sns::1:m", "arn:aws:sns:eu-central-1.evil:1:m", "arn:aws:sns:a/b-c-1:1:m", "arn"] {
+        assert_eq!(of(arn), None, "{arn}");
+    }
     let local = examples::account(&[("sns_cert_host", "http://127.0.0.1:99")], &[]);
-    assert!(is_amazons(&local, "http://127.0.0.1:99/a.pem"));
+    assert!(is_amazons(&local, "http://127.0.0.1:99/a.pem").is_some());
     for other in ["http://127.0.0.1:999/a.pem", "http://127.0.0.1:99@evil.example/", "https://sns.eu-west-1.amazonaws.com/a.pem"]
     {
-        assert!(!is_amazons(&local, other), "{other}");
+        assert!(is_amazons(&local, other).is_none(), "{other}");
     }
+}
+
+#[test]
+fn certificates_of_tests_come_from_loopback_alone() {
+    let check = |host: &str| check_settings(&examples::account(&[("sns_topic_arn", TOPIC), ("sns_cert_host", host)], &[]));
+    assert_eq!(check("http://127.0.0.1:8080"), Ok(()));
+    assert_eq!(check("http://[::1]:8080"), Ok(()));
+    for host in ["http://10.0.0.1:80", "https://evil.example", "http://localhost.evil.example", "http://127.0.0.1:80/x"] {
+        assert!(check(host).is_err(), "{host}");
+    }
+}
+
+#[tokio::test]
+async fn a_notice_is_believed_for_an_hour() {
+    let amazon = Amazon::start().await;
+    let read = async |options: &[(&str, &str)], now_s: i64| {
+        let (body, headers) = (amazon.notice().to_string(), BTreeMap::new());
+        let mut account = amazon.account.clone();
+        account.options.extend(options.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+        let posted = Posted { url: "", headers: &headers, body: body.as_bytes(), now_s };
+        super::read(&account, &posted, &amazon.tools.http, &Certs::new()).await
+    };
+    assert!(read(&[], NOW_S + 3600).await.is_ok());
+    for late in [NOW_S + 3601, NOW_S + 10 * 365 * 86_400, NOW_S - 3600] {
+        assert!(matches!(read(&[], late).await, Err(Disbelieved::Signature(_))), "{late}");
+    }
+    assert!(read(&[("webhook_max_age_s", "86400")], NOW_S + 86_400).await.is_ok());
+    assert_eq!(amazon.certs_fetched.load(Ordering::SeqCst), 2, "nothing is fetched for a notice that is too old");
+}
+
+#[tokio::test]
+async fn requests_that_nobody_signed_make_few_fetches() {
+    let amazon = Amazon::start().await;
+    let certs = Certs::new();
+    let mut later = 0;
+    for n in 0..200 {
+        let mut notice = amazon.notice();
+        // Twice the same, which is known to be bad, and then another.
+        notice["SigningCertURL"] = format!("{}/SimpleNotificationService-{:032x}.pem", amazon.base, n / 2).into();
+        match amazon.read(&notice, &certs).await {
+            Err(Disbelieved::Later(_)) => later += 1,
+            Err(Disbelieved::Signature(_)) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(later, 160, "twenty were fetched");
+    let mut good = amazon.notice();
+    assert!(matches!(amazon.read(&good, &certs).await, Err(Disbelieved::Later(_))), "a good one is told to come again");
+    good["MessageId"] = "id-3".into();
+    assert!(certs.known.lock().unwrap().len() <= MOST_CERTS);
 }
 
 #[test]
@@ -159,7 +241,7 @@ impl Amazon {
                     && stream.read_buf(&mut head).await.is_ok_and(|read| read > 0)
                 {}
                 let (status, body) = match head {
-                    head if head.starts_with(b"GET /cert.pem ") => {
+                    head if head.starts_with(b"GET /SimpleNotificationService-0123456789abcdef0123456789abcdef.pem ") => {
                         counts.0.fetch_add(1, Ordering::SeqCst);
                         ("200 OK", served.as_str())
                     }
@@ -190,7 +272,8 @@ impl Amazon {
         let mut envelope: Value = fields.into_iter().map(|(name, value)| (name.to_owned(), Value::from(value))).collect();
         envelope["SignatureVersion"] = "2".into();
         envelope["Signature"] = STANDARD.encode(signature).into();
-        envelope["SigningCertURL"] = format!("{}/cert.pem", self.base).into();
+        envelope["SigningCertURL"] =
+            format!("{}/SimpleNotificationService-0123456789abcdef0123456789abcdef.pem", self.base).into();
         envelope
     }
 
@@ -233,11 +316,11 @@ async fn version_2_is_believed_and_its_certificate_is_fetched_once() {
     notice["Message"] = notice["Message"].as_str().unwrap().replace("m1", "m2").into();
     assert!(matches!(amazon.read(&notice, &certs).await, Err(Disbelieved::Signature(_))));
     let mut notice = amazon.notice();
-    notice["SigningCertURL"] = format!("{}/other.pem", amazon.base).into();
+    notice["SigningCertURL"] = format!("{}/SimpleNotificationService-ffffffffffffffffffffffffffffffff.pem", amazon.base).into();
     assert!(matches!(amazon.read(&notice, &certs).await, Err(Disbelieved::Signature(_))));
     let other = Amazon::start().await;
     let mut notice = other.notice();
-    notice["SigningCertURL"] = format!("{}/cert.pem", amazon.base).into();
+    notice["SigningCertURL"] = format!("{}/SimpleNotificationService-0123456789abcdef0123456789abcdef.pem", amazon.base).into();
     assert!(matches!(amazon.read(&notice, &certs).await, Err(Disbelieved::Signature(_))));
 }
 
