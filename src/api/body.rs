@@ -2,22 +2,32 @@
 
 use std::time::Duration;
 
-use axum::body::{Body, HttpBody as _, to_bytes};
+use axum::body::{Body, HttpBody as _};
 use axum::extract::Request;
 use axum::http::HeaderMap;
 use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
 use futures_util::StreamExt as _;
 use serde_json::Value;
 
-use super::json;
+use super::budget::{self, Held};
+use super::json::{self, Meter, Unread};
 use super::problem::{Code, Problem};
 
 /// The largest body of one job or one edit, in bytes: arguments of 256 KiB, with room for escapes.
 pub const ONE_BYTES_MAX: usize = 1024 * 1024;
 /// The largest body of a batch, in bytes.
 pub const BATCH_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// The most items of an array.
+const ITEMS_MAX: usize = super::jobs_input::BATCH_MAX;
+/// The most memory that one body may take once it is read: of one job, and of a batch.
+const ONE_VALUE_MAX: usize = 16 * 1024 * 1024;
+const BATCH_VALUE_MAX: usize = 128 * 1024 * 1024;
+/// A body above this size is parsed on a thread of its own.
+const APART_BYTES: usize = 256 * 1024;
 /// The most that is read and thrown away so that a client that is still sending hears why it was refused.
 const DRAINED_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// And the longest that takes.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 /// The longest that a body may take to arrive.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -25,7 +35,23 @@ const READ_TIMEOUT: Duration = Duration::from_secs(30);
 pub async fn json(request: Request, bytes_max: usize) -> Result<Value, Problem> {
     let (parts, body) = request.into_parts();
     media(&parts.headers)?;
-    Ok(json::parse(&bytes(&parts.headers, body, bytes_max).await?)?)
+    let text = bytes(&parts.headers, body, bytes_max).await?;
+    let value_max = if bytes_max > ONE_BYTES_MAX { BATCH_VALUE_MAX } else { ONE_VALUE_MAX };
+    if text.len() <= APART_BYTES {
+        return Ok(parse(&text, value_max, &mut budget::take)?);
+    }
+    let mut held = Held::default();
+    let parsing = tokio::task::spawn_blocking(move || {
+        let value = parse(&text, value_max, &mut |bytes| held.take(bytes));
+        (value, held)
+    });
+    let (value, held) = parsing.await.map_err(|_| Problem::new(Code::Internal, "the body could not be read"))?;
+    budget::keep(held);
+    Ok(value?)
+}
+
+fn parse(text: &[u8], value_max: usize, room: &mut (dyn FnMut(usize) -> bool + Send)) -> Result<Value, Unread> {
+    json::parse(text, Meter::new(ITEMS_MAX, value_max, room))
 }
 
 /// The body as it is.
@@ -68,24 +94,33 @@ fn media(headers: &HeaderMap) -> Result<(), Problem> {
 async fn bytes(headers: &HeaderMap, body: Body, bytes_max: usize) -> Result<axum::body::Bytes, Problem> {
     let announced = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
     if announced.is_some_and(|length| length > bytes_max) {
-        // A client that asked first has sent nothing yet; the others are heard out, or the answer would be lost in a
-        // reset connection.
-        if !headers.contains_key(EXPECT) {
+        // A client that asked first has sent nothing yet; one that means to send very much is not waited for. The others are
+        // heard out for a moment, or the answer would be lost in a reset connection.
+        if !headers.contains_key(EXPECT) && announced.is_some_and(|length| length <= DRAINED_BYTES_MAX) {
             drain(body).await;
         }
         return Err(too_large(announced, bytes_max));
     }
-    match tokio::time::timeout(READ_TIMEOUT, to_bytes(body, bytes_max)).await {
-        Ok(Ok(bytes)) => Ok(bytes),
-        Ok(Err(error)) if is_limit(&error) => Err(too_large(None, bytes_max)),
-        Ok(Err(_)) => Err(Problem::new(Code::BadRequest, "the body did not arrive whole")),
+    match tokio::time::timeout(READ_TIMEOUT, collect(body, bytes_max)).await {
+        Ok(read) => read,
         Err(_) => Err(Problem::new(Code::RequestTimeout, format!("the body did not arrive within {} s", READ_TIMEOUT.as_secs()))),
     }
 }
 
-fn is_limit(error: &axum::Error) -> bool {
-    std::iter::successors(Some(error as &dyn std::error::Error), |error| error.source())
-        .any(|error| error.to_string().contains("length limit"))
+/// The body, as long as there is room for it.
+async fn collect(body: Body, bytes_max: usize) -> Result<axum::body::Bytes, Problem> {
+    let (mut stream, mut bytes) = (body.into_data_stream(), Vec::new());
+    while let Some(chunk) = stream.next().await {
+        let chunk = chunk.map_err(|_| Problem::new(Code::BadRequest, "the body did not arrive whole"))?;
+        if bytes.len() + chunk.len() > bytes_max {
+            return Err(too_large(None, bytes_max));
+        }
+        if !budget::take(chunk.len()) {
+            return Err(Unread::NoRoom.into());
+        }
+        bytes.extend_from_slice(&chunk);
+    }
+    Ok(bytes.into())
 }
 
 async fn drain(body: Body) {
@@ -99,7 +134,7 @@ async fn drain(body: Body) {
             }
         }
     };
-    let _ = tokio::time::timeout(READ_TIMEOUT, discard).await;
+    let _ = tokio::time::timeout(DRAIN_TIMEOUT, discard).await;
 }
 
 fn too_large(announced: Option<usize>, bytes_max: usize) -> Problem {

@@ -1,4 +1,7 @@
 //! JSON text to a value, strictly: a broken text is refused with its line and column, and so is a field given twice.
+//!
+//! What a value will take of memory is counted while it is read, because a short text can stand for much: two bytes of an array
+//! become thirty-two, and eight of an object seven hundred. Reading ends where a bound is passed.
 
 use std::fmt;
 
@@ -19,11 +22,77 @@ pub struct Malformed {
     pub hint: &'static str,
 }
 
+/// What the value of a number, a truth or nothing takes, in bytes; the head of every other value takes as much.
+const VALUE_BYTES: usize = size_of::<Value>();
+
+/// What an object takes besides its names and values: its map makes room for eleven of them at once.
+const OBJECT_BYTES: usize = 640;
+
+/// Why a value was not read to its end.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unread {
+    /// It is not usable JSON.
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    /// The array has more items than are allowed.
+    #[error("the array has more than {0} items")]
+    Items(usize),
+    /// As a value it would take more memory than is allowed.
+    #[error("the body would take more than {0} bytes of memory once it is read")]
+    Bytes(usize),
+    /// There is no memory for it at present.
+    #[error("too many bodies are being read")]
+    NoRoom,
+}
+
+/// Counts what is read.
+pub struct Meter<'a> {
+    /// Most items of the outermost array.
+    items_max: usize,
+    /// Most memory.
+    bytes_max: usize,
+    bytes: usize,
+    /// Asked for each further piece of memory; false ends the reading.
+    room: &'a mut (dyn FnMut(usize) -> bool + Send),
+    passed: Option<Unread>,
+}
+
+impl<'a> Meter<'a> {
+    /// A meter with these bounds, which asks `room` for memory.
+    pub fn new(items_max: usize, bytes_max: usize, room: &'a mut (dyn FnMut(usize) -> bool + Send)) -> Self {
+        Self { items_max, bytes_max, bytes: 0, room, passed: None }
+    }
+
+    fn take<E: serde::de::Error>(&mut self, bytes: usize) -> Result<(), E> {
+        self.bytes = self.bytes.saturating_add(bytes);
+        if self.bytes > self.bytes_max {
+            return self.pass(Unread::Bytes(self.bytes_max));
+        }
+        if !(self.room)(bytes) {
+            return self.pass(Unread::NoRoom);
+        }
+        Ok(())
+    }
+
+    fn pass<E: serde::de::Error>(&mut self, bound: Unread) -> Result<(), E> {
+        self.passed = Some(bound);
+        Err(E::custom("a bound is passed"))
+    }
+}
+
 /// Parses a text; unlike `serde_json::from_slice` it refuses an object that names a field twice, because one of the two
-/// would silently be lost.
-pub fn parse(text: &[u8]) -> Result<Value, Malformed> {
+/// would silently be lost. What it takes is told to the meter.
+pub fn parse(text: &[u8], mut meter: Meter<'_>) -> Result<Value, Unread> {
+    let read = strict(text, &mut meter);
+    match meter.passed {
+        Some(bound) => Err(bound),
+        None => Ok(read?),
+    }
+}
+
+fn strict(text: &[u8], meter: &mut Meter<'_>) -> Result<Value, Malformed> {
     let mut parser = serde_json::Deserializer::from_slice(text);
-    Strict.deserialize(&mut parser).and_then(|value| parser.end().map(|()| value)).map_err(|error| {
+    Strict { meter, depth: 0 }.deserialize(&mut parser).and_then(|value| parser.end().map(|()| value)).map_err(|error| {
         let (line, column) = (error.line(), error.column());
         let whole = error.to_string();
         let what = whole.split(" at line ").next().unwrap_or(&whole).to_owned();
@@ -48,17 +117,21 @@ fn hint(text: &[u8], line: usize, column: usize) -> &'static str {
     }
 }
 
-struct Strict;
+struct Strict<'m, 'a> {
+    meter: &'m mut Meter<'a>,
+    depth: usize,
+}
 
-impl<'de> DeserializeSeed<'de> for Strict {
+impl<'de> DeserializeSeed<'de> for Strict<'_, '_> {
     type Value = Value;
 
     fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        self.meter.take(VALUE_BYTES)?;
         deserializer.deserialize_any(self)
     }
 }
 
-impl<'de> Visitor<'de> for Strict {
+impl<'de> Visitor<'de> for Strict<'_, '_> {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -85,29 +158,40 @@ impl<'de> Visitor<'de> for Strict {
         Number::from_f64(value).map(Value::Number).ok_or_else(|| E::custom("a number is not finite"))
     }
 
-    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+    fn visit_str<E: serde::de::Error>(self, value: &str) -> Result<Value, E> {
+        self.meter.take(value.len())?;
         Ok(Value::String(value.to_owned()))
     }
 
-    fn visit_string<E>(self, value: String) -> Result<Value, E> {
+    fn visit_string<E: serde::de::Error>(self, value: String) -> Result<Value, E> {
+        self.meter.take(value.len())?;
         Ok(Value::String(value))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        let Self { meter, depth } = self;
         let mut array = Vec::new();
-        while let Some(item) = items.next_element_seed(Strict)? {
+        while let Some(item) = items.next_element_seed(Strict { meter: &mut *meter, depth: depth + 1 })? {
+            if depth == 0 && array.len() >= meter.items_max {
+                meter.pass(Unread::Items(meter.items_max))?;
+            }
             array.push(item);
         }
+        // What the array had made room for and did not need.
+        array.shrink_to_fit();
         Ok(Value::Array(array))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
+        let Self { meter, depth } = self;
+        meter.take(OBJECT_BYTES)?;
         let mut object = Map::new();
         while let Some(name) = entries.next_key::<String>()? {
             if object.contains_key(&name) {
                 return Err(A::Error::custom(format!("the field {:?} is given twice", super::fields::clipped(&name))));
             }
-            object.insert(name, entries.next_value_seed(Strict)?);
+            meter.take(size_of::<String>() + name.len())?;
+            object.insert(name, entries.next_value_seed(Strict { meter: &mut *meter, depth: depth + 1 })?);
         }
         Ok(Value::Object(object))
     }
@@ -118,6 +202,53 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    fn parse(text: &[u8]) -> Result<Value, Malformed> {
+        match super::parse(text, Meter::new(usize::MAX, usize::MAX, &mut |_| true)) {
+            Ok(value) => Ok(value),
+            Err(Unread::Malformed(malformed)) => Err(malformed),
+            Err(other) => panic!("{other}"),
+        }
+    }
+
+    /// How a text is read under these bounds, and how much memory it asked for.
+    fn bounded(text: &str, items_max: usize, bytes_max: usize, room: usize) -> (Result<Value, Unread>, usize) {
+        let mut asked = 0;
+        let mut grant = |bytes: usize| {
+            asked += bytes;
+            asked <= room
+        };
+        let read = super::parse(text.as_bytes(), Meter::new(items_max, bytes_max, &mut grant));
+        (read, asked)
+    }
+
+    #[test]
+    fn reading_ends_where_a_bound_is_passed_and_not_behind_it() {
+        let zeros = format!("[{}0]", "0,".repeat(1_000_000));
+        let (read, asked) = bounded(&zeros, 10_000, usize::MAX, usize::MAX);
+        assert_eq!(read, Err(Unread::Items(10_000)));
+        assert!(asked < 400_000, "{asked}");
+        let nested = format!("[{zeros}]");
+        let (read, asked) = bounded(&nested, 10_000, 1_000_000, usize::MAX);
+        assert_eq!(read, Err(Unread::Bytes(1_000_000)));
+        assert!(asked <= 1_000_000, "{asked}");
+        for short in ["[]", "{}", "[{\"a\":0}]", "[[]]", "{\"a\":{}}"] {
+            let many = format!("[[{}]]", vec![short; 10_000].join(","));
+            let (read, asked) = bounded(&many, 10_000, 16 * 1024 * 1024, 100_000);
+            assert_eq!(read, Err(Unread::NoRoom), "{short}");
+            assert!(asked < 110_000, "{asked}");
+        }
+    }
+
+    #[test]
+    fn what_is_within_the_bounds_is_read_as_before() {
+        let text = r#"[{"kind":"http","args":{"url":"http://a","list":[1,2.5,null,true,"x"]}},{}]"#;
+        let (read, asked) = bounded(text, 2, 4096, 4096);
+        assert_eq!(read.unwrap(), serde_json::from_str::<Value>(text).unwrap());
+        assert!(asked > text.len());
+        // Broken JSON is called so, whatever the bounds.
+        assert!(matches!(bounded("[1,", 2, 4096, 4096).0, Err(Unread::Malformed(_))));
+    }
 
     #[test]
     fn a_broken_text_is_refused_with_its_line_and_column() {

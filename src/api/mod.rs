@@ -12,6 +12,7 @@ pub mod assets;
 pub mod audit;
 pub mod auth;
 pub mod body;
+pub mod budget;
 pub mod clock;
 pub mod connections;
 pub mod crons;

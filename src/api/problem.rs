@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
 use super::fields::{Errors, FieldError};
-use super::json::Malformed;
+use super::json::Unread;
 use super::state::ReadError;
 use crate::{jobs, throttle};
 
@@ -334,9 +334,17 @@ impl IntoResponse for Problem {
     }
 }
 
-impl From<Malformed> for Problem {
-    fn from(error: Malformed) -> Self {
-        Self::new(Code::MalformedJson, error.to_string())
+impl From<Unread> for Problem {
+    fn from(error: Unread) -> Self {
+        match error {
+            Unread::Malformed(malformed) => Self::new(Code::MalformedJson, malformed.to_string()),
+            Unread::Items(most) => Self::new(Code::TooLarge, format!("the batch has more than {most} jobs; send several")),
+            Unread::Bytes(_) => {
+                let detail = format!("{error}; keep large data elsewhere and pass a reference, or send several batches");
+                Self::new(Code::TooLarge, detail)
+            }
+            Unread::NoRoom => Self::new(Code::Overloaded, format!("{error}; try again soon")).retry_after(1),
+        }
     }
 }
 

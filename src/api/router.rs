@@ -12,8 +12,8 @@ use utoipa_axum::routes;
 use super::problem::{self, Code, Problem};
 use super::state::{App, Deps};
 use super::{
-    acquire, assets, audit, auth, crons, decisions, fields, gate, guard, health, jobs, keys, lane_list, lanes, many, metrics,
-    moves, notifications, openapi, pause, pools, provider_events, stream, suppressions, throttles, workers,
+    acquire, assets, audit, auth, budget, crons, decisions, fields, gate, guard, health, jobs, keys, lane_list, lanes, many,
+    metrics, moves, notifications, openapi, pause, pools, provider_events, stream, suppressions, throttles, workers,
 };
 
 /// The API: every route here is in `/openapi.json`, because the document is made from this.
@@ -86,6 +86,7 @@ pub fn router(deps: Deps) -> Router {
         .fallback(no_route)
         .layer(from_fn_with_state(app.clone(), gate::gate))
         .layer(from_fn_with_state(app.clone(), guard::guard))
+        .layer(from_fn(budget::measure))
         .layer(CatchPanicLayer::custom(problem::panicked))
         .layer(from_fn(problem::dress))
         .layer(CompressionLayer::new())

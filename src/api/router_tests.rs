@@ -357,6 +357,28 @@ async fn too_large_a_body_is_refused_with_the_limit_whether_or_not_its_length_is
 }
 
 #[tokio::test]
+async fn a_batch_is_counted_while_it_is_read_and_a_length_beyond_the_limit_is_refused_at_once() {
+    let door = door(None).await;
+    let post = |body: String| door.ask(Method::POST, "/api/v1/jobs/batch").header("content-type", "application/json").body(body);
+
+    let zeros = format!("[{}0]", "0,".repeat(8_000_000));
+    let refused = problem(post(zeros).send().await.unwrap(), 413, "too_large").await;
+    assert!(refused["detail"].as_str().unwrap().contains("more than 10000 jobs"), "{refused}");
+    let nested = format!("[[{}[]]]", "[],".repeat(8_000_000));
+    let refused = problem(post(nested).send().await.unwrap(), 413, "too_large").await;
+    assert!(refused["detail"].as_str().unwrap().contains("bytes of memory"), "{refused}");
+
+    // A client that announces more than it will ever send is not waited for.
+    let mut stream = tokio::net::TcpStream::connect(door.base.trim_start_matches("http://")).await.unwrap();
+    let head = "POST /api/v1/jobs HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: 100000000000000\r\n\r\n{";
+    tokio::io::AsyncWriteExt::write_all(&mut stream, head.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    let reading = tokio::io::AsyncReadExt::read_buf(&mut stream, &mut answer);
+    tokio::time::timeout(std::time::Duration::from_secs(20), reading).await.expect("an answer at once").unwrap();
+    assert!(answer.starts_with(b"HTTP/1.1 413 "), "{}", String::from_utf8_lossy(&answer));
+}
+
+#[tokio::test]
 async fn a_bad_job_is_refused_with_every_field_and_the_pointers_of_a_batch_have_indexes() {
     let door = door(None).await;
     let job = json!({"kind": 7, "priority": -1, "cost": "NaN", "colour": 1});

@@ -1,0 +1,104 @@
+//! The memory that the bodies of all requests together may take.
+//!
+//! Each byte that arrives and each value that is made of it is taken from one budget, and what a request has taken is given back
+//! when it has been answered. Where nothing is left the request is refused, and its client told to try again.
+
+use std::cell::RefCell;
+
+use axum::extract::Request;
+use axum::middleware::Next;
+use axum::response::Response;
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+/// All of it, in bytes: two of the largest batches, and room for all else.
+const ALL: usize = 384 * 1024 * 1024;
+
+/// Taken at a time, so that a value is not asked for byte by byte.
+const PIECE: usize = 64 * 1024;
+
+static LEFT: Semaphore = Semaphore::const_new(ALL);
+
+tokio::task_local! {
+    static HELD: RefCell<Held>;
+}
+
+/// What somebody has taken; given back when dropped.
+#[derive(Debug, Default)]
+pub struct Held {
+    permit: Option<SemaphorePermit<'static>>,
+    /// Of what was taken, what nobody has used yet.
+    spare: usize,
+}
+
+impl Held {
+    /// Takes so many bytes; false where they are not there.
+    pub fn take(&mut self, bytes: usize) -> bool {
+        self.take_from(&LEFT, bytes)
+    }
+
+    fn take_from(&mut self, all: &'static Semaphore, bytes: usize) -> bool {
+        if let Some(spare) = self.spare.checked_sub(bytes) {
+            self.spare = spare;
+            return true;
+        }
+        let wanted = bytes.max(PIECE);
+        let Ok(more) = u32::try_from(wanted).map_err(drop).and_then(|wanted| all.try_acquire_many(wanted).map_err(drop)) else {
+            return false;
+        };
+        match &mut self.permit {
+            Some(permit) => permit.merge(more),
+            none => *none = Some(more),
+        }
+        self.spare += wanted - bytes;
+        true
+    }
+
+    fn add(&mut self, other: Self) {
+        match (&mut self.permit, other.permit) {
+            (Some(permit), Some(more)) => permit.merge(more),
+            (none @ None, more) => *none = more,
+            (Some(_), None) => {}
+        }
+        self.spare += other.spare;
+    }
+}
+
+/// Takes bytes on behalf of the request that is being answered; false where they are not there.
+pub fn take(bytes: usize) -> bool {
+    // Outside a request, in tests, nothing is counted.
+    HELD.try_with(|held| held.borrow_mut().take(bytes)).unwrap_or(true)
+}
+
+/// Keeps what was taken elsewhere until the request has been answered.
+pub fn keep(held: Held) {
+    let _ = HELD.try_with(|all| all.borrow_mut().add(held));
+}
+
+/// Gives back what a request has taken when it has been answered.
+pub async fn measure(request: Request, next: Next) -> Response {
+    HELD.scope(RefCell::default(), next.run(request)).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static SMALL: Semaphore = Semaphore::const_new(4 * PIECE);
+
+    #[test]
+    fn what_was_taken_is_given_back_and_no_more_is_given_than_there_is() {
+        let mut first = Held::default();
+        assert!((0..3 * PIECE / 8).all(|_| first.take_from(&SMALL, 8)));
+        assert_eq!(SMALL.available_permits(), PIECE);
+        let mut second = Held::default();
+        assert!(second.take_from(&SMALL, PIECE) && !second.take_from(&SMALL, 1));
+        assert!(!Held::default().take_from(&SMALL, usize::MAX));
+        drop(first);
+        assert!(second.take_from(&SMALL, 3 * PIECE));
+        let mut both = Held::default();
+        both.add(second);
+        assert_eq!(SMALL.available_permits(), 0);
+        drop(both);
+        assert_eq!(SMALL.available_permits(), 4 * PIECE);
+    }
+}
