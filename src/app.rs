@@ -294,7 +294,7 @@ pub fn built_in_kinds(settings: &Settings, queue: Option<&Queue>) -> anyhow::Res
     let own = queue.map(|queue| Database::of(&queue.pool));
     let mut kinds = Kinds::default();
     kinds.register("http", HttpHandler::new(outbound::Config { guard: guard.clone(), secrets, lookup: None })?);
-    kinds.register("reindex", ReindexHandler::new(reindex::Config { guard }, own)?);
+    kinds.register("reindex", ReindexHandler::new(reindex::Config { guard, catalogue: settings.catalogue() }, own)?);
     kinds.register(NOTIFICATION, NotificationHandler::new(Arc::new(settings.pools_without_credentials()), None));
     Ok(kinds)
 }

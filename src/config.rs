@@ -1,6 +1,7 @@
 //! Settings: the commented default file, a file of the user's own, and the environment, in this order.
 
 pub mod pools;
+mod reindex;
 mod servers;
 
 use std::collections::BTreeMap;
@@ -10,9 +11,11 @@ use serde::Deserialize;
 
 use crate::postgres::{Access, Pooler};
 use crate::providers::Pools;
+use crate::reindex::Catalogue;
 use crate::throttle::Name;
 
 pub use pools::{ACCOUNT_KEYS, POOL_KEYS};
+pub use reindex::{ReindexSettings, SINK_KEYS, SOURCE_KEYS, SinkSettings, SourceSettings};
 pub use servers::{DatabaseServer, POSTGRES_KEYS, PROMETHEUS_KEYS, PrometheusServer};
 
 /// The reference of all settings: every key with its default, its unit, its range and its environment variable.
@@ -43,6 +46,7 @@ pub const KEYS: &[(&str, &str)] = &[
     ("dead_retention_days", "FLYBALL_DEAD_RETENTION_DAYS"),
     ("allow_private_urls", "FLYBALL_ALLOW_PRIVATE_URLS"),
     ("allow_urls", "FLYBALL_ALLOW_URLS"),
+    ("allow_reindex_queries", "FLYBALL_ALLOW_REINDEX_QUERIES"),
     ("log", "FLYBALL_LOG"),
     ("log_format", "FLYBALL_LOG_FORMAT"),
 ];
@@ -75,6 +79,7 @@ pub struct Settings {
     pub dead_retention_days: u32,
     pub allow_private_urls: bool,
     pub allow_urls: Vec<String>,
+    pub allow_reindex_queries: bool,
     pub log: String,
     pub log_format: LogFormat,
     #[serde(default)]
@@ -85,6 +90,8 @@ pub struct Settings {
     pub prometheus: BTreeMap<String, PrometheusServer>,
     #[serde(default)]
     pub postgres: BTreeMap<String, DatabaseServer>,
+    #[serde(default)]
+    pub reindex: ReindexSettings,
     #[serde(default)]
     pub pools: BTreeMap<String, toml::Table>,
     /// Where the keys of pools stand in the file, for messages.
@@ -305,6 +312,11 @@ impl Settings {
         Ok(tokens)
     }
 
+    /// What jobs of the kind `reindex` may name.
+    pub fn catalogue(&self) -> Catalogue {
+        self.reindex.catalogue(self.allow_reindex_queries)
+    }
+
     /// The pools with their credentials, read from where the settings say they are.
     pub fn pools(&self) -> Result<Pools, Error> {
         Ok(pools::read(&self.pools, Some(&pools::Real)).map_err(|problem| problem.located(&self.pool_lines))?)
@@ -405,7 +417,9 @@ impl Settings {
         }
         let of_prometheus = self.prometheus.iter().map(|(name, server)| ("prometheus", name, server.check()));
         let of_postgres = self.postgres.iter().map(|(name, server)| ("postgres", name, server.check()));
-        for (table, name, wrong) in of_prometheus.chain(of_postgres) {
+        let of_sources = self.reindex.sources.iter().map(|(name, source)| ("reindex.sources", name, source.check()));
+        let of_sinks = self.reindex.sinks.iter().map(|(name, sink)| ("reindex.sinks", name, sink.check()));
+        for (table, name, wrong) in of_prometheus.chain(of_postgres).chain(of_sources).chain(of_sinks) {
             if let Some((key, value, allowed)) = wrong {
                 return refuse(&format!("{table}.{name}.{key}"), value.to_owned(), allowed);
             }
@@ -438,7 +452,12 @@ fn own_table(file: &str, text: &str) -> Result<toml::Table, Error> {
             let message = format!(
                 "{key} is not a setting; settings are {}, and the tables {}",
                 known.join(", "),
-                TABLES.map(|table| format!("[{table}.<name>]")).join(", ")
+                TABLES
+                    .map(|table| match table {
+                        "reindex" => "[reindex.sources.<name>], [reindex.sinks.<name>]".to_owned(),
+                        _ => format!("[{table}.<name>]"),
+                    })
+                    .join(", ")
             );
             return Err(Error::File { file: file.to_owned(), line, message });
         };
@@ -470,7 +489,7 @@ fn words_of(key: &str) -> Option<(&'static [&'static str], &'static str)> {
 }
 
 /// Settings that are tables of tables.
-const TABLES: [&str; 5] = ["kinds", "api_tokens", "prometheus", "postgres", "pools"];
+const TABLES: [&str; 6] = ["kinds", "api_tokens", "prometheus", "postgres", "reindex", "pools"];
 
 /// Reads those tables for the sake of their errors, which know their lines.
 fn own_tables(file: &str, text: &str) -> Result<(), Error> {
@@ -484,6 +503,8 @@ fn own_tables(file: &str, text: &str) -> Result<(), Error> {
         _prometheus: BTreeMap<String, PrometheusServer>,
         #[serde(default, rename = "postgres")]
         _postgres: BTreeMap<String, DatabaseServer>,
+        #[serde(default, rename = "reindex")]
+        _reindex: ReindexSettings,
         #[serde(default, rename = "pools")]
         _pools: BTreeMap<String, toml::Table>,
     }

@@ -9,10 +9,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use flyball::jobs::{NewJob, Queue};
-use flyball::stack::{Options, Running, spawn};
+use flyball::stack::{Options, Running, as_superuser, spawn};
 use flyball::throttle::{Change, Name, RedisStore, Store};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
+use sqlx::{Connection, PgConnection};
 
 use crate::cpu::Servers;
 
@@ -67,7 +68,8 @@ impl World {
         let queue = Queue::connect(&running.urls.database_url, 4, Duration::from_secs(20)).await?;
         queue.migrate().await?;
         let first = "select split_part(pg_read_file('postmaster.pid'), chr(10), 1)";
-        let postmaster: String = sqlx::query_scalar(first).fetch_one(&queue.pool).await?;
+        let mut superuser = PgConnection::connect(&as_superuser(&running.urls.database_url)).await?;
+        let postmaster: String = sqlx::query_scalar(first).fetch_one(&mut superuser).await?;
         let redis = fs::read_to_string(dir.join("run/redis.pid")).context("reading the process id of Redis")?;
         let servers = Servers { postmaster: postmaster.trim().parse()?, redis: redis.trim().parse()? };
         Ok(Self { queue, servers, dir: dir.to_path_buf(), running })

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use flyball::jobs::Queue;
-use flyball::stack::{Options, Part, Running, spawn};
+use flyball::stack::{Options, Part, Running, as_superuser, spawn};
 use flyball::throttle::redis::RedisStore;
 use flyball::throttle::{Change, Name, Store};
 use sqlx::PgPool;
@@ -53,13 +53,14 @@ impl World {
         let mut running = spawn(dir, &options)?;
         let urls = running.urls.clone();
         if statements {
-            let pool = PgPool::connect(&urls.database_url).await?;
+            let pool = PgPool::connect(&as_superuser(&urls.database_url)).await?;
             sqlx::query("alter system set shared_preload_libraries = 'pg_stat_statements'").execute(&pool).await?;
             pool.close().await;
             running.stop(Part::Postgres)?;
             running.start(Part::Postgres)?;
         }
-        let pool = PgPoolOptions::new().max_connections(4).connect(&urls.database_url).await?;
+        // What is measured and counted belongs to the server, and so to its superuser.
+        let pool = PgPoolOptions::new().max_connections(4).connect(&as_superuser(&urls.database_url)).await?;
         if statements {
             sqlx::query("create extension if not exists pg_stat_statements").execute(&pool).await?;
         }

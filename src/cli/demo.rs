@@ -57,6 +57,7 @@ async fn start(settings: Settings, wanted: AppSettings) -> anyhow::Result<AppHan
         worker_ttl_s: WORKER_TTL_S,
         // Those of a settings file are real, and have no part in this.
         pools: wanted.pools,
+        reindex: wanted.reindex,
         ..settings
     };
     let app = App::start(&settings, Roles::ALL, Kinds::default()).await?;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
+use crate::config::ReindexSettings;
 use crate::jobs::Queue;
 use crate::{stack, throttle};
 
@@ -24,6 +25,8 @@ pub struct AppSettings {
     pub knobs_dir: PathBuf,
     /// Pools of accounts, as the settings file has them.
     pub pools: BTreeMap<String, toml::Table>,
+    /// What reindexing may read and write, as the settings file has it.
+    pub reindex: ReindexSettings,
 }
 
 /// A running application. It is started by whoever composes it, and handed to [`super::run`].

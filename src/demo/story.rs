@@ -1,5 +1,6 @@
 //! The story: starts everything, enqueues the reindex, makes the documents harder, sends the campaign, tells how it went.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use super::store_process::StoreProcess;
 use super::tally::Campaign;
 use super::watch::{Store, Watch};
 use super::{Act, GovernorSwitch, Options, campaign_plot, narrate, plot, pool, postgres, store};
+use crate::config::{ReindexSettings, SinkSettings, SourceSettings};
 use crate::jobs::{Filter, NewJob, Queue, State};
 use crate::postgres::Db;
 use crate::throttle::{Change, Name};
@@ -26,6 +28,10 @@ use crate::{reindex, stack};
 
 /// Prometheus looks at the store so often.
 const SCRAPE_EVERY_MS: u64 = 2_000;
+/// What its documents are called in the settings.
+const SOURCE: &str = "demo";
+/// What its search store is called there.
+const SINK: &str = "store";
 /// Documents in one bulk request, at most: small, so that little is in flight when the documents become harder.
 const BATCH_DOCS: usize = 20;
 /// Bulk requests in flight, at most.
@@ -81,6 +87,7 @@ pub async fn run(options: Options, start_app: impl AsyncFnOnce(AppSettings) -> a
         listen: options.listen.clone(),
         knobs_dir,
         pools: provider.iter().map(|provider| (pool::POOL.to_owned(), provider.table.clone())).collect(),
+        reindex: store.as_ref().map(|store| places(&store.url)).unwrap_or_default(),
     })
     .await?;
     let told = match words.as_deref().zip(store.as_ref()) {
@@ -95,6 +102,18 @@ pub async fn run(options: Options, start_app: impl AsyncFnOnce(AppSettings) -> a
     tokio::task::spawn_blocking(move || drop(services)).await?;
     told?;
     stopped.with_context(|| format!("the application did not stop within {STOPPED_WITHIN:?}"))
+}
+
+/// What the reindex may read, and where it may write.
+fn places(store_url: &str) -> ReindexSettings {
+    let source = SourceSettings { tables: vec!["demo.to_index".to_owned()], ..SourceSettings::default() };
+    let sink = SinkSettings {
+        kind: "elastic".to_owned(),
+        url: Some(store_url.to_owned()),
+        indexes: vec!["documents-*".to_owned()],
+        ..SinkSettings::default()
+    };
+    ReindexSettings { sources: BTreeMap::from([(SOURCE.to_owned(), source)]), sinks: BTreeMap::from([(SINK.to_owned(), sink)]) }
 }
 
 /// A token that the first SIGINT or SIGTERM cancels; a second one ends the process at once.
@@ -147,7 +166,7 @@ async fn tell(
     };
     let setpoint = file.signal[0].setpoint;
     let times = (began_s, harder_s, end_s);
-    course(options, app, &watch, &mut pass, &store, store_url, times, setpoint, stop).await?;
+    course(options, app, &watch, &mut pass, &store, times, setpoint, stop).await?;
     if let Some(path) = &options.report {
         report_reindex(options, path, app, &watch, &store, &pass, &file, times, began_at).await?;
     }
@@ -160,7 +179,7 @@ async fn tell(
         say("the reindex goes on; Ctrl-C ends the demo");
         turn(app, THROTTLE, &[("paused", Some("0"))], why).await?;
         let times = (began_s, harder_s, f64::INFINITY);
-        course(options, app, &watch, &mut pass, &store, store_url, times, setpoint, stop).await?;
+        course(options, app, &watch, &mut pass, &store, times, setpoint, stop).await?;
     }
     none_is(lost)
 }
@@ -260,7 +279,7 @@ async fn begin(
     scrape(urls, &[("search-store", store_url), ("flyball", &app.url)])?;
     postgres::prepare(&app.queue.pool).await?;
     load(&app.queue.pool, words).await?;
-    let pass = Pass::begin(options, app, store, store_url, first_rps).await?;
+    let pass = Pass::begin(options, app, store, first_rps).await?;
     if !options.headless {
         println!("{}", narrate::welcome(&app.url, urls, store_url, &pass.index, options.harder_after_s()));
     }
@@ -277,7 +296,6 @@ async fn course(
     watch: &Watch,
     pass: &mut Pass,
     store: &Store,
-    store_url: &str,
     (began_s, harder_s, end_s): (f64, f64, f64),
     setpoint: f64,
     stop: &CancellationToken,
@@ -301,7 +319,7 @@ async fn course(
             postgres::set_hard(&app.queue.pool, true).await?;
             say(&format!("{}  the documents are ten times harder to index from now on", clock(t_s)));
         }
-        pass.look(app, store, store_url).await?;
+        pass.look(app, store).await?;
         if t_s - said_s >= SAY_EVERY_S
             && let Some(now) = watch.last()
         {
@@ -326,14 +344,14 @@ struct Pass {
 impl Pass {
     /// Goes on with the pass of an earlier demo that was interrupted, or begins a new one. A headless run measures, so it
     /// always begins anew.
-    async fn begin(options: &Options, app: &AppHandle, store: &Store, store_url: &str, first_rps: f64) -> anyhow::Result<Self> {
+    async fn begin(options: &Options, app: &AppHandle, store: &Store, first_rps: f64) -> anyhow::Result<Self> {
         postgres::set_hard(&app.queue.pool, false).await?;
         let unfinished = unfinished(&app.queue).await?;
         let detail = match unfinished.last() {
             Some(id) if !options.headless => app.queue.get(*id).await?,
             _ => None,
         };
-        let same_store = |args: &serde_json::Value| args["sink"]["url"] == store_url;
+        let same_store = |args: &serde_json::Value| args["sink"]["name"] == SINK;
         if let Some(detail) = detail.filter(|d| same_store(&d.args)) {
             say(&format!("going on with job {} where the last demo stopped", detail.summary.id));
             let index = detail.args["sink"]["index"].as_str().unwrap_or_default().to_owned();
@@ -354,12 +372,12 @@ impl Pass {
         }
         set_knobs(options, app, first_rps).await?;
         let mut pass = Self { job: None, number: 0, index: String::new() };
-        pass.next(app, store, store_url).await?;
+        pass.next(app, store).await?;
         Ok(pass)
     }
 
     /// Begins the next pass when this one has ended by itself; leaves it at that when a person cancelled it.
-    async fn look(&mut self, app: &AppHandle, store: &Store, store_url: &str) -> anyhow::Result<()> {
+    async fn look(&mut self, app: &AppHandle, store: &Store) -> anyhow::Result<()> {
         let Some(job) = self.job else { return Ok(()) };
         // A database that does not answer now is asked again in a second.
         let Ok(Some(detail)) = app.queue.get(job).await else { return Ok(()) };
@@ -367,7 +385,7 @@ impl Pass {
             State::Completed => {
                 let stored = store.count(&self.index).await?;
                 say(&format!("all {stored} documents are in the index {}; beginning again with a new index", self.index));
-                self.next(app, store, store_url).await
+                self.next(app, store).await
             }
             State::Cancelled => {
                 say(&format!("job {job} was cancelled; the demo stays up"));
@@ -385,14 +403,14 @@ impl Pass {
     }
 
     /// Enqueues a pass into a new index: an update of an unchanged document would cost the store far less than a new one.
-    async fn next(&mut self, app: &AppHandle, store: &Store, store_url: &str) -> anyhow::Result<()> {
+    async fn next(&mut self, app: &AppHandle, store: &Store) -> anyhow::Result<()> {
         self.number = postgres::next_pass(&app.queue.pool).await?;
         self.index = format!("documents-{}", self.number);
         // Left by a run that kept its store but not its database.
         store.remove(&self.index).await?;
         let args = json!({
-            "source": {"type": "postgres", "table": "demo.to_index", "key": "id"},
-            "sink": {"type": "elastic", "url": store_url, "index": self.index},
+            "source": {"name": SOURCE, "table": "demo.to_index", "key": "id"},
+            "sink": {"name": SINK, "index": self.index},
             "batch_docs": BATCH_DOCS,
             "concurrency": CONCURRENCY,
         });

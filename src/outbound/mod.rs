@@ -23,7 +23,7 @@ pub use deliver::{Config, HttpHandler};
 pub use guard::Guard;
 pub use hyper::headers;
 pub use request::Request;
-pub use reqwest::{SetUpError, guarded_client};
+pub use reqwest::{SetUpError, client_that_trusts, guarded_client};
 pub use resolve::{Lookup, check_url};
 pub use signature::Secrets;
 

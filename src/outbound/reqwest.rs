@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
-use reqwest::{Client, redirect, retry};
+use reqwest::{Certificate, Client, ClientBuilder, redirect, retry};
 
 use super::guard::Guard;
 use super::resolve::Resolver;
@@ -19,7 +19,21 @@ pub struct SetUpError(#[from] reqwest::Error);
 /// A client that follows no redirects, never retries by itself, and connects only where the guard lets it. Addresses that
 /// stand in a URL as such never reach its resolver: check those with [`check_url`](super::check_url).
 pub fn guarded_client(guard: Guard, timeout: Duration) -> Result<Client, SetUpError> {
-    let client = Client::builder()
+    Ok(builder(guard, timeout).build()?)
+}
+
+/// A client for an address that the operator has written down, which may be anywhere. It trusts the certificates of `ca_file`, in PEM
+/// form, besides the system's.
+pub fn client_that_trusts(ca_file: &str, timeout: Duration) -> Result<Client, String> {
+    let pem = std::fs::read(ca_file).map_err(|_| format!("the file {ca_file} cannot be read on this worker"))?;
+    let certificates = Certificate::from_pem_bundle(&pem).ok().filter(|some| !some.is_empty());
+    let certificates = certificates.ok_or_else(|| format!("the file {ca_file} holds no certificates in PEM form"))?;
+    let client = builder(Guard::open(), timeout).tls_certs_merge(certificates);
+    client.build().map_err(|_| format!("the certificates of {ca_file} cannot be used"))
+}
+
+fn builder(guard: Guard, timeout: Duration) -> ClientBuilder {
+    Client::builder()
         .user_agent(super::USER_AGENT)
         .redirect(redirect::Policy::none())
         .retry(retry::never())
@@ -30,8 +44,7 @@ pub fn guarded_client(guard: Guard, timeout: Duration) -> Result<Client, SetUpEr
         .timeout(timeout)
         .pool_max_idle_per_host(64)
         .pool_idle_timeout(Duration::from_secs(30))
-        .dns_resolver(Guarded(Resolver::new(guard, None)));
-    Ok(client.build()?)
+        .dns_resolver(Guarded(Resolver::new(guard, None)))
 }
 
 /// The resolver as this library wants it.

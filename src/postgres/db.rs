@@ -172,6 +172,11 @@ impl Db {
         Transaction::begin(&self.pool, self.lent.unwrap_or(BEGIN)).await
     }
 
+    /// The same, begun by words of the caller's own.
+    pub async fn begin_with(&self, begin: &str) -> Result<Transaction, sqlx::Error> {
+        Transaction::begin(&self.pool, begin).await
+    }
+
     /// Waits for connections that are in use, and closes all.
     pub async fn close(&self) {
         self.pool.close().await;

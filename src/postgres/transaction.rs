@@ -3,7 +3,7 @@
 use std::ops::{Deref, DerefMut};
 
 use sqlx::pool::PoolConnection;
-use sqlx::{PgConnection, PgPool, Postgres};
+use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres};
 
 /// How a transaction begins where the connection is ours alone.
 pub(super) const BEGIN: &str = "begin";
@@ -17,7 +17,7 @@ pub struct Transaction {
 }
 
 impl Transaction {
-    pub(super) async fn begin(pool: &PgPool, begin: &'static str) -> Result<Self, sqlx::Error> {
+    pub(super) async fn begin(pool: &PgPool, begin: &str) -> Result<Self, sqlx::Error> {
         let mut transaction = Self { connection: Some(pool.acquire().await?) };
         // From here on a drop closes the connection: whether the server has begun is not known before it has answered.
         transaction.say(begin).await?;
@@ -38,6 +38,15 @@ impl Transaction {
         Ok(())
     }
 
+    /// Ends it by these words, one after the other, the last of which must leave no transaction open.
+    pub async fn end_with(mut self, words: &[&str]) -> Result<(), sqlx::Error> {
+        for words in words {
+            self.say(words).await?;
+        }
+        self.connection = None;
+        Ok(())
+    }
+
     /// Commits after a success and rolls back after a failure.
     pub(super) async fn end<T>(self, result: Result<T, sqlx::Error>) -> Result<T, sqlx::Error> {
         match result {
@@ -50,8 +59,8 @@ impl Transaction {
         }
     }
 
-    async fn say(&mut self, words: &'static str) -> Result<(), sqlx::Error> {
-        sqlx::raw_sql(words).execute(&mut **self).await.map(|_| ())
+    async fn say(&mut self, words: &str) -> Result<(), sqlx::Error> {
+        sqlx::raw_sql(AssertSqlSafe(words.to_owned())).execute(&mut **self).await.map(|_| ())
     }
 }
 

@@ -1,7 +1,10 @@
 //! What a reindex job is asked to do, read from its arguments with every fault listed.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value};
 
+use super::catalogue::{Catalogue, Hidden, NamedSink, NamedSource, Rights, allows, one_query};
 use crate::jobs::Issue;
 
 /// Most documents that one bulk request may carry.
@@ -28,11 +31,13 @@ pub struct Args {
     pub on_bad_document: OnBadDocument,
 }
 
-/// A table or query in Postgres, read in the order of a unique key.
+/// A table or statement in Postgres, read in the order of a unique key.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Source {
-    /// Name of the environment variable that holds the database's URL; the queue's own database without it.
-    pub url_env: Option<String>,
+    /// Where the database's URL is; the queue's own database without it.
+    pub database: Option<Hidden>,
+    /// As whom it is read, and for how long.
+    pub rights: Rights,
     /// What is read.
     pub rows: Rows,
     /// Columns that together are unique and never null; the scan follows them upwards.
@@ -54,20 +59,13 @@ pub enum Rows {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Sink {
     /// An endpoint that speaks Elasticsearch's `_bulk`.
-    Elastic {
-        /// Base address, without a trailing slash.
-        url: String,
-        /// The index.
-        index: String,
-        /// Column that is the document's id.
-        id: String,
-        /// Name of the environment variable whose text is sent as the `authorization` header.
-        authorization_env: Option<String>,
-    },
+    Elastic(Elastic),
     /// A full-text table in Postgres: `id text`, `body jsonb`, `tsv tsvector`; created where absent.
     Postgres {
-        /// Name of the environment variable that holds the database's URL; the queue's own database without it.
-        url_env: Option<String>,
+        /// Where the database's URL is; the queue's own database without it.
+        database: Option<Hidden>,
+        /// As whom it is written, and for how long.
+        rights: Rights,
         /// The table, as its schema (if named) and its name.
         table: Vec<String>,
         /// Fields of the document that are searched; all texts without it.
@@ -79,11 +77,42 @@ pub enum Sink {
     },
 }
 
+/// An index behind `_bulk`, and how documents are put into it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Elastic {
+    /// Base address, without a trailing slash.
+    pub url: String,
+    /// The index.
+    pub index: String,
+    /// Column that is the document's id.
+    pub id: String,
+    /// Where the text of the `authorization` header is.
+    pub authorization: Option<Hidden>,
+    /// A file of certificates that are trusted besides the system's.
+    pub ca_file: Option<String>,
+    /// The address is a job's own word, so that it is held against what jobs may reach.
+    pub is_guarded: bool,
+    /// A document is made and never overwritten, as data streams want it.
+    pub creates: bool,
+    /// The ingest pipeline that documents pass.
+    pub pipeline: Option<String>,
+    /// Column whose text chooses the shard.
+    pub routing: Option<String>,
+}
+
 impl Sink {
     /// The column that is the document's id.
     pub fn id(&self) -> &str {
         match self {
-            Self::Elastic { id, .. } | Self::Postgres { id, .. } => id,
+            Self::Elastic(Elastic { id, .. }) | Self::Postgres { id, .. } => id,
+        }
+    }
+
+    /// The column that chooses a document's shard, if there is one.
+    pub fn routing(&self) -> Option<&str> {
+        match self {
+            Self::Elastic(elastic) => elastic.routing.as_deref(),
+            Self::Postgres { .. } => None,
         }
     }
 }
@@ -98,18 +127,30 @@ pub enum OnBadDocument {
     Skip,
 }
 
-/// What the names of environment variables begin with that jobs may name.
-const VARIABLES: &str = "REINDEX_";
+/// What the names of variables begin with that hold databases' URLs and that jobs may name, where jobs may name any.
+const DATABASES: &str = "REINDEX_DATABASE_";
+/// The same of variables that hold texts of the `authorization` header.
+const AUTHORIZATIONS: &str = "REINDEX_AUTH_";
+/// What the name of the variable ends with that says where such a text may go.
+pub(super) const ORIGINS: &str = "_ORIGINS";
+
+/// Why a job may not say where it reads and writes.
+const NOT_FREE: &str = "is not allowed: a job names a source and a sink of the settings file, and brings no address, table, SQL or variable \
+     of its own unless the operator sets allow_reindex_queries";
+
+/// Why a job carries no URL of a database.
+const NO_URL: &str =
+    "credentials do not belong into a job: put the URL into an environment variable of the workers and name that in \"url_env\"";
 
 impl Args {
-    /// Reads arguments, or lists everything that is wrong with them.
-    pub fn parse(args: &Value) -> Result<Self, Vec<Issue>> {
+    /// Reads arguments against what the operator has named, or lists everything that is wrong with them.
+    pub fn parse(args: &Value, catalogue: &Catalogue) -> Result<Self, Vec<Issue>> {
         let mut fields = Fields::new(args, "");
-        let source = fields.part("source", source);
+        let source = fields.part("source", |source| self::source(source, catalogue));
         let sink = {
             // A source that could not be read is one fault, not two: its missing key is no fault of the sink.
             let key = source.as_ref().map_or(Some(String::new()), |s| (s.key.len() == 1).then(|| s.key[0].clone()));
-            fields.part("sink", |sink| self::sink(sink, key))
+            fields.part("sink", |sink| self::sink(sink, key, catalogue))
         };
         let batch_docs = fields.number("batch_docs", 500, 1, MAX_BATCH_DOCS);
         let batch_bytes = fields.number("batch_bytes", 5_000_000, 1_000, MAX_BATCH_BYTES);
@@ -126,41 +167,104 @@ impl Args {
             _ => Err(issues),
         }
     }
+
+    /// The source or sink that these arguments name and that nobody has told this process of, for a message.
+    pub fn unknown(args: &Value, catalogue: &Catalogue) -> Option<String> {
+        let name = |part: &str| args.get(part)?.get("name")?.as_str();
+        let source = name("source").filter(|name| !catalogue.sources.contains_key(*name)).map(|name| ("source", name));
+        let sink = name("sink").filter(|name| !catalogue.sinks.contains_key(*name)).map(|name| ("sink", name));
+        source.or(sink).map(|(part, name)| format!("the settings of this worker have no [reindex.{part}s.{name}]"))
+    }
 }
 
-fn source(fields: &mut Fields<'_>) -> Option<Source> {
+/// Looks up what a part names. Without a name, `None` if jobs may say everything themselves.
+fn named<'p, T>(fields: &mut Fields<'_>, known: &'p BTreeMap<String, T>, part: &str) -> Option<&'p T> {
+    let name = fields.text("name")?;
+    let found = known.get(&name);
+    if found.is_none() {
+        let names: Vec<_> = known.keys().map(String::as_str).collect();
+        let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+        fields.issue::<()>("name", format!("is not a {part} of the settings file ([reindex.{part}s.<name>]); known are {names}"));
+        fields.any_field = true;
+    }
+    found
+}
+
+/// Refuses every field of a part without a name, where jobs may not say everything themselves.
+fn refuse_free<T>(fields: &mut Fields<'_>, part: &str, known: Vec<&String>) -> Option<T> {
+    for name in ["type", "url", "url_env", "authorization_env", "query"] {
+        fields.refuse(name, NOT_FREE);
+    }
+    fields.any_field = true;
+    let names: Vec<_> = known.into_iter().map(String::as_str).collect();
+    let names = if names.is_empty() { "there are none yet".to_owned() } else { format!("one of {}", names.join(", ")) };
+    fields.issue("name", format!("is missing: a {part} of the settings file ([reindex.{part}s.<name>]), {names}"))
+}
+
+fn source(fields: &mut Fields<'_>, catalogue: &Catalogue) -> Option<Source> {
+    if fields.get("name").is_some() {
+        let given = named(fields, &catalogue.sources, "source")?;
+        return named_source(fields, given);
+    }
+    if !catalogue.allow_queries {
+        return refuse_free(fields, "source", catalogue.sources.keys().collect());
+    }
     fields.required_choice("type", &["postgres"]);
-    fields.refuse("url", "credentials do not belong into a job: put the URL into an environment variable of the workers and name that in \"url_env\"");
-    let url_env = fields.variable("url_env");
+    fields.refuse("url", NO_URL);
+    let database = fields.variable("url_env", DATABASES).map(Hidden::Variable);
     let rows = match (fields.table("table"), fields.text("query")) {
         (Some(_), Some(_)) => fields.issue("query", "cannot stand beside \"table\": give one of them"),
         (Some(table), None) => Some(Rows::Table(table)),
-        (None, Some(query)) => select(fields, query),
+        (None, Some(query)) => select(fields, &query),
         (None, None) if fields.has("table") || fields.has("query") => None,
         (None, None) => fields.issue("table", "is missing: name a table (\"schema.table\") or give a \"query\""),
     };
-    let key = fields.columns("key");
-    if !fields.has("key") {
-        fields.issue::<()>("key", "is missing: name the unique column (or list of columns) that the scan follows, e.g. \"id\"");
-    }
+    let key = fields.key(None);
     let columns = fields.columns("columns");
-    Some(Source { url_env, rows: rows?, key: key?, columns })
+    Some(Source { database, rights: Rights::default(), rows: rows?, key: key?, columns })
 }
 
-/// Accepts one statement that reads; the session is read-only besides.
-fn select(fields: &mut Fields<'_>, query: String) -> Option<Rows> {
-    let query = query.trim().trim_end_matches(';').trim_end().to_owned();
-    let first = query.split(|c: char| !c.is_ascii_alphabetic()).next().unwrap_or_default().to_ascii_lowercase();
-    if !matches!(first.as_str(), "select" | "with" | "table" | "values") {
-        return fields.issue("query", "must be one query that starts with select or with");
+fn named_source(fields: &mut Fields<'_>, given: &NamedSource) -> Option<Source> {
+    let rows = match (fields.text("table"), fields.text("statement")) {
+        (Some(_), Some(_)) => fields.issue("statement", "cannot stand beside \"table\": give one of them"),
+        (Some(table), None) if allows(&given.tables, &table) => fields.table("table").map(Rows::Table),
+        (Some(_), None) => fields.not_allowed("table", "tables", &given.tables),
+        (None, Some(statement)) => match given.statements.get(&statement) {
+            Some(query) => Some(Rows::Query(query.clone())),
+            None => fields.not_allowed("statement", "statements", &given.statements.keys().cloned().collect::<Vec<_>>()),
+        },
+        (None, None) if fields.has("table") || fields.has("statement") => None,
+        (None, None) => fields.issue("table", "is missing: name a table, or a \"statement\", of this source"),
+    };
+    let key = fields.key(given.key.as_deref());
+    let columns = fields.columns("columns");
+    Some(Source { database: given.database.clone(), rights: given.rights.clone(), rows: rows?, key: key?, columns })
+}
+
+/// Accepts one statement that reads; the transaction is read-only besides.
+fn select(fields: &mut Fields<'_>, query: &str) -> Option<Rows> {
+    match one_query(query) {
+        Some(query) => Some(Rows::Query(query)),
+        None => fields.issue("query", "must be one query that starts with select or with"),
     }
-    Some(Rows::Query(query))
 }
 
-fn sink(fields: &mut Fields<'_>, key: Option<String>) -> Option<Sink> {
-    let Some(kind) = fields.required_choice("type", &["elastic", "postgres"]) else {
-        fields.any_field = true;
-        return None;
+fn sink(fields: &mut Fields<'_>, key: Option<String>, catalogue: &Catalogue) -> Option<Sink> {
+    let given = match fields.get("name").is_some() {
+        true => Some(named(fields, &catalogue.sinks, "sink")?),
+        false if catalogue.allow_queries => None,
+        false => return refuse_free(fields, "sink", catalogue.sinks.keys().collect()),
+    };
+    let is_elastic = match given {
+        Some(NamedSink::Elastic { .. }) => true,
+        Some(NamedSink::Postgres { .. }) => false,
+        None => match fields.required_choice("type", &["elastic", "postgres"]) {
+            Some(kind) => kind == "elastic",
+            None => {
+                fields.any_field = true;
+                return None;
+            }
+        },
     };
     let id = fields.text("id");
     let id = match (id, key) {
@@ -168,22 +272,61 @@ fn sink(fields: &mut Fields<'_>, key: Option<String>) -> Option<Sink> {
         (None, Some(key)) if !fields.has("id") => Some(key),
         _ => fields.issue("id", "must name the column that is the document's id"),
     };
-    if kind == "elastic" {
-        let url = fields.required("url", "is missing: the address of the search engine, e.g. \"http://127.0.0.1:9200\"");
-        let url = url.and_then(|url| address(fields, url));
-        let index = fields.required("index", "is missing: the name of the index").and_then(|index| index_name(fields, index));
-        let authorization_env = fields.variable("authorization_env");
-        return Some(Sink::Elastic { url: url?, index: index?, id: id?, authorization_env });
+    if is_elastic { elastic(fields, id, given) } else { full_text(fields, id, given) }
+}
+
+fn elastic(fields: &mut Fields<'_>, id: Option<String>, given: Option<&NamedSink>) -> Option<Sink> {
+    let base = match given {
+        Some(NamedSink::Elastic { url, authorization, ca_file, .. }) => {
+            let (authorization, ca_file) = (authorization.clone(), ca_file.clone());
+            Some(Elastic { url: url.clone(), authorization, ca_file, ..Elastic::default() })
+        }
+        _ => {
+            let url = fields.required("url", "is missing: the address of the search engine, e.g. \"http://127.0.0.1:9200\"");
+            let url = url.and_then(|url| address(fields, url));
+            let authorization = match fields.variable("authorization_env", AUTHORIZATIONS) {
+                Some(name) if name.ends_with(ORIGINS) => {
+                    fields.issue("authorization_env", "must not name what says where such a text may go")
+                }
+                name => name.map(Hidden::Bound),
+            };
+            url.map(|url| Elastic { url, authorization, is_guarded: true, ..Elastic::default() })
+        }
+    };
+    let index = fields.required("index", "is missing: the name of the index").and_then(|index| index_name(fields, index));
+    let pipeline = fields.text("pipeline").and_then(|pipeline| pipeline_name(fields, pipeline));
+    let creates = fields.choice("op_type", &["index", "create"]) == Some("create");
+    let routing = fields.text("routing");
+    if let Some(NamedSink::Elastic { indexes, pipelines, .. }) = given {
+        if index.as_ref().is_some_and(|index| !allows(indexes, index)) {
+            return fields.not_allowed("index", "indexes", indexes);
+        }
+        if pipeline.as_ref().is_some_and(|pipeline| !allows(pipelines, pipeline)) {
+            return fields.not_allowed("pipeline", "pipelines", pipelines);
+        }
     }
-    fields.refuse("url", "credentials do not belong into a job: put the URL into an environment variable of the workers and name that in \"url_env\"");
-    let url_env = fields.variable("url_env");
-    let table = fields.table("table");
-    if !fields.has("table") {
-        fields.issue::<()>("table", "is missing: the table to write, e.g. \"search.documents\"");
-    }
+    Some(Sink::Elastic(Elastic { index: index?, id: id?, pipeline, creates, routing, ..base? }))
+}
+
+fn full_text(fields: &mut Fields<'_>, id: Option<String>, given: Option<&NamedSink>) -> Option<Sink> {
+    let (database, rights) = match given {
+        Some(NamedSink::Postgres { database, rights, .. }) => (database.clone(), rights.clone()),
+        _ => {
+            fields.refuse("url", NO_URL);
+            (fields.variable("url_env", DATABASES).map(Hidden::Variable), Rights::default())
+        }
+    };
+    let table = match (fields.text("table"), given) {
+        (Some(name), Some(NamedSink::Postgres { tables, .. })) if !allows(tables, &name) => {
+            fields.not_allowed("table", "tables", tables)
+        }
+        (Some(_), _) => fields.table("table"),
+        (None, _) if fields.has("table") => None,
+        (None, _) => fields.issue("table", "is missing: the table to write, e.g. \"search.documents\""),
+    };
     let text = fields.columns("text");
     let config = fields.text("config").unwrap_or_else(|| "english".to_owned());
-    Some(Sink::Postgres { url_env, table: table?, text, config, id: id? })
+    Some(Sink::Postgres { database, rights, table: table?, text, config, id: id? })
 }
 
 fn address(fields: &mut Fields<'_>, url: String) -> Option<String> {
@@ -209,6 +352,15 @@ fn index_name(fields: &mut Fields<'_>, index: String) -> Option<String> {
             .issue("index", "must be 1 to 255 lower-case letters, digits or any of - _ . and start with a letter or digit");
     }
     Some(index)
+}
+
+/// A name that can stand in a URL as it is.
+fn pipeline_name(fields: &mut Fields<'_>, pipeline: String) -> Option<String> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    if pipeline.len() > 255 || !pipeline.chars().all(allowed) {
+        return fields.issue("pipeline", "must be 1 to 255 letters, digits or any of - _ .");
+    }
+    Some(pipeline)
 }
 
 // === Fields: one JSON object, read field by field ===
@@ -280,17 +432,34 @@ impl<'a> Fields<'a> {
         self.text(name)
     }
 
-    fn variable(&mut self, name: &'static str) -> Option<String> {
+    fn variable(&mut self, name: &'static str, start: &str) -> Option<String> {
         let text = self.text(name)?;
         let allowed = |c: char| c.is_ascii_alphanumeric() || c == '_';
-        // Its text is sent to where the job says, so a job may name only what was put there for jobs.
-        if !text.chars().all(allowed) || !text.starts_with(VARIABLES) {
-            return self.issue(
-                name,
-                "must name an environment variable of the workers that begins with REINDEX_, e.g. REINDEX_SOURCE_URL",
-            );
+        // What holds a database's URL is never sent as a header, and the other way round: one start of names for each purpose.
+        if !text.chars().all(allowed) || !text.starts_with(start) {
+            return self.issue(name, format!("must name an environment variable of the workers that begins with {start}"));
         }
         Some(text)
+    }
+
+    /// The key of a scan: what the operator has set, or what the job says.
+    fn key(&mut self, set: Option<&[String]>) -> Option<Vec<String>> {
+        let said = self.columns("key");
+        match set {
+            Some(set) if !self.has("key") => Some(set.to_vec()),
+            Some(set) if said.as_deref().is_some_and(|said| said != set) => {
+                self.issue("key", format!("is set for this source: leave it out, or say {}", set.join(", ")))
+            }
+            None if !self.has("key") => {
+                self.issue("key", "is missing: name the unique column (or list of columns) that the scan follows, e.g. \"id\"")
+            }
+            _ => said,
+        }
+    }
+
+    fn not_allowed<T>(&mut self, name: &str, setting: &str, allowed: &[String]) -> Option<T> {
+        let list = if allowed.is_empty() { "none".to_owned() } else { allowed.join(", ") };
+        self.issue(name, format!("is not among the {setting} that the settings file allows here; allowed are {list}"))
     }
 
     fn table(&mut self, name: &'static str) -> Option<Vec<String>> {
@@ -352,88 +521,5 @@ impl<'a> Fields<'a> {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn good() -> Value {
-        json!({
-            "source": {"type": "postgres", "table": "public.articles", "key": "id"},
-            "sink": {"type": "elastic", "url": "http://127.0.0.1:9200/", "index": "articles"},
-        })
-    }
-
-    #[test]
-    fn the_smallest_arguments_get_documented_defaults_and_the_key_as_id() {
-        let args = Args::parse(&good()).unwrap();
-
-        assert_eq!((args.batch_docs, args.batch_bytes, args.concurrency), (500, 5_000_000, 8));
-        assert_eq!(args.source.rows, Rows::Table(vec!["public".into(), "articles".into()]));
-        assert_eq!(args.sink.id(), "id");
-        assert_eq!(args.on_bad_document, OnBadDocument::DeadLetter);
-        let Sink::Elastic { url, .. } = args.sink else { panic!() };
-        assert_eq!(url, "http://127.0.0.1:9200");
-    }
-
-    #[test]
-    fn every_fault_is_listed_with_its_pointer() {
-        let bad = json!({
-            "source": {"type": "mysql", "url": "postgres://u:secret@h/d", "query": "delete from x", "key": 7, "colums": []},
-            "sink": {"type": "elastic", "url": "127.0.0.1:9200", "index": "Docs"},
-            "batch_docs": 0, "concurrency": -1, "batch_bytes": "many", "speed": 11, "on_bad_document": "ignore",
-        });
-
-        let issues = Args::parse(&bad).unwrap_err();
-
-        let mut pointers: Vec<_> = issues.iter().map(|i| i.pointer.as_str()).collect();
-        pointers.sort_unstable();
-        assert_eq!(
-            pointers,
-            [
-                "/batch_bytes",
-                "/batch_docs",
-                "/concurrency",
-                "/on_bad_document",
-                "/sink/index",
-                "/sink/url",
-                "/source/colums",
-                "/source/key",
-                "/source/query",
-                "/source/type",
-                "/source/url",
-                "/speed",
-            ]
-        );
-        assert!(issues.iter().all(|i| !i.message.contains("secret")));
-    }
-
-    #[test]
-    fn anything_but_an_object_is_refused_without_a_panic() {
-        for bad in [json!(null), json!([]), json!("x"), json!({"source": [], "sink": 3}), json!({})] {
-            assert!(!Args::parse(&bad).unwrap_err().is_empty(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn a_key_of_several_columns_needs_an_id_that_says_which() {
-        let mut args = good();
-        args["source"]["key"] = json!(["tenant", "id"]);
-
-        let issues = Args::parse(&args).unwrap_err();
-        assert_eq!(issues[0].pointer, "/sink/id");
-
-        args["sink"]["id"] = json!("id");
-        assert_eq!(Args::parse(&args).unwrap().source.key, ["tenant", "id"]);
-    }
-
-    #[test]
-    fn credentials_in_addresses_are_refused() {
-        let mut args = good();
-        args["sink"]["url"] = json!("http://elastic:hunter2@search:9200");
-
-        let issues = Args::parse(&args).unwrap_err();
-
-        assert!(issues[0].message.contains("authorization_env") && !issues[0].message.contains("hunter2"), "{issues:?}");
-    }
-}
+#[path = "args_tests.rs"]
+mod tests;

@@ -15,10 +15,10 @@ use super::flight::{Item, Landed, item_backoff, send, whole_backoff};
 use super::reader::Reader;
 use super::sink::{Sink, Trouble, Written};
 use super::source::{self, Source};
-use super::{Database, Pace, Progress, Window};
+use super::{Catalogue, Database, Pace, Progress, Window};
 use crate::jobs::{Checkpoint, CheckpointError, Context, Handler, Issue, Job, Outcome, Scope};
 use crate::outbound::{self, Guard, SetUpError};
-use crate::throttle::{Ask, LaneAsk, Limit, Name};
+use crate::throttle::{Ask, Ended, LaneAsk, Limit, Name, Refused};
 
 /// The cursor is kept about so often; a killed worker repeats at most this much.
 const SAVE_EVERY: Duration = Duration::from_secs(1);
@@ -34,30 +34,33 @@ const REST: Duration = Duration::from_secs(15);
 /// Settings of the kind, the same for all its jobs.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
-    /// Where an index may be besides the public internet. The sink's URL comes from whoever enqueued the job, so by default
-    /// nowhere.
+    /// Where an index that a job brings may be besides the public internet; by default nowhere.
     pub guard: Guard,
+    /// What jobs may name.
+    pub catalogue: Catalogue,
 }
 
 /// Runs jobs of the kind `reindex`.
 pub struct ReindexHandler {
     connect: Connect,
-    guard: Guard,
+    config: Config,
 }
 
 impl ReindexHandler {
     /// A handler that reads and writes `own`, usually the queue's database, where a job names no other. Without one it can
     /// check arguments, and run jobs that name their databases.
     pub fn new(config: Config, own: Option<Database>) -> Result<Self, SetUpError> {
-        let client = outbound::guarded_client(config.guard.clone(), ANSWER_WITHIN)?;
-        Ok(Self { connect: Connect { own, client }, guard: config.guard })
+        let guarded = outbound::guarded_client(config.guard.clone(), ANSWER_WITHIN)?;
+        let trusted = outbound::guarded_client(Guard::open(), ANSWER_WITHIN)?;
+        Ok(Self { connect: Connect { own, guarded, trusted }, config })
     }
 
     /// Reads the arguments and looks at where they lead.
     fn read(&self, args: &Value) -> Result<Args, Vec<Issue>> {
-        let args = Args::parse(args)?;
-        if let args::Sink::Elastic { url, .. } = &args.sink
-            && let Err(message) = outbound::check_url(url, &self.guard)
+        let args = Args::parse(args, &self.config.catalogue)?;
+        if let args::Sink::Elastic(asked) = &args.sink
+            && asked.is_guarded
+            && let Err(message) = outbound::check_url(&asked.url, &self.config.guard)
         {
             return Err(vec![Issue { pointer: "/sink/url".to_owned(), message }]);
         }
@@ -65,6 +68,10 @@ impl ReindexHandler {
     }
 
     async fn start(&self, job: &Job, context: &Context) -> Outcome {
+        // Another worker's settings may have it: that is no fault of the job.
+        if let Some(unknown) = Args::unknown(&job.args, &self.config.catalogue) {
+            return Outcome::Retry { after: None, error: unknown };
+        }
         let args = match self.read(&job.args) {
             Ok(args) => args,
             Err(issues) => {
@@ -74,6 +81,7 @@ impl ReindexHandler {
         };
         let sink = match self.connect.sink(&args) {
             Ok(sink) => sink,
+            Err(trouble @ Trouble::Wrong(_)) => return Outcome::Dead { error: trouble.to_string() },
             Err(trouble) => return Outcome::Retry { after: None, error: trouble.to_string() },
         };
         match self.connect.source(&args) {
@@ -124,6 +132,10 @@ pub async fn backfill(job: &Job, context: &Context, args: &Args, source: Arc<dyn
         flights: JoinSet::new(),
         saving: JoinSet::new(),
         saved: None,
+        rejected: None,
+        stored: 0,
+        watched: false,
+        telling: JoinSet::new(),
         batch_bytes: args.batch_bytes,
         started: Instant::now(),
         ask_at: Instant::now(),
@@ -166,6 +178,13 @@ struct Backfill<'a> {
     flights: JoinSet<Landed>,
     saving: JoinSet<Result<(), CheckpointError>>,
     saved: Option<Checkpoint>,
+    /// What the index said when it rejected documents, until the throttle has been told.
+    rejected: Option<String>,
+    /// Documents that were stored since the throttle was told.
+    stored: u64,
+    /// The throttle wants to know what becomes of what it grants.
+    watched: bool,
+    telling: JoinSet<()>,
     batch_bytes: usize,
     started: Instant,
     ask_at: Instant,
@@ -254,7 +273,18 @@ impl Backfill<'_> {
 
     /// Documents that wait to be sent again are held in memory, so new ones must wait when those are many.
     fn may_send_fresh(&self) -> bool {
-        !self.fresh.is_empty() && self.again_bytes <= self.args.concurrency * self.batch_bytes
+        self.fresh_allowed() > 0
+    }
+
+    /// How many documents that were not sent yet may be: few enough that the cursor stays near to what is stored.
+    fn fresh_allowed(&self) -> usize {
+        let Some(next) = self.fresh.front() else { return 0 };
+        if self.again_bytes > self.args.concurrency * self.batch_bytes {
+            return 0;
+        }
+        let ahead = self.pace.ahead(self.args.concurrency, self.progress.rate());
+        let sent = next.number.saturating_sub(self.window.first());
+        usize::try_from(ahead.saturating_sub(sent)).unwrap_or(usize::MAX)
     }
 
     async fn ask_and_send(&mut self) {
@@ -266,6 +296,7 @@ impl Backfill<'_> {
         let answer = self.context.throttles.acquire(&ask).await;
         let Some(grant) = answer.lanes.first() else { return };
         let granted = grant.granted > 0;
+        self.watched = grant.watched;
         self.ask_at = Instant::now() + self.pace.learn(answer.effective_rps, want, granted, grant.wait);
         self.progress.trouble = if granted { None } else { grant.limit.as_ref().and_then(spell) };
         if granted {
@@ -277,7 +308,7 @@ impl Backfill<'_> {
     /// How many of the next documents fit into one bulk request; at least one, however large it is.
     fn fitting(&self, now: Instant) -> usize {
         let due = self.again.iter().filter(|(due, _)| *due <= now).map(|(_, item)| item);
-        let fresh = self.fresh.iter().filter(|_| self.may_send_fresh());
+        let fresh = self.fresh.iter().take(self.fresh_allowed());
         let mut bytes = 0;
         due.chain(fresh)
             .take_while(|item| {
@@ -291,13 +322,11 @@ impl Backfill<'_> {
 
     /// Takes documents in the order in which [`Self::fitting`] counted them.
     fn take(&mut self, count: usize, now: Instant) -> Vec<Item> {
-        let fresh = self.may_send_fresh();
+        let fresh = self.fresh_allowed();
         let mut items: Vec<_> = self.again.extract_if(.., |(due, _)| *due <= now).take(count).map(|(_, item)| item).collect();
         self.again_bytes -= items.iter().map(|i| i.document.bytes()).sum::<usize>();
-        if fresh {
-            let more = (count - items.len()).min(self.fresh.len());
-            items.extend(self.fresh.drain(..more));
-        }
+        let more = (count - items.len()).min(self.fresh.len()).min(fresh);
+        items.extend(self.fresh.drain(..more));
         items
     }
 
@@ -337,24 +366,63 @@ impl Backfill<'_> {
             }
             Err(trouble @ Trouble::Wrong(_)) => return Err(End::Wrong(trouble.to_string())),
         }
+        self.tell();
         self.advance();
         Ok(())
     }
 
-    fn settle_one(&mut self, mut item: Item, written: Written) {
+    fn settle_one(&mut self, item: Item, written: Written) {
         match written {
-            Written::Stored => self.window.settle(item.number),
+            Written::Stored => {
+                self.stored += 1;
+                self.window.settle(item.number);
+            }
             Written::Refused(reason) => {
                 let id = item.document.id.unwrap_or_else(|| item.document.key.join(","));
                 self.progress.refuse(id, &reason);
                 self.window.settle(item.number);
             }
-            Written::Busy(reason) => {
-                item.tries += 1;
-                self.progress.trouble = Some(format!("the index is busy: {reason}"));
-                self.wait_for(item_backoff(item.tries), item);
+            Written::Rejected(reason) => {
+                self.rejected.get_or_insert_with(|| reason.clone());
+                self.busy(item, &reason);
             }
+            Written::Busy(reason) => self.busy(item, &reason),
         }
+    }
+
+    fn busy(&mut self, mut item: Item, reason: &str) {
+        item.tries += 1;
+        self.progress.trouble = Some(format!("the index is busy: {reason}"));
+        self.wait_for(item_backoff(item.tries), item);
+    }
+
+    /// Tells the throttle that the index rejected documents, as it would be told of a job that a server refused: the key is paused
+    /// for a moment and slower afterwards. From then on it is told what is stored as well, so that it finds the rate again.
+    fn tell(&mut self) {
+        while self.telling.try_join_next().is_some() {}
+        if self.rejected.is_none() && !self.watched {
+            self.stored = 0;
+        }
+        if !self.telling.is_empty() || (self.rejected.is_none() && self.stored == 0) {
+            return;
+        }
+        let (rejected, stored) = (self.rejected.take(), std::mem::take(&mut self.stored));
+        let (store, throttle, key) = (self.context.throttles.clone(), self.throttle.clone(), self.job.key.clone());
+        self.telling.spawn(async move {
+            if stored > 0 {
+                let ended = Ended { key: &key, succeeded: 1, tokens: stored as f64, ..Ended::default() };
+                if let Err(error) = store.ended(&throttle, &[ended]).await {
+                    tracing::debug!(throttle.name = %throttle, %error, "the throttle was not told what the index stored");
+                }
+            }
+            if let Some(why) = rejected {
+                let jitter = rand::random();
+                let refused = Refused { key: &key, scope: Scope::Key, is_overload: false, delay: None, jitter, why: &why };
+                if let Err(error) = store.refused(&throttle, &refused).await {
+                    tracing::warn!(throttle.name = %throttle, %error, "the throttle was not told what the index rejected");
+                }
+            }
+        });
     }
 
     fn send_again(&mut self, items: Vec<Item>) {
@@ -363,9 +431,11 @@ impl Backfill<'_> {
         }
     }
 
+    /// The oldest stand first: the cursor waits for them.
     fn wait_for(&mut self, delay: Duration, item: Item) {
         self.again_bytes += item.document.bytes();
-        self.again.push((Instant::now() + delay, item));
+        let at = self.again.partition_point(|(_, other)| other.number < item.number);
+        self.again.insert(at, (Instant::now() + delay, item));
     }
 
     /// Holds everything after a bulk request failed as a whole. Requests that were in flight with it are the same strike.

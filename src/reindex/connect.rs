@@ -4,9 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::args::{self, Args};
+use super::catalogue::Hidden;
+use super::hidden;
 use super::postgres::Database;
 use super::sink::{ElasticSink, PostgresSink, Sink, Trouble};
 use super::source::{self, PostgresSource, Source};
+use crate::outbound;
 
 /// Longest time without an answer to one bulk request.
 pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(60);
@@ -16,33 +19,44 @@ pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 pub(super) struct Connect {
     /// How the queue's own database is reached, if there is one.
     pub(super) own: Option<Database>,
-    /// Speaks to indexes.
-    pub(super) client: reqwest::Client,
+    /// Speaks to indexes that jobs choose.
+    pub(super) guarded: reqwest::Client,
+    /// Speaks to indexes that the operator has named.
+    pub(super) trusted: reqwest::Client,
 }
 
 impl Connect {
     /// The source of a job.
     pub(super) fn source(&self, args: &Args) -> Result<Arc<dyn Source>, source::Error> {
-        let database = self.database(args.source.url_env.as_deref()).map_err(source::Error::Lost)?;
-        Ok(Arc::new(PostgresSource::open(database, &args.source, args.sink.id())))
+        let database = self.database(args.source.database.as_ref()).map_err(source::Error::Lost)?;
+        Ok(Arc::new(PostgresSource::open(database, &args.source, args.sink.id(), args.sink.routing())))
     }
 
     /// The sink of a job.
     pub(super) fn sink(&self, args: &Args) -> Result<Arc<dyn Sink>, Trouble> {
         Ok(match &args.sink {
-            args::Sink::Elastic { url, index, authorization_env, .. } => {
-                Arc::new(ElasticSink::new(self.client.clone(), url, index, authorization_env.clone()))
+            args::Sink::Elastic(asked) => {
+                if let Some(secret) = &asked.authorization {
+                    // One that is missing, or that may not go there, is told before anything is read.
+                    hidden::authorization(secret, &asked.url)?;
+                }
+                let client = match &asked.ca_file {
+                    _ if asked.is_guarded => self.guarded.clone(),
+                    None => self.trusted.clone(),
+                    Some(file) => outbound::client_that_trusts(file, ANSWER_WITHIN).map_err(Trouble::Lost)?,
+                };
+                Arc::new(ElasticSink::new(client, asked.clone()))
             }
-            args::Sink::Postgres { url_env, table, text, config, .. } => {
-                let database = self.database(url_env.as_deref()).map_err(Trouble::Lost)?;
-                Arc::new(PostgresSink::open(database, table, text.clone(), config, args.concurrency))
+            args::Sink::Postgres { database, rights, table, text, config, .. } => {
+                let database = self.database(database.as_ref()).map_err(Trouble::Lost)?;
+                Arc::new(PostgresSink::open(database, rights, table, text.clone(), config, args.concurrency))
             }
         })
     }
 
-    fn database(&self, variable: Option<&str>) -> Result<Database, String> {
-        match (variable, &self.own) {
-            (Some(variable), _) => Database::named(variable),
+    fn database(&self, url: Option<&Hidden>) -> Result<Database, String> {
+        match (url, &self.own) {
+            (Some(secret), _) => Database::at(&hidden::read(secret)?).map_err(|why| format!("{} {why}", hidden::shown(secret))),
             (None, Some(own)) => Ok(own.clone()),
             (None, None) => Err("the job names no database and this process has none of its own".to_owned()),
         }

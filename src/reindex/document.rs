@@ -9,6 +9,8 @@ pub struct Document {
     pub key: Arc<[String]>,
     /// Its id in the index; the same row always has the same one. `None` where the row's id is null.
     pub id: Option<String>,
+    /// What chooses its shard, where the job names a column for that and the row has a value there.
+    pub routing: Option<String>,
     /// The row as one line of JSON.
     pub json: Arc<str>,
 }

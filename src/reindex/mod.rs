@@ -8,18 +8,19 @@
 //!                                       cursor: the key up to which everything is stored
 //! ```
 //!
-//! Read [`backfill`] first. The nouns are pure: [`Args`], [`Window`] (which documents are stored), [`Pace`] (how many
+//! Read [`backfill`] first. The nouns are pure: [`Catalogue`] (what jobs may name), [`Args`], [`Window`] (which documents are stored), [`Pace`] (how many
 //! tokens to ask for), [`Progress`]. Technologies are in [`source`] and [`sink`].
 //!
 //! What it promises: every row that the source had when its page was read is sent at least once, under an id that does
 //! not change, so that a second copy overwrites the first. The checkpoint is a key up to which *every* document is
-//! stored or listed as refused; a killed worker costs at most the documents that were in flight.
+//! stored or listed as refused, and nothing is sent more than some seconds beyond it: that is what a killed worker costs.
 //!
 //! What it leaves out: it does not follow changes behind its cursor (run it again, or write new documents where they
 //! change), does not delete from the index, and does not create mappings.
 
 pub mod args;
 pub mod backfill;
+pub mod catalogue;
 pub mod document;
 pub mod pace;
 pub mod postgres;
@@ -30,10 +31,12 @@ pub mod window;
 
 mod connect;
 mod flight;
+mod hidden;
 mod reader;
 
 pub use args::Args;
 pub use backfill::{Config, ReindexHandler};
+pub use catalogue::Catalogue;
 pub use document::Document;
 pub use pace::Pace;
 pub use postgres::Database;

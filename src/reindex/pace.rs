@@ -8,6 +8,8 @@ const SLICE_S: f64 = 0.1;
 const PATIENCE: Duration = Duration::from_millis(250);
 /// Longest time without asking again, so that a turned knob acts within a second.
 const LONGEST_WAIT: Duration = Duration::from_millis(500);
+/// Seconds of what is being stored that may be sent beyond the oldest document that is not stored yet.
+const AHEAD_S: f64 = 3.0;
 /// Shortest time without asking again.
 const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 
@@ -35,6 +37,18 @@ impl Pace {
     pub fn want(&self, ready: usize) -> usize {
         let slice = if self.rps < 0.0 { self.batch_docs } else { (self.rps * SLICE_S).ceil() as usize };
         slice.clamp(1, self.batch_docs).min(self.fits).min(ready).max(1)
+    }
+
+    /// How far a document may be sent beyond the oldest one that is not stored yet: what `requests` carry at once, and some seconds
+    /// of the rate; of the rate at which documents are `stored`, where that is known and lower.
+    ///
+    /// What lies in between is sent again if the worker dies, so it is bounded by time and not by memory.
+    pub fn ahead(&self, requests: usize, stored: Option<f64>) -> u64 {
+        let rate = if self.rps < 0.0 { f64::INFINITY } else { self.rps };
+        let rate = stored.map_or(rate, |stored| rate.min(stored));
+        let carried = (requests * self.want(usize::MAX)) as u64;
+        // A rate that nobody bounds and nobody has measured yet allows another round of requests.
+        carried + if rate.is_finite() { (rate * AHEAD_S).ceil() as u64 } else { carried }
     }
 
     /// Learns from an answer: the rate in force (-1 for unlimited), whether `wanted` documents were granted, and if not, when
@@ -71,6 +85,15 @@ mod tests {
         }
         assert_eq!(at(1000.0).want(7), 7);
         assert_eq!(Pace::new(500).want(10_000), 1);
+    }
+
+    #[test]
+    fn documents_are_sent_some_seconds_ahead_of_the_oldest_unstored_one_and_no_further() {
+        assert_eq!(at(60.0).ahead(8, None), 8 * 6 + 180);
+        assert_eq!(at(60.0).ahead(8, Some(10.0)), 8 * 6 + 30, "most are rejected");
+        assert_eq!(at(2770.0).ahead(8, Some(500.0)), 8 * 277 + 1500);
+        assert_eq!(at(-1.0).ahead(8, None), 8 * 500 * 2);
+        assert_eq!(at(0.0).ahead(1, Some(0.0)), 1, "the oldest itself may always be sent");
     }
 
     #[test]

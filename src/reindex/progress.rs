@@ -131,7 +131,8 @@ impl Progress {
         (100.0 * self.done as f64 / total as f64).min(99.0)
     }
 
-    fn rate(&self) -> Option<f64> {
+    /// Documents each second that came behind the cursor lately.
+    pub fn rate(&self) -> Option<f64> {
         let ((from, was), (to, is)) = (self.samples.front()?, self.samples.back()?);
         let seconds = to.saturating_sub(*from).as_secs_f64();
         (seconds >= 1.0).then(|| is.saturating_sub(*was) as f64 / seconds)

@@ -40,6 +40,11 @@ impl Window {
         last.map(|key| (count, key))
     }
 
+    /// The number of the oldest document that is not behind the cursor.
+    pub fn first(&self) -> u64 {
+        self.first
+    }
+
     /// Documents that were read and are not behind the cursor yet.
     pub fn len(&self) -> usize {
         self.documents.len()

@@ -35,6 +35,17 @@ pub enum Error {
         /// The major version of the binary.
         found: u32,
     },
+    /// The data directory was made by a version whose clients were superusers.
+    #[error(
+        "{data} was made by an earlier version, in which the role {role} was a superuser; start anew with --wipe (this removes the data)",
+        data = data.display()
+    )]
+    SuperuserClients {
+        /// The data directory.
+        data: PathBuf,
+        /// The role of the clients.
+        role: &'static str,
+    },
     /// A file or directory belongs to somebody else.
     #[error("{path} belongs to user id {owner}, not to user id {wanted}; {help}", path = path.display())]
     NotOurs {

@@ -14,8 +14,10 @@
 
 use std::path::{Path, PathBuf};
 
-/// The superuser and the database that the private Postgres is given.
+/// The role that owns the private Postgres' database and may make others; it is no superuser.
 pub const DATABASE_USER: &str = "flyball";
+/// The superuser of the private Postgres, for what the role above must not do.
+pub const SUPERUSER: &str = "postgres";
 
 /// Everything that is made in DIR.
 pub const NAMES: [&str; 7] = ["lock", "log", "run", "postgres", "redis", "redis.conf", "prometheus"];
@@ -110,10 +112,20 @@ impl Layout {
         format!("postgres://{DATABASE_USER}@localhost:5432/{database}?host={}", self.sockets.display())
     }
 
+    /// Says by whom the data were made: present where the role of the URL is no superuser.
+    pub fn postgres_roles(&self) -> PathBuf {
+        self.home("postgres").join("roles")
+    }
+
     /// The URL of the private Redis.
     pub fn redis_url(&self) -> String {
         format!("redis+unix://{}", self.redis_socket().display())
     }
+}
+
+/// The URL of a database of a private Postgres for its superuser; another URL as it is.
+pub fn as_superuser(url: &str) -> String {
+    url.replacen(&format!("postgres://{DATABASE_USER}@localhost:5432/"), &format!("postgres://{SUPERUSER}@localhost:5432/"), 1)
 }
 
 /// FNV-1a over the path's bytes: short, and the same in every build and on every machine.

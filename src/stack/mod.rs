@@ -26,5 +26,5 @@ mod unix;
 mod watch;
 
 pub use error::Error;
-pub use layout::Urls;
+pub use layout::{Urls, as_superuser};
 pub use spawn::{Options, Part, Running, spawn};

@@ -11,15 +11,18 @@ use sqlx::{ConnectOptions, Connection};
 use super::Error;
 use super::find::{self, OLDEST_POSTGRES, Place};
 use super::launch::{Step, Technology, run_to_end};
-use super::layout::{DATABASE_USER, Layout, postgres_settings};
+use super::layout::{DATABASE_USER, Layout, SUPERUSER, as_superuser, postgres_settings};
 use super::unix::{User, pid_was_reused, shm_is_tiny, stop_orphan};
 
 const DATABASE: &str = "flyball";
 
 const DATABASE_EXISTS: &str = "select exists (select from pg_database where datname = 'flyball')";
-const CREATE_DATABASE: &str = "create database flyball";
+const CREATE_DATABASE: &str = "create database flyball owner flyball";
+const ROLE_EXISTS: &str = "select exists (select from pg_roles where rolname = 'flyball')";
+/// It owns its database and may make more; nothing else of the server is its business, such as files of the machine.
+const CREATE_ROLE: &str = "create role flyball login createdb";
 
-/// A Postgres that answers on a unix socket only, to its own superuser, without a password.
+/// A Postgres that answers on a unix socket only, without a password, to its superuser and to the role that owns the database.
 pub(super) struct Postgres {
     found: find::Postgres,
     layout: Layout,
@@ -51,23 +54,29 @@ impl Postgres {
     /// Makes the data directory, under another name until it is complete.
     async fn init(&self) -> Result<(), Error> {
         let data = self.layout.postgres_data();
+        let roles = self.layout.postgres_roles();
         if data.join("PG_VERSION").exists() {
-            return Ok(());
+            return if roles.exists() { Ok(()) } else { Err(Error::SuperuserClients { data, role: DATABASE_USER }) };
         }
         let new = data.with_extension("new");
         let _ = fs::remove_dir_all(&new);
         let mut initdb = self.found.program.sibling("initdb").command();
-        initdb.arg("-D").arg(&new).args(["-U", DATABASE_USER, "-A", "trust", "-E", "UTF8", "--locale=C"]);
+        initdb.arg("-D").arg(&new).args(["-U", SUPERUSER, "-A", "trust", "-E", "UTF8", "--locale=C"]);
         if !self.fsync {
             initdb.arg("--no-sync");
         }
         run_to_end(initdb, "initdb", &self.layout, &self.user).await?;
+        fs::write(&roles, format!("{SUPERUSER} {DATABASE_USER}\n")).map_err(Error::io("writing", &roles))?;
         fs::rename(&new, &data).map_err(Error::io("renaming to", &data))
     }
 
     async fn create_database(&self) -> Result<(), sqlx::Error> {
-        let options = PgConnectOptions::from_str(&self.layout.database_url("postgres"))?.disable_statement_logging();
+        let url = as_superuser(&self.layout.database_url("postgres"));
+        let options = PgConnectOptions::from_str(&url)?.disable_statement_logging();
         let mut connection = options.connect().await?;
+        if !sqlx::query_scalar::<_, bool>(ROLE_EXISTS).fetch_one(&mut connection).await? {
+            sqlx::raw_sql(CREATE_ROLE).execute(&mut connection).await?;
+        }
         if !sqlx::query_scalar::<_, bool>(DATABASE_EXISTS).fetch_one(&mut connection).await? {
             sqlx::raw_sql(CREATE_DATABASE).execute(&mut connection).await?;
         }

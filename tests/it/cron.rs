@@ -128,7 +128,7 @@ async fn the_rights_that_the_guide_gives_a_planner_are_enough() {
     let grants: String = guide.lines().filter(|line| line.starts_with("grant ")).collect::<Vec<_>>().join("\n");
     let role = format!("planner_{}", crate::support::unique());
     let said = |sql: String| sqlx::raw_sql(sqlx::AssertSqlSafe(sql));
-    let mut connection = house.database.pool().acquire().await.unwrap();
+    let mut connection = house.database.superuser().acquire().await.unwrap();
     said(format!("create role {role};\n{}", grants.replace("planner", &role))).execute(&mut *connection).await.unwrap();
     said(format!("set role {role}")).execute(&mut *connection).await.unwrap();
 

@@ -9,7 +9,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use flyball::app::{self, App, Roles};
-use flyball::config::{API_TOKEN_KEYS, DEFAULT_FILE, KEYS, KIND_KEYS, POSTGRES_KEYS, PROMETHEUS_KEYS, Settings};
+use flyball::config::{
+    API_TOKEN_KEYS, DEFAULT_FILE, KEYS, KIND_KEYS, POSTGRES_KEYS, PROMETHEUS_KEYS, SINK_KEYS, SOURCE_KEYS, Settings,
+};
 use flyball::jobs::{Kinds, NewJob};
 use serde_json::{Value, json};
 
@@ -148,7 +150,11 @@ fn the_page_of_settings_has_every_key_of_a_server_that_policies_name() {
 
     assert_eq!(keys("## More Prometheus servers"), PROMETHEUS_KEYS);
     assert_eq!(keys("## Databases for signals"), POSTGRES_KEYS);
-    let all = PROMETHEUS_KEYS.iter().chain(&POSTGRES_KEYS);
+    let reindex = section(&page, "## Sources and sinks of reindex");
+    let (sources, sinks) = reindex.split_once("A table `[reindex.sinks.<name>]`").unwrap();
+    let of = |text: &str| -> Vec<String> { rows(text).iter().map(|row| code(&row[0]).to_owned()).collect() };
+    assert_eq!((of(sources), of(sinks)), (SOURCE_KEYS.map(str::to_owned).to_vec(), SINK_KEYS.map(str::to_owned).to_vec()));
+    let all = PROMETHEUS_KEYS.iter().chain(&POSTGRES_KEYS).chain(&SOURCE_KEYS).chain(&SINK_KEYS);
     assert!(all.into_iter().all(|key| DEFAULT_FILE.contains(&format!("# {key} = "))));
 }
 
@@ -393,7 +399,7 @@ async fn the_rights_that_the_guide_gives_a_producer_are_enough_and_no_more() {
     let role = format!("producer_{}", &crate::support::unique()[..8]);
     let grants = grants.replace("billing", &role);
 
-    let mut connection = database.pool().acquire().await.unwrap();
+    let mut connection = database.superuser().acquire().await.unwrap();
     sqlx::raw_sql(sqlx::AssertSqlSafe(grants)).execute(&mut *connection).await.unwrap();
     sqlx::raw_sql(sqlx::AssertSqlSafe(format!("set role {role}"))).execute(&mut *connection).await.unwrap();
     let allowed = [
@@ -421,8 +427,8 @@ async fn the_rights_that_the_guide_gives_a_producer_are_enough_and_no_more() {
 
 // === Kinds ===
 
-/// The built-in kinds as a process without a queue checks them, with a pool for each channel.
-fn kinds() -> Kinds {
+/// Settings with the sources and sinks that the pages name, and a pool for each channel.
+fn settings_of_the_pages() -> Settings {
     let providers = [("sms", "twilio"), ("mail", "sendgrid"), ("push", "apns"), ("chat", "slack"), ("hooks", "webhook")];
     let pool =
         |(name, provider)| format!("[pools.{name}]\nprovider = {provider:?}\n[[pools.{name}.accounts]]\nname = \"main\"\n");
@@ -441,7 +447,17 @@ fn kinds() -> Kinds {
     }
     let pools = tables.remove("pools").unwrap();
     settings.pools = pools.try_into().unwrap();
-    app::built_in_kinds(&settings, None).unwrap()
+    let reindex = r#"
+        sources.shop = { tables = ["public.articles"], statements = { visible = "select 1" } }
+        sinks.search = { type = "elastic", url = "https://search.example.com:9200", indexes = ["articles-*"], pipelines = ["clean"] }
+        sinks.full-text = { type = "postgres", tables = ["search.articles"] }"#;
+    settings.reindex = toml::from_str(reindex).unwrap();
+    settings
+}
+
+/// The built-in kinds as a process without a queue checks them.
+fn kinds() -> Kinds {
+    app::built_in_kinds(&settings_of_the_pages(), None).unwrap()
 }
 
 fn issues(kind: &str, args: &Value) -> BTreeMap<String, String> {
@@ -477,20 +493,15 @@ fn the_page_of_kinds_has_every_argument() {
         let list = said.split_once("fields are ").or(said.split_once("known are ")).unwrap().1;
         list.split(", ").map(str::to_owned).collect()
     };
-    let elastic = json!({"source": {"type": "postgres", "x": 1}, "sink": {"type": "elastic", "x": 1}, "x": 1});
-    let postgres = json!({"source": {"type": "postgres"}, "sink": {"type": "postgres", "x": 1}});
-    // A `url` is known only to be refused with a reason.
-    let without_url = |mut fields: BTreeSet<String>| {
-        assert!(fields.remove("url"));
-        fields
-    };
+    let elastic = json!({"source": {"name": "shop", "x": 1}, "sink": {"name": "search", "x": 1}, "x": 1});
+    let postgres = json!({"source": {"name": "shop"}, "sink": {"name": "full-text", "x": 1}});
 
     assert_eq!(told("Arguments of `http`"), known("http", json!({"x": 1}), "/x"));
     assert_eq!(told("Arguments of `notification`"), known("notification", json!({"x": 1}), "/x"));
     assert_eq!(told("Arguments of `reindex`"), known("reindex", elastic.clone(), "/x"));
-    assert_eq!(told("`source`"), without_url(known("reindex", elastic.clone(), "/source/x")));
+    assert_eq!(told("`source`"), known("reindex", elastic.clone(), "/source/x"));
     assert_eq!(told("`sink` of the type `elastic`"), known("reindex", elastic, "/sink/x"));
-    assert_eq!(told("`sink` of the type `postgres`"), without_url(known("reindex", postgres, "/sink/x")));
+    assert_eq!(told("`sink` of the type `postgres`"), known("reindex", postgres, "/sink/x"));
 }
 
 #[test]
@@ -500,8 +511,8 @@ fn the_ranges_of_arguments_are_those_that_are_enforced() {
         "http": {"url": "https://example.com/"},
         "notification": {"channel": "sms", "to": "+15550100", "body": "hello"},
         "reindex": {
-            "source": {"type": "postgres", "table": "a", "key": "id"},
-            "sink": {"type": "elastic", "url": "https://example.com", "index": "a"},
+            "source": {"name": "shop", "table": "public.articles", "key": "id"},
+            "sink": {"name": "search", "index": "articles-2"},
         },
     });
     let mut ranges = 0;
@@ -534,11 +545,11 @@ fn the_ranges_of_arguments_are_those_that_are_enforced() {
 
 #[test]
 fn the_defaults_of_a_reindex_are_those_of_the_page() {
-    let args = flyball::reindex::Args::parse(&json!({
-        "source": {"type": "postgres", "table": "a", "key": "id"},
-        "sink": {"type": "elastic", "url": "https://example.com", "index": "a"},
-    }))
-    .unwrap();
+    let args = json!({
+        "source": {"name": "shop", "table": "public.articles", "key": "id"},
+        "sink": {"name": "search", "index": "articles-2"},
+    });
+    let args = flyball::reindex::Args::parse(&args, &settings_of_the_pages().catalogue()).unwrap();
     let page = read("docs/reference/kinds.md");
     let told: BTreeMap<String, String> = rows(section(&page, "### Arguments of `reindex`"))
         .iter()

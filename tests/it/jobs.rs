@@ -141,8 +141,8 @@ async fn sql_refuses_bad_arguments_by_name_and_enqueues_nothing() {
 async fn a_role_that_may_only_use_the_schema_can_enqueue_and_nothing_else() {
     let (database, queue) = queue().await;
     let role = format!("producer_{}", crate::support::unique());
-    let run =
-        |sql: String| async { database.pool().execute(AssertSqlSafe(sql)).await.map(drop).map_err(|error| error.to_string()) };
+    let superuser = database.superuser();
+    let run = |sql: String| async { superuser.execute(AssertSqlSafe(sql)).await.map(drop).map_err(|error| error.to_string()) };
     let as_producer = |sql: &str| format!("set local role {role}; set local search_path = nowhere; {sql}");
     run(format!("create role {role}")).await.unwrap();
     let refused = run(as_producer("select flyball.enqueue('http')")).await.unwrap_err();

@@ -51,6 +51,7 @@ mod quota_halved;
 mod reindex;
 mod reindex_fakes;
 mod reindex_postgres;
+mod reindex_rights;
 mod replay;
 mod runner;
 mod services;

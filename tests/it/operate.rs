@@ -712,7 +712,7 @@ async fn nobody_may_operate_until_let_and_one_grant_is_enough_for_one_job() {
     let (database, queue) = queue().await;
     let id = enqueue(&queue, job("t", "")).await;
     let role = format!("operator_{}", unique());
-    let mut connection = PgConnection::connect(database.url()).await.unwrap();
+    let mut connection = PgConnection::connect(&database.superuser_url()).await.unwrap();
     let run = async |connection: &mut PgConnection, sql: &str| {
         sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(connection).await.map(drop).map_err(|error| error.to_string())
     };

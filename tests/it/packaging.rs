@@ -163,6 +163,16 @@ fn containers_listen_on_loopback_only_and_tell_their_health() {
 }
 
 #[test]
+fn the_application_in_docker_compose_is_no_superuser_of_its_database() {
+    let (compose, script) = (read("docker-compose.yml"), read("scripts/postgres-init.sh"));
+
+    assert!(compose.contains("./scripts/postgres-init.sh:/docker-entrypoint-initdb.d/"), "the role is made by the script");
+    assert!(!compose.contains("POSTGRES_USER"), "the image would make its user a superuser");
+    assert!(script.contains("create role flyball login nosuperuser "));
+    assert!(script.contains("create database flyball owner flyball;"));
+}
+
+#[test]
 fn the_image_runs_as_an_unprivileged_user() {
     let dockerfile = read("Dockerfile");
 

@@ -180,6 +180,9 @@ async fn listening_goes_past_the_pooler_where_a_direct_url_leads() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whole_processes_enqueue_run_cancel_retry_rescue_govern_and_reindex_through_a_pooler() {
     let house = House::new("rps = -1").await;
+    house.settings_file(
+        "[reindex.sources.own]\ntables = [\"pages\"]\n[reindex.sinks.own]\ntype = \"postgres\"\ntables = [\"search.pages\"]\n",
+    );
     house.knobs_file("governed", POLICY);
     house.knobs_file("free", "[knobs]\nrps = -1.0\nmode = \"manual\"\n");
     let pooler = PgBouncer::start(&house.database_url).await;
@@ -249,8 +252,8 @@ async fn whole_processes_enqueue_run_cancel_retry_rescue_govern_and_reindex_thro
     let table = "create table pages (id int primary key, title text);
         insert into pages select n, 'page ' || n from generate_series(1, 500) n";
     through.pool.execute(table).await.unwrap();
-    let args = json!({"source": {"type": "postgres", "table": "pages", "key": "id"},
-        "sink": {"type": "postgres", "table": "search.pages"}});
+    let args = json!({"source": {"name": "own", "table": "pages", "key": "id"},
+        "sink": {"name": "own", "table": "search.pages"}});
     let reindex = enqueue(&through, 1, |_| NewJob { throttle: "free".into(), ..NewJob::new("reindex", args.clone()) }).await;
     house.until_completed(&reindex, SOON).await;
     assert_eq!(house.count("select count(*) from search.pages").await, 500);

@@ -443,8 +443,11 @@ async fn a_reindex_that_is_killed_ten_times_ends_complete_although_it_has_three_
     .execute(house.pool())
     .await
     .unwrap();
-    let args = json!({"source": {"type": "postgres", "table": "source", "key": "id"},
-        "sink": {"type": "postgres", "table": "sink"}, "batch_docs": 100, "concurrency": 2});
+    house.settings_file(
+        "[reindex.sources.own]\ntables = [\"source\"]\n[reindex.sinks.own]\ntype = \"postgres\"\ntables = [\"sink\"]\n",
+    );
+    let args = json!({"source": {"name": "own", "table": "source", "key": "id"},
+        "sink": {"name": "own", "table": "sink"}, "batch_docs": 100, "concurrency": 2});
     let job = house.queue.enqueue(&[NewJob { max_attempts: 3, ..NewJob::new("reindex", args) }]).await.unwrap()[0].id;
     let mut processes: Vec<Process> = vec![house.serve(), house.serve()];
     let mut done = 0;

@@ -6,8 +6,9 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use flyball::jobs::{Job, Outcome};
+use flyball::reindex::args::Elastic;
 use flyball::reindex::sink::{ElasticSink, Sink};
-use flyball::reindex::{Args, backfill::backfill};
+use flyball::reindex::{Args, Catalogue, backfill::backfill};
 use flyball::throttle::{Name, Store};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
@@ -30,10 +31,13 @@ fn args(more: Value) -> Value {
 /// Starts a reindex of the numbers up to `n` into the index at `url`.
 fn start(n: u64, url: &str, hands: &Hands, more: Value) -> JoinHandle<Outcome> {
     let client = reqwest::Client::builder().timeout(Duration::from_secs(5)).build().unwrap();
-    let sink: Arc<dyn Sink> = Arc::new(ElasticSink::new(client, url, "numbers", None));
+    let asked = Elastic { url: url.to_owned(), index: "numbers".into(), id: "id".into(), ..Elastic::default() };
+    let sink: Arc<dyn Sink> = Arc::new(ElasticSink::new(client, asked));
     let (job, context): (Job, _) = (job(args(more)), hands.context());
+    // What a job may say is not the point here.
+    let free = Catalogue { allow_queries: true, ..Catalogue::default() };
     tokio::spawn(async move {
-        let args = Args::parse(&job.args).unwrap();
+        let args = Args::parse(&job.args, &free).unwrap();
         backfill(&job, &context, &args, Arc::new(Numbers(n)), sink).await
     })
 }
@@ -307,4 +311,73 @@ async fn an_index_that_stays_away_costs_an_attempt_only_if_nothing_came_forward(
 
     hands.cancelled.cancel();
     assert_eq!(task.await.unwrap(), Outcome::HandedBack);
+}
+
+#[tokio::test]
+async fn documents_are_sent_only_some_seconds_of_the_rate_beyond_the_oldest_one_that_is_not_stored() {
+    let (index, url) = Index::start().await;
+    index.busy.lock().unwrap().insert("1".to_owned(), (503, "unavailable_shards_exception"));
+    let hands = Hands::at("500");
+    let task = start(100_000, &url, &hands, json!({"batch_docs": 500, "concurrency": 8}));
+
+    // Long enough for 4,000 documents.
+    tokio::time::sleep(Duration::from_secs(8)).await;
+
+    task.abort();
+    let newest = *index.ids().last().unwrap();
+    // Eight requests of a tenth of a second, and three seconds.
+    assert!(newest <= 8 * 50 + 3 * 500, "a killed worker would send {newest} documents again");
+    assert_eq!(hands.cursor(), 0);
+}
+
+#[tokio::test]
+async fn documents_that_the_index_rejects_slow_their_throttle_down_and_others_that_it_cannot_store_do_not() {
+    for (status, kind, refusals) in [(429, "es_rejected_execution_exception", true), (403, "cluster_block_exception", false)] {
+        let (index, url) = Index::start().await;
+        index.busy.lock().unwrap().insert("7".to_owned(), (status, kind));
+        let hands = Hands::at("1000");
+        let task = start(50, &url, &hands, json!({}));
+        eventually("the document was tried a few times", SOON, || async {
+            (index.times_sent().get("7").is_some_and(|times| *times >= 3)).then_some(())
+        })
+        .await;
+
+        let name = Name::new("reindex").unwrap();
+        let told = eventually("the throttle was told", SOON, || async {
+            let key = hands.throttles.look(&name, &[String::new()]).await.unwrap().remove(0);
+            (!refusals || key.refused > 0.0).then_some(key)
+        })
+        .await;
+        assert_eq!(told.refused > 0.0, refusals, "{status}: {told:?}");
+
+        // Neither is refused for good.
+        index.busy.lock().unwrap().clear();
+        assert_eq!(task.await.unwrap(), Outcome::Done, "{status}");
+        assert_eq!(index.ids(), all(50));
+    }
+}
+
+#[tokio::test]
+async fn documents_are_created_once_through_a_pipeline_where_the_job_wants_it_so() {
+    let (index, url) = Index::start().await;
+    // As a data stream answers for a document that an earlier request has stored.
+    index.busy.lock().unwrap().insert("3".to_owned(), (409, "version_conflict_engine_exception"));
+    let (job, context) = (job(args(json!({}))), Hands::at("-1").context());
+    let asked = Elastic {
+        url,
+        index: "numbers".into(),
+        id: "id".into(),
+        creates: true,
+        pipeline: Some("clean".into()),
+        ..Elastic::default()
+    };
+    let free = Catalogue { allow_queries: true, ..Catalogue::default() };
+    let sink: Arc<dyn Sink> = Arc::new(ElasticSink::new(reqwest::Client::new(), asked));
+
+    let outcome = backfill(&job, &context, &Args::parse(&job.args, &free).unwrap(), Arc::new(Numbers(5)), sink).await;
+
+    assert_eq!(outcome, Outcome::Done);
+    assert_eq!(index.ids(), [1, 2, 4, 5].into());
+    let asked = index.asked.lock().unwrap().clone();
+    assert!(asked.iter().all(|(query, action)| query.contains("pipeline=clean") && action == "create"), "{asked:?}");
 }

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::State;
-use axum::http::{Response, StatusCode};
+use axum::extract::{RawQuery, State};
+use axum::http::{HeaderMap, Response, StatusCode};
 use axum::response::IntoResponse;
 use axum::routing::post;
 use flyball::jobs::{Checkpoint, CheckpointError, Checkpoints, Context, Job};
@@ -52,8 +52,14 @@ pub struct Index {
     pub moods: Mutex<VecDeque<Mood>>,
     /// Ids that are refused for good.
     pub refused: Mutex<BTreeSet<String>>,
+    /// Ids that find the index busy, each with the status and the type of error that it answers.
+    pub busy: Mutex<BTreeMap<String, (u16, &'static str)>>,
     /// Requests with more documents than this are answered 413; 0 for no bound.
     pub most: Mutex<usize>,
+    /// The query and the first action of each request.
+    pub asked: Mutex<Vec<(String, String)>>,
+    /// The `authorization` header of each request; empty for none.
+    pub authorizations: Mutex<Vec<String>>,
 }
 
 impl Index {
@@ -89,13 +95,20 @@ impl Index {
     }
 }
 
-async fn bulk(State(index): State<Arc<Index>>, body: String) -> Response<Body> {
+async fn bulk(State(index): State<Arc<Index>>, RawQuery(query): RawQuery, headers: HeaderMap, body: String) -> Response<Body> {
+    let authorization = headers.get("authorization").map_or("", |value| value.to_str().unwrap());
+    index.authorizations.lock().unwrap().push(authorization.to_owned());
     let lines: Vec<&str> = body.lines().collect();
+    let action = if body.starts_with("{\"create\"") { "create" } else { "index" };
+    index.asked.lock().unwrap().push((query.unwrap_or_default(), action.to_owned()));
     let pairs: Vec<(String, Value)> = lines
         .chunks(2)
         .map(|pair| {
             let action: Value = serde_json::from_str(pair[0]).unwrap();
-            (action["index"]["_id"].as_str().unwrap().to_owned(), serde_json::from_str(pair[1]).unwrap())
+            (
+                action.as_object().unwrap().values().next().unwrap()["_id"].as_str().unwrap().to_owned(),
+                serde_json::from_str(pair[1]).unwrap(),
+            )
         })
         .collect();
     let ids = pairs.iter().map(|(id, _)| id.clone()).collect();
@@ -123,6 +136,8 @@ async fn bulk(State(index): State<Arc<Index>>, body: String) -> Response<Body> {
         let odd = id.parse::<u64>().is_ok_and(|n| n % 2 == 1);
         let error = if matches!(mood, Mood::OddBusy) && odd {
             Some((429, "es_rejected_execution_exception"))
+        } else if let Some(busy) = index.busy.lock().unwrap().get(&id) {
+            Some(*busy)
         } else if index.refused.lock().unwrap().contains(&id) {
             Some((400, "mapper_parsing_exception"))
         } else {
@@ -166,7 +181,12 @@ impl Source for Numbers {
 }
 
 fn number(n: u64) -> Document {
-    Document { key: Arc::from([n.to_string()]), id: Some(n.to_string()), json: Arc::from(json!({"n": n}).to_string()) }
+    Document {
+        key: Arc::from([n.to_string()]),
+        id: Some(n.to_string()),
+        routing: None,
+        json: Arc::from(json!({"n": n}).to_string()),
+    }
 }
 
 // === Checkpoints in memory ===

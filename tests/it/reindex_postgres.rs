@@ -1,5 +1,6 @@
 //! Reading from and writing to a real Postgres, and a reindex that a real worker runs.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,9 +8,10 @@ use flyball::jobs::{Kinds, NewJob, Queue, State};
 use flyball::outbound::Guard;
 use flyball::postgres::Db;
 use flyball::reindex::args::Args;
+use flyball::reindex::catalogue::{NamedSink, NamedSource, Rights};
 use flyball::reindex::sink::{PostgresSink, Sink, Written};
 use flyball::reindex::source::{Error, PostgresSource, Source};
-use flyball::reindex::{Config, Database, Document, KIND, ReindexHandler};
+use flyball::reindex::{Catalogue, Config, Database, Document, KIND, ReindexHandler};
 use flyball::runner::{self, Metrics, Worker};
 use flyball::throttle::{Change, Name, Store};
 use serde_json::{Value, json};
@@ -28,7 +30,8 @@ fn source(pool: &PgPool, source: Value, id: &str) -> PostgresSource {
     let mut source = source;
     source["type"] = json!("postgres");
     let args = json!({"source": source, "sink": {"type": "elastic", "url": "http://x", "index": "x", "id": id}});
-    PostgresSource::open(Database::of(pool), &Args::parse(&args).unwrap().source, id)
+    let free = Catalogue { allow_queries: true, ..Catalogue::default() };
+    PostgresSource::open(Database::of(pool), &Args::parse(&args, &free).unwrap().source, id, None)
 }
 
 /// Reads everything in pages of two, each from the last key, as a resumed reindex would.
@@ -147,9 +150,14 @@ async fn an_empty_table_is_one_empty_page_and_rows_are_counted() {
 async fn a_full_text_table_is_made_filled_and_searched_and_a_bad_document_stands_alone() {
     let database = database().await;
     let table = ["search".to_owned(), "documents".to_owned()];
-    let sink = PostgresSink::open(Database::of(database.pool()), &table, Some(vec!["title".into()]), "english", 2);
-    let document =
-        |id: &str, json: &str| Document { key: Arc::from([id.to_owned()]), id: Some(id.into()), json: Arc::from(json) };
+    let sink =
+        PostgresSink::open(Database::of(database.pool()), &Rights::default(), &table, Some(vec!["title".into()]), "english", 2);
+    let document = |id: &str, json: &str| Document {
+        key: Arc::from([id.to_owned()]),
+        id: Some(id.into()),
+        routing: None,
+        json: Arc::from(json),
+    };
 
     sink.prepare().await.unwrap();
     sink.prepare().await.unwrap();
@@ -177,9 +185,9 @@ async fn a_full_text_table_is_made_filled_and_searched_and_a_bad_document_stands
 #[tokio::test]
 async fn a_text_search_configuration_that_does_not_exist_ends_the_job_and_not_the_documents() {
     let database = database().await;
-    let sink = PostgresSink::open(Database::of(database.pool()), &["docs".to_owned()], None, "klingon", 2);
+    let sink = PostgresSink::open(Database::of(database.pool()), &Rights::default(), &["docs".to_owned()], None, "klingon", 2);
     sink.prepare().await.unwrap();
-    let document = Document { key: Arc::from(["1".to_owned()]), id: Some("1".into()), json: Arc::from("{}") };
+    let document = Document { key: Arc::from(["1".to_owned()]), id: Some("1".into()), routing: None, json: Arc::from("{}") };
 
     let trouble = sink.write(&[document]).await.unwrap_err();
 
@@ -196,7 +204,17 @@ async fn a_worker_runs_it_from_a_table_into_an_index_and_into_a_table() {
     let change = Change { fields, by: "test".into(), create: true, ..Change::default() };
     store.set(&Name::new("reindex").unwrap(), &change).await.unwrap();
     let mut kinds = Kinds::default();
-    kinds.register(KIND, ReindexHandler::new(Config { guard: Guard::open() }, Some(Database::of(&queue.pool))).unwrap());
+    let numbers = NamedSource { tables: vec!["n".into()], key: Some(vec!["id".into()]), ..NamedSource::default() };
+    let search = NamedSink::Elastic { url, indexes: vec!["n".into()], pipelines: vec![], authorization: None, ca_file: None };
+    let full_text = NamedSink::Postgres { database: None, rights: Rights::default(), tables: vec!["search.*".into()] };
+    let catalogue = Catalogue {
+        sources: BTreeMap::from([("numbers".to_owned(), numbers)]),
+        sinks: BTreeMap::from([("search".to_owned(), search), ("full-text".to_owned(), full_text)]),
+        allow_queries: false,
+    };
+    // An address that the operator has named may be a private one.
+    let config = Config { guard: Guard::default(), catalogue };
+    kinds.register(KIND, ReindexHandler::new(config, Some(Database::of(&queue.pool))).unwrap());
     let metrics = Metrics::register(&mut prometheus_client::registry::Registry::default());
     let worker = Worker::start(runner::Config::default(), queue.clone(), store, kinds, metrics).await.unwrap();
     execute(
@@ -205,9 +223,9 @@ async fn a_worker_runs_it_from_a_table_into_an_index_and_into_a_table() {
     )
     .await;
 
-    let source = json!({"type": "postgres", "table": "n", "key": "id"});
+    let source = json!({"name": "numbers", "table": "n"});
     let mut jobs = Vec::new();
-    for sink in [json!({"type": "elastic", "url": url, "index": "n"}), json!({"type": "postgres", "table": "search.n"})] {
+    for sink in [json!({"name": "search", "index": "n"}), json!({"name": "full-text", "table": "search.n"})] {
         let job = NewJob { throttle: "reindex".into(), ..NewJob::new(KIND, json!({"source": source, "sink": sink})) };
         jobs.push(queue.enqueue(&[job]).await.unwrap()[0].id);
     }

@@ -25,7 +25,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("calibrate", &["control", "governor", "signals", "throttle"]),
     ("replay", &["control", "governor", "signals"]),
     ("api", &["control", "cron", "governor", "jobs", "notify", "postgres", "providers", "service", "signals", "throttle"]),
-    ("config", &["postgres", "providers", "throttle"]),
+    ("config", &["postgres", "providers", "reindex", "throttle"]),
     (
         "app",
         &[
@@ -203,6 +203,7 @@ const NOUNS: &[&str] = &[
     "providers/smtp/words.rs",
     "providers/words.rs",
     "reindex/args.rs",
+    "reindex/catalogue.rs",
     "reindex/progress.rs",
     "replay/record.rs",
     "replay/report.rs",

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{AssertSqlSafe, PgPool, Row};
+use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool, Row};
 use tokio::sync::Mutex;
 
 use super::answer::Done;
@@ -28,8 +28,8 @@ pub(super) struct Engine {
 }
 
 impl Engine {
-    /// Connects, and makes what must be there; an engine of our `own` is told to keep its log of changes small.
-    pub(super) async fn open(url: &str, cores: u32, own: bool) -> Result<Self, sqlx::Error> {
+    /// Connects, and makes what must be there; an engine of our own is told by its superuser to keep its log of changes small.
+    pub(super) async fn open(url: &str, cores: u32, superuser_url: Option<&str>) -> Result<Self, sqlx::Error> {
         let options: PgConnectOptions = url.parse()?;
         // With fsync off a commit is still written before it is answered: it survives the death of every process.
         let options = options.application_name("search store").options([
@@ -44,10 +44,12 @@ impl Engine {
                 .connect_lazy_with(options.clone())
         };
         let engine = Self { writers: pool(cores), readers: pool(2), known: Mutex::default() };
-        if own {
+        if let Some(url) = superuser_url {
+            let mut superuser = PgConnection::connect(url).await?;
             for statement in TUNE {
-                sqlx::query(statement).execute(&engine.writers).await?;
+                sqlx::query(statement).execute(&mut superuser).await?;
             }
+            superuser.close().await?;
         }
         for statement in PREPARE {
             sqlx::query(statement).execute(&engine.writers).await?;

@@ -33,7 +33,9 @@ pub async fn serve(options: StoreOptions) -> anyhow::Result<()> {
             (running.urls.database_url.clone(), Some(running))
         }
     };
-    let engine = Engine::open(&url, options.cores, running.is_some()).await.map_err(|error| match error.as_database_error() {
+    // An engine of our own is tuned, which takes its superuser.
+    let tuner = running.as_ref().map(|_| stack::as_superuser(&url));
+    let engine = Engine::open(&url, options.cores, tuner.as_deref()).await.map_err(|error| match error.as_database_error() {
         Some(e) if e.message().contains("pg_trgm") => anyhow::Error::from(Unavailable(
             "Postgres' contrib modules are missing (pg_trgm); install with `sudo apt-get install -y postgresql-contrib`".into(),
         )),

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use reqwest::header::{AUTHORIZATION, CONTENT_TYPE};
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use reqwest::{Client, Response, StatusCode};
 use serde::Deserialize;
 use serde_json::Value;
@@ -14,6 +14,8 @@ use serde_json::Value;
 use super::{Sink, Trouble, Written};
 use crate::outbound::{self, retry_after::retry_after};
 use crate::reindex::Document;
+use crate::reindex::args::Elastic;
+use crate::reindex::hidden;
 
 /// Asks for nothing but what is read, which keeps the answer to 500 documents small.
 const FILTER: &str = "filter_path=took,errors,items.*.status,items.*.error.type,items.*.error.reason";
@@ -27,22 +29,27 @@ const SHORTEST_HOLD: Duration = Duration::from_secs(1);
 pub struct ElasticSink {
     client: Client,
     bulk_url: String,
-    authorization_env: Option<String>,
+    asked: Elastic,
 }
 
 impl ElasticSink {
-    /// A sink for `index` at `url`. The client follows no redirects and retries nothing by itself.
-    pub fn new(client: Client, url: &str, index: &str, authorization_env: Option<String>) -> Self {
-        Self { client, bulk_url: format!("{url}/{index}/_bulk?{FILTER}"), authorization_env }
+    /// A sink as the job asks. The client follows no redirects and retries nothing by itself.
+    pub fn new(client: Client, asked: Elastic) -> Self {
+        let pipeline = asked.pipeline.as_ref().map_or_else(String::new, |name| format!("&pipeline={name}"));
+        let bulk_url = format!("{}/{}/_bulk?{FILTER}{pipeline}", asked.url, asked.index);
+        Self { client, bulk_url, asked }
     }
 
     async fn send(&self, documents: &[Document]) -> Result<Vec<Written>, Trouble> {
-        let body = lines(documents);
+        let body = lines(documents, self.asked.creates);
         let bytes = body.len();
         let mut request = self.client.post(&self.bulk_url).header(CONTENT_TYPE, "application/x-ndjson").body(body);
-        if let Some(variable) = &self.authorization_env {
-            let value = std::env::var(variable)
-                .map_err(|_| Trouble::Lost(format!("the environment variable {variable} is not set on this worker")))?;
+        if let Some(secret) = &self.asked.authorization {
+            // Read each time, so that it can be replaced while a job runs.
+            let text = hidden::authorization(secret, &self.asked.url)?;
+            let mut value = HeaderValue::from_str(&text)
+                .map_err(|_| Trouble::Wrong(format!("{} holds what no header can carry", hidden::shown(secret))))?;
+            value.set_sensitive(true);
             request = request.header(AUTHORIZATION, value);
         }
         let response = request.send().await.map_err(lost)?;
@@ -62,7 +69,7 @@ impl ElasticSink {
                 _ => Trouble::Wrong(reason),
             });
         }
-        verdicts(&text, documents.len())
+        verdicts(&text, documents.len(), self.asked.creates)
     }
 }
 
@@ -77,11 +84,14 @@ impl Sink for ElasticSink {
 }
 
 /// Two lines for each document: what to do, and the document.
-fn lines(documents: &[Document]) -> String {
+fn lines(documents: &[Document], creates: bool) -> String {
+    let action = if creates { "create" } else { "index" };
     let mut body = String::with_capacity(documents.iter().map(Document::bytes).sum());
     for document in documents {
         let id = Value::from(document.id.as_deref().unwrap_or_default());
-        body += &format!("{{\"index\":{{\"_id\":{id}}}}}\n");
+        let routing =
+            document.routing.as_ref().map_or_else(String::new, |text| format!(",\"routing\":{}", Value::from(text.as_str())));
+        body += &format!("{{\"{action}\":{{\"_id\":{id}{routing}}}}}\n");
         body += &document.json;
         body.push('\n');
     }
@@ -96,30 +106,35 @@ struct Answer {
 }
 
 /// Reads the answer to `count` documents.
-fn verdicts(text: &str, count: usize) -> Result<Vec<Written>, Trouble> {
+fn verdicts(text: &str, count: usize, creates: bool) -> Result<Vec<Written>, Trouble> {
     let answer: Answer =
         serde_json::from_str(text).map_err(|_| Trouble::Lost(format!("its answer was not that of _bulk: {}", brief(text))))?;
     let items = answer.items.unwrap_or_default();
     if items.len() != count {
         return Err(Trouble::Lost(format!("it answered for {} of {count} documents", items.len())));
     }
-    let written: Vec<_> = items.iter().map(verdict).collect();
+    let written: Vec<_> = items.iter().map(|item| verdict(item, creates)).collect();
     // An answer that contradicts itself is not trusted; the documents are sent again, which does no harm.
-    if answer.errors && written.iter().all(|w| *w == Written::Stored) {
+    if answer.errors && !creates && written.iter().all(|w| *w == Written::Stored) {
         return Err(Trouble::Lost("it answered with errors but named none".to_owned()));
     }
     Ok(written)
 }
 
-fn verdict(item: &Value) -> Written {
+fn verdict(item: &Value, creates: bool) -> Written {
     let outcome = item.as_object().and_then(|o| o.values().next()).unwrap_or(&Value::Null);
     let status = outcome["status"].as_u64().unwrap_or(0);
     let kind = outcome["error"]["type"].as_str().unwrap_or("no reason given");
     let reason = || brief(&format!("{status} {kind}: {}", outcome["error"]["reason"].as_str().unwrap_or_default()));
     match status {
         200..300 => Written::Stored,
+        // It is there: an earlier request stored it whose answer was lost, or somebody else did.
+        409 if creates => Written::Stored,
+        429 => Written::Rejected(reason()),
+        // An index that is blocked, such as by a full disk (before Elasticsearch 7.7 with 403), opens again.
+        403 if kind == "cluster_block_exception" => Written::Busy(reason()),
         // 409 cannot come from `index` without a version; 5xx and a missing status are the node's trouble.
-        0 | 408 | 429 | 500.. => Written::Busy(reason()),
+        0 | 408 | 500.. => Written::Busy(reason()),
         _ => Written::Refused(reason()),
     }
 }
@@ -159,9 +174,12 @@ mod tests {
 
     #[test]
     fn a_document_becomes_two_lines_whatever_its_id() {
-        let document = Document { key: Arc::from(["1".to_owned()]), id: Some("a\"\n".into()), json: Arc::from("{\"x\": 1}") };
+        let document =
+            Document { key: Arc::from(["1".to_owned()]), id: Some("a\"\n".into()), routing: None, json: Arc::from("{\"x\": 1}") };
+        let routed = Document { routing: Some("t\"1".into()), ..document.clone() };
 
-        assert_eq!(lines(&[document]), "{\"index\":{\"_id\":\"a\\\"\\n\"}}\n{\"x\": 1}\n");
+        assert_eq!(lines(&[document], false), "{\"index\":{\"_id\":\"a\\\"\\n\"}}\n{\"x\": 1}\n");
+        assert_eq!(lines(&[routed], true), "{\"create\":{\"_id\":\"a\\\"\\n\",\"routing\":\"t\\\"1\"}}\n{\"x\": 1}\n");
     }
 
     #[test]
@@ -171,19 +189,37 @@ mod tests {
             {"index":{"status":400,"error":{"type":"mapper_parsing_exception","reason":"failed to parse [x]"}}},
             {"index":{"status":503}}]}"#;
 
-        let written = verdicts(text, 4).unwrap();
+        let written = verdicts(text, 4, false).unwrap();
 
         assert_eq!(written[0], Written::Stored);
-        assert_eq!(written[1], Written::Busy("429 es_rejected_execution_exception: queue full".into()));
+        assert_eq!(written[1], Written::Rejected("429 es_rejected_execution_exception: queue full".into()));
         assert_eq!(written[2], Written::Refused("400 mapper_parsing_exception: failed to parse [x]".into()));
         assert!(matches!(written[3], Written::Busy(_)));
     }
 
     #[test]
+    fn a_block_of_the_index_is_waited_for_and_a_missing_right_is_not() {
+        let item = |kind: &str| {
+            format!(r#"{{"errors":true,"items":[{{"index":{{"status":403,"error":{{"type":"{kind}","reason":"no"}}}}}}]}}"#)
+        };
+
+        assert!(matches!(verdicts(&item("cluster_block_exception"), 1, false).unwrap()[0], Written::Busy(_)));
+        assert!(matches!(verdicts(&item("security_exception"), 1, false).unwrap()[0], Written::Refused(_)));
+    }
+
+    #[test]
+    fn a_document_that_is_made_only_once_is_stored_if_it_is_there_already() {
+        let text = r#"{"errors":true,"items":[{"create":{"status":409,"error":{"type":"version_conflict_engine_exception"}}}]}"#;
+
+        assert_eq!(verdicts(text, 1, true).unwrap(), [Written::Stored]);
+        assert!(matches!(verdicts(&text.replace("create", "index"), 1, false).unwrap()[0], Written::Refused(_)));
+    }
+
+    #[test]
     fn an_answer_that_is_not_one_is_trouble_and_never_success() {
         for text in ["", "{}", "<html>", r#"{"items":[]}"#, r#"{"errors":true,"items":[{"index":{"status":200}}]}"#] {
-            assert!(matches!(verdicts(text, 1), Err(Trouble::Lost(_))), "{text}");
+            assert!(matches!(verdicts(text, 1, false), Err(Trouble::Lost(_))), "{text}");
         }
-        assert!(matches!(verdicts(r#"{"items":[{"index":{}}]}"#, 1).unwrap()[0], Written::Busy(_)));
+        assert!(matches!(verdicts(r#"{"items":[{"index":{}}]}"#, 1, false).unwrap()[0], Written::Busy(_)));
     }
 }

@@ -6,13 +6,13 @@ use futures_util::future::BoxFuture;
 use sqlx::AssertSqlSafe;
 
 use super::{Sink, Trouble, Written};
-use crate::postgres::Db;
 use crate::reindex::Document;
-use crate::reindex::postgres::{Database, class, qualified, quoted};
+use crate::reindex::catalogue::Rights;
+use crate::reindex::postgres::{Database, Session, class, qualified, quoted};
 
 /// A table `(id text primary key, body jsonb, tsv tsvector)` with a GIN index on `tsv`.
 pub struct PostgresSink {
-    pool: Db,
+    session: Session,
     schema: Option<String>,
     table: String,
     index: String,
@@ -22,11 +22,19 @@ pub struct PostgresSink {
 
 impl PostgresSink {
     /// A sink as the job asks.
-    pub fn open(database: Database, table: &[String], text: Option<Vec<String>>, config: &str, connections: usize) -> Self {
-        let pool = database.writer(u32::try_from(connections).unwrap_or(u32::MAX).clamp(1, 64), Duration::from_secs(30));
+    pub fn open(
+        database: Database,
+        rights: &Rights,
+        table: &[String],
+        text: Option<Vec<String>>,
+        config: &str,
+        connections: usize,
+    ) -> Self {
+        let connections = u32::try_from(connections).unwrap_or(u32::MAX).clamp(1, 64);
+        let session = database.writer(rights, connections, Duration::from_secs(30));
         let schema = (table.len() == 2).then(|| quoted(&table[0]));
         let index = quoted(&format!("{}_tsv", table.last().map_or("", String::as_str)));
-        Self { pool, schema, table: qualified(table), index, text, config: config.to_owned() }
+        Self { session, schema, table: qualified(table), index, text, config: config.to_owned() }
     }
 
     async fn create(&self) -> Result<(), sqlx::Error> {
@@ -36,10 +44,15 @@ impl PostgresSink {
             format!("create table if not exists {table} (id text primary key, body jsonb not null, tsv tsvector not null)"),
             format!("create index if not exists {} on {table} using gin (tsv)", self.index),
         ];
-        for statement in schema.chain(rest) {
-            sqlx::query(AssertSqlSafe(statement)).execute(&self.pool).await?;
+        let mut transaction = self.session.begin().await?;
+        let there = sqlx::query_scalar::<_, bool>("select to_regclass($1) is not null").persistent(false).bind(table);
+        // Who may only write to a table that somebody else has made needs no right to make any.
+        if !there.fetch_one(&mut *transaction).await? {
+            for statement in schema.chain(rest) {
+                sqlx::query(AssertSqlSafe(statement)).persistent(false).execute(&mut *transaction).await?;
+            }
         }
-        Ok(())
+        transaction.commit().await
     }
 
     /// Stores documents in one statement, sorted by id so that two requests never wait for each other in a circle.
@@ -63,7 +76,15 @@ impl PostgresSink {
         );
         let query = sqlx::query(AssertSqlSafe(statement)).bind(ids).bind(bodies).bind(&self.config);
         let query = if let Some(fields) = &self.text { query.bind(fields) } else { query };
-        query.execute(&self.pool).await.map(|_| ())
+        let mut transaction = self.session.begin().await?;
+        match query.persistent(false).execute(&mut *transaction).await {
+            Ok(_) => transaction.commit().await,
+            Err(error) => {
+                // A document at fault is no reason to give up the connection.
+                let _ = transaction.rollback().await;
+                Err(error)
+            }
+        }
     }
 
     /// Halves a batch that the database finds fault with until the documents at fault stand alone.

@@ -11,7 +11,9 @@ use crate::reindex::Document;
 pub enum Written {
     /// It is stored.
     Stored,
-    /// The index was too busy for it; later it will fit.
+    /// The index asked for fewer documents; later it will fit.
+    Rejected(String),
+    /// The index could not take it just now; later it will fit.
     Busy(String),
     /// The index will never take it as it is.
     Refused(String),

@@ -1,23 +1,23 @@
-//! A table or a query in Postgres as a source: a keyset scan, each page one statement.
+//! A table or a query in Postgres as a source: a keyset scan, each page one statement in a transaction of its own.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use sqlx::postgres::PgRow;
-use sqlx::{AssertSqlSafe, Row};
+use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::{AssertSqlSafe, Postgres, Row};
 
 use super::{Error, Page, Source};
-use crate::postgres::Db;
 use crate::reindex::args::{self, Rows};
+use crate::reindex::catalogue::Rights;
 use crate::reindex::document::Document;
-use crate::reindex::postgres::{Database, class, qualified, quoted};
+use crate::reindex::postgres::{Database, Session, class, qualified, quoted};
 
 /// Rows that are counted one by one for the estimate; beyond it the planner's own figure is used.
 const MAX_COUNTED: i64 = 1_000_000;
 
 /// Ends a count that takes too long; progress without a total is better than a late start.
-const BOUND_THE_COUNT: &str = "set local statement_timeout = '5s'";
+const COUNT_WITHIN: Duration = Duration::from_secs(5);
 
 /// The planner's figure, where the relation is a table of its own.
 const PLANNED_ROWS: &str = "
@@ -25,24 +25,30 @@ const PLANNED_ROWS: &str = "
     from pg_class
     where oid = to_regclass($1) and relkind in ('r', 'm', 'p') and reltuples > 0";
 
-/// Reads a table or a query over connections of its own, in read-only sessions.
+/// Reads a table or a query over connections of its own, in read-only transactions.
 pub struct PostgresSource {
-    pool: Db,
+    session: Session,
+    counting: Session,
     rows: String,
     table: Option<String>,
     key: Vec<String>,
     document: String,
     id: String,
+    routing: String,
     types: OnceLock<Vec<String>>,
 }
 
 impl PostgresSource {
-    /// A source as the job asks.
+    /// A source as the job asks, with the columns that the sink needs beside the document.
     ///
     /// The statements are put together from the job's names, so each name is quoted as an identifier. A query is used as
-    /// it stands: whoever may enqueue such a job may read what the worker's database role may read, but not write.
-    pub fn open(database: Database, source: &args::Source, id: &str) -> Self {
-        let pool = database.reader(2, Duration::from_secs(10));
+    /// it stands: it is the operator's own, or the operator lets jobs bring theirs, and then it may read what the role of the
+    /// database's URL may read. Either way it can neither write nor outlive its page.
+    pub fn open(database: Database, source: &args::Source, id: &str, routing: Option<&str>) -> Self {
+        let (one, patience) = (1, Duration::from_secs(10));
+        let hurried = Rights { statement_timeout: COUNT_WITHIN.min(source.rights.statement_timeout), ..source.rights.clone() };
+        let counting = database.clone().reader(&hurried, one, patience);
+        let session = database.reader(&source.rights, one, patience);
         let (rows, table) = match &source.rows {
             Rows::Table(parts) => (qualified(parts), Some(qualified(parts))),
             Rows::Query(query) => (format!("({query}\n)"), None),
@@ -51,7 +57,9 @@ impl PostgresSource {
             None => "to_jsonb(q)".to_owned(),
             Some(columns) => format!("(select to_jsonb(r) from (select {}) r)", of_q(columns).join(", ")),
         };
-        Self { pool, rows, table, key: of_q(&source.key), document, id: of_q(&[id.to_owned()]).remove(0), types: OnceLock::new() }
+        let one = |column: &str| format!("q.{}::text", quoted(column));
+        let (id, routing) = (one(id), routing.map_or_else(|| "null::text".to_owned(), one));
+        Self { session, counting, rows, table, key: of_q(&source.key), document, id, routing, types: OnceLock::new() }
     }
 
     /// The types of the key's columns; `None` while there are no rows. Fails if the key cannot carry a scan.
@@ -59,12 +67,13 @@ impl PostgresSource {
         if self.types.get().is_none() {
             let types: Vec<_> = self.key.iter().map(|k| format!("pg_typeof({k})::text")).collect();
             let probe = format!("select array[{}] from {} q limit 1", types.join(", "), self.rows);
-            let found: Option<Vec<String>> =
-                sqlx::query_scalar(AssertSqlSafe(probe)).fetch_optional(&self.pool).await.map_err(error)?;
-            let Some(found) = found else { return Ok(None) };
+            let found = ask(&self.session, sqlx::query(AssertSqlSafe(probe))).await?;
+            let Some(found) = found.first() else { return Ok(None) };
+            let found: Vec<String> = found.try_get(0).map_err(error)?;
             let nulls: Vec<_> = self.key.iter().map(|k| format!("{k} is null")).collect();
             let probe = format!("select exists (select from {} q where {})", self.rows, nulls.join(" or "));
-            if sqlx::query_scalar(AssertSqlSafe(probe)).fetch_one(&self.pool).await.map_err(error)? {
+            let found_null = ask(&self.session, sqlx::query(AssertSqlSafe(probe))).await?;
+            if found_null.first().is_some_and(|row| row.try_get(0).unwrap_or(false)) {
                 return Err(Error::Wrong(format!(
                     "the key {} is null in some rows, which a scan by key would miss",
                     self.key.join(", ")
@@ -84,9 +93,11 @@ impl PostgresSource {
         let texts: Vec<_> = self.key.iter().map(|k| format!("{k}::text")).collect();
         // One row more than asked is read: it tells whether more follow and shows a key that is not unique.
         let statement = format!(
-            "select array[{texts}] as key, {id}::text as id, {document}::text as json from {rows} q {from} order by {key} limit $1",
+            "select array[{texts}] as key, {id} as id, {routing} as routing, {document}::text as json \
+             from {rows} q {from} order by {key} limit $1",
             texts = texts.join(", "),
             id = self.id,
+            routing = self.routing,
             document = self.document,
             rows = self.rows,
             from = after.map_or_else(String::new, |_| self.above(types)),
@@ -94,7 +105,7 @@ impl PostgresSource {
         );
         let query = sqlx::query(AssertSqlSafe(statement)).bind(limit as i64 + 1);
         let query = if let Some(after) = after { query.bind(after) } else { query };
-        let rows = query.fetch_all(&self.pool).await.map_err(error)?;
+        let rows = ask(&self.session, query).await?;
         let mut documents = rows.iter().map(document).collect::<Result<Vec<_>, _>>().map_err(error)?;
         if let Some(twice) = documents.windows(2).find(|pair| pair[0].key == pair[1].key) {
             return Err(Error::Wrong(format!(
@@ -116,21 +127,27 @@ impl PostgresSource {
 
     async fn count(&self) -> Result<Option<u64>, Error> {
         if let Some(table) = &self.table {
-            let planned: Option<i64> =
-                sqlx::query_scalar(PLANNED_ROWS).bind(table).fetch_optional(&self.pool).await.map_err(error)?;
+            let planned = ask(&self.counting, sqlx::query(PLANNED_ROWS).bind(table.clone())).await?;
+            let planned: Option<i64> = planned.first().and_then(|row| row.try_get(0).ok());
             if let Some(rows) = planned.filter(|rows| *rows > MAX_COUNTED) {
                 return Ok(u64::try_from(rows).ok());
             }
         }
         let count = format!("select count(*) from (select from {} q limit {MAX_COUNTED}) c", self.rows);
-        let mut transaction = self.pool.begin().await.map_err(error)?;
-        sqlx::raw_sql(BOUND_THE_COUNT).execute(&mut *transaction).await.map_err(error)?;
-        let counted: Result<i64, _> =
-            sqlx::query_scalar(AssertSqlSafe(count)).persistent(false).fetch_one(&mut *transaction).await;
-        transaction.rollback().await.map_err(error)?;
+        let counted = ask(&self.counting, sqlx::query(AssertSqlSafe(count))).await;
+        let counted: Option<i64> = counted.ok().and_then(|rows| rows.first()?.try_get(0).ok());
         // A count that hit its bounds, of rows or of time, is not a total.
-        Ok(counted.ok().filter(|rows| *rows < MAX_COUNTED).and_then(|rows| u64::try_from(rows).ok()))
+        Ok(counted.filter(|rows| *rows < MAX_COUNTED).and_then(|rows| u64::try_from(rows).ok()))
     }
+}
+
+/// Runs one statement in a transaction of its own. After an error the connection is closed, and with it all that the statement did.
+async fn ask(session: &Session, query: sqlx::query::Query<'_, Postgres, PgArguments>) -> Result<Vec<PgRow>, Error> {
+    let mut transaction = session.begin().await.map_err(error)?;
+    // With arguments, if none: the extended protocol takes one statement and no more.
+    let rows = query.persistent(false).fetch_all(&mut *transaction).await.map_err(error)?;
+    session.leave(transaction).await.map_err(error)?;
+    Ok(rows)
 }
 
 impl Source for PostgresSource {
@@ -151,6 +168,7 @@ fn document(row: &PgRow) -> Result<Document, sqlx::Error> {
     Ok(Document {
         key: Arc::from(row.try_get::<Vec<String>, _>("key")?),
         id: row.try_get("id")?,
+        routing: row.try_get("routing")?,
         json: Arc::from(row.try_get::<String, _>("json")?),
     })
 }

@@ -2,7 +2,7 @@
 //!
 //! The servers run under `flyball services` and end with this process, however it ends. `FLYBALL_TEST_DATABASE_URL`,
 //! `FLYBALL_TEST_REDIS_URL` and `FLYBALL_TEST_PROMETHEUS_URL` replace parts of the stack; the database user named there
-//! must be allowed to create databases.
+//! must be allowed to create databases, and to make roles and become them. The role of the private stack may only create databases.
 #![allow(dead_code, reason = "each test file uses the part it needs")]
 
 pub mod exporter;
@@ -22,7 +22,7 @@ use std::sync::{LazyLock, OnceLock};
 use std::time::Duration;
 
 use flyball::jobs::postgres::MIGRATOR;
-use flyball::stack::{Options, Running, spawn};
+use flyball::stack::{Options, Running, as_superuser, spawn};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{Connection, PgConnection, PgPool};
 
@@ -145,6 +145,17 @@ impl Database {
     /// Its URL, for psql, for a child process or for another pool.
     pub fn url(&self) -> &str {
         &self.url
+    }
+
+    /// The same for the server's superuser, for what the role of the URL must not do, such as making roles and becoming them.
+    pub fn superuser_url(&self) -> String {
+        as_superuser(&self.url)
+    }
+
+    /// A pool of two connections of the superuser.
+    pub fn superuser(&self) -> PgPool {
+        let options: PgConnectOptions = self.superuser_url().parse().expect("the database's URL");
+        PgPoolOptions::new().max_connections(2).acquire_timeout(Duration::from_secs(20)).connect_lazy_with(options)
     }
 
     /// A pool of up to 8 connections.

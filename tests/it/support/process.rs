@@ -22,6 +22,9 @@ use super::{Database, PROGRAM, database, eventually, redis_prefix, stack};
 /// The time to live of the workers under test; the least that is allowed.
 pub const TTL: Duration = Duration::from_secs(3);
 
+/// The name of the settings file; one that ends with `.toml` would be taken for knobs.
+const SETTINGS: &str = "settings";
+
 /// What the processes of one test share: a database, a prefix in Redis, knobs, and a server to call.
 pub struct House {
     pub database_url: String,
@@ -71,6 +74,11 @@ impl House {
         std::fs::write(self.knobs.path().join(format!("{throttle}.toml")), text).expect("the knobs file");
     }
 
+    /// The settings file of the processes that start from now on.
+    pub fn settings_file(&self, text: &str) {
+        std::fs::write(self.knobs.path().join(SETTINGS), text).expect("the settings file");
+    }
+
     pub fn pool(&self) -> &Db {
         &self.queue.pool
     }
@@ -105,6 +113,10 @@ impl House {
             ("FLYBALL_DATABASE_CONNECTIONS", "5"),
             ("FLYBALL_CONCURRENCY", "8"),
         ]);
+        let settings = self.knobs.path().join(SETTINGS);
+        if settings.exists() {
+            command.env("FLYBALL_CONFIG", settings);
+        }
         command.envs(set).env("FLYBALL_KNOBS_DIR", self.knobs.path()).current_dir(self.knobs.path());
         command
     }

@@ -1,0 +1,74 @@
+//! Secrets by where they are: read when they are needed, told in no error, and sent nowhere but where they belong.
+
+use url::Url;
+
+use super::args::ORIGINS;
+use super::catalogue::Hidden;
+use super::sink::Trouble;
+
+/// The secret's text.
+pub(super) fn read(secret: &Hidden) -> Result<String, String> {
+    let missing = || format!("{} is not there, or empty, on this worker", shown(secret));
+    let text = match secret {
+        Hidden::Variable(name) | Hidden::Bound(name) => std::env::var(name).map_err(|_| missing())?,
+        Hidden::File(path) => std::fs::read_to_string(path).map_err(|_| missing())?,
+    };
+    let text = text.trim();
+    if text.is_empty() { Err(missing()) } else { Ok(text.to_owned()) }
+}
+
+/// The text for the `authorization` header of requests to `url`. One that a job has named goes only to the origins that are
+/// written down beside it.
+pub(super) fn authorization(secret: &Hidden, url: &str) -> Result<String, Trouble> {
+    if let Hidden::Bound(name) = secret {
+        let list = format!("{name}{ORIGINS}");
+        let origins = std::env::var(&list).unwrap_or_default();
+        if !is_among(url, &origins) {
+            return Err(Trouble::Wrong(format!(
+                "the variable {name} may not be sent there: {list} must have the address's origin, such as \
+                 https://search.example.com:9200 (several with commas between them)"
+            )));
+        }
+    }
+    read(secret).map_err(Trouble::Lost)
+}
+
+/// A secret by its place, for messages.
+pub(super) fn shown(secret: &Hidden) -> String {
+    match secret {
+        Hidden::Variable(name) | Hidden::Bound(name) => format!("the environment variable {name}"),
+        Hidden::File(path) => format!("the file {path}"),
+    }
+}
+
+/// Whether the scheme, host and port of `url` are among `origins`.
+fn is_among(url: &str, origins: &str) -> bool {
+    let origin = |text: &str| Url::parse(text.trim()).ok().map(|url| url.origin()).filter(url::Origin::is_tuple);
+    let Some(wanted) = origin(url) else { return false };
+    origins.split(',').filter_map(origin).any(|origin| origin == wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_belongs_to_scheme_host_and_port() {
+        let origins = "https://search.example.com:9200, http://10.0.0.7";
+
+        for url in ["https://search.example.com:9200", "https://SEARCH.example.com:9200/prefix", "http://10.0.0.7:80"] {
+            assert!(is_among(url, origins), "{url}");
+        }
+        for url in [
+            "http://search.example.com:9200",
+            "https://search.example.com",
+            "https://search.example.com.evil.example:9200",
+            "https://search.example.com:9200@evil.example",
+            "http://10.0.0.70",
+            "",
+        ] {
+            assert!(!is_among(url, origins), "{url}");
+        }
+        assert!(!is_among("https://search.example.com:9200", ""));
+    }
+}
