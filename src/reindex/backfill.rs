@@ -337,6 +337,8 @@ impl Backfill<'_> {
         match answer {
             Ok(written) => {
                 self.strikes = 0;
+                let many = |wanted: fn(&Written) -> bool| written.iter().filter(|written| wanted(written)).count();
+                self.pace.heard(many(|w| *w == Written::Stored), many(|w| matches!(w, Written::Rejected(_))));
                 for (item, written) in items.into_iter().zip(written) {
                     self.settle_one(item, written);
                 }
@@ -396,8 +398,9 @@ impl Backfill<'_> {
         self.wait_for(item_backoff(item.tries), item);
     }
 
-    /// Tells the throttle that the index rejected documents, as it would be told of a job that a server refused: the key is paused
-    /// for a moment and slower afterwards. From then on it is told what is stored as well, so that it finds the rate again.
+    /// Tells the throttle that the index rejected documents, as it would be told of a job that a server refused: the key is paused for
+    /// a moment, longer with each time in a row. It learns no rate, which one bulk request says little of: that is for [`Pace`]. From
+    /// then on it is told what is stored as well, which ends such a row.
     fn tell(&mut self) {
         while self.telling.try_join_next().is_some() {}
         if self.rejected.is_none() && !self.watched {
@@ -417,7 +420,7 @@ impl Backfill<'_> {
             }
             if let Some(why) = rejected {
                 let jitter = rand::random();
-                let refused = Refused { key: &key, scope: Scope::Key, is_overload: false, delay: None, jitter, why: &why };
+                let refused = Refused { key: &key, scope: Scope::Key, is_overload: true, delay: None, jitter, why: &why };
                 if let Err(error) = store.refused(&throttle, &refused).await {
                     tracing::warn!(throttle.name = %throttle, %error, "the throttle was not told what the index rejected");
                 }

@@ -10,6 +10,8 @@ const PATIENCE: Duration = Duration::from_millis(250);
 const LONGEST_WAIT: Duration = Duration::from_millis(500);
 /// Seconds of what is being stored that may be sent beyond the oldest document that is not stored yet.
 const AHEAD_S: f64 = 3.0;
+/// How the rate grows with each request that the index takes whole.
+const REGAIN: f64 = 1.05;
 /// Shortest time without asking again.
 const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 
@@ -24,19 +26,36 @@ pub struct Pace {
     batch_docs: usize,
     fits: usize,
     rps: f64,
+    /// Documents per second that the index takes, since it has rejected some; `None` while it takes all.
+    takes: Option<f64>,
 }
 
 impl Pace {
     /// A pace that knows no rate yet and asks for one document.
     pub fn new(batch_docs: usize) -> Self {
         let batch_docs = batch_docs.max(1);
-        Self { batch_docs, fits: batch_docs, rps: 0.0 }
+        Self { batch_docs, fits: batch_docs, rps: 0.0, takes: None }
     }
 
     /// Documents to ask for, given that so many are ready to be sent.
     pub fn want(&self, ready: usize) -> usize {
-        let slice = if self.rps < 0.0 { self.batch_docs } else { (self.rps * SLICE_S).ceil() as usize };
+        let rate = if self.rps < 0.0 { f64::INFINITY } else { self.rps }.min(self.takes.unwrap_or(f64::INFINITY));
+        // What is not finite becomes the largest number there is.
+        let slice = (rate * SLICE_S).ceil() as usize;
         slice.clamp(1, self.batch_docs).min(self.fits).min(ready).max(1)
+    }
+
+    /// Learns what the index made of a request. Where it rejected documents, less is asked for, by the share that it took but by no
+    /// more than a half; with each request that it takes whole, a little more, until the throttle alone decides again.
+    pub fn heard(&mut self, stored: usize, rejected: usize) {
+        let most = if self.rps < 0.0 { self.batch_docs as f64 / SLICE_S } else { self.rps };
+        let takes = self.takes.unwrap_or(most).min(most);
+        if rejected > 0 {
+            let share = stored as f64 / (stored + rejected) as f64;
+            self.takes = Some((takes * share.max(0.5)).max(1.0));
+        } else if self.takes.is_some() {
+            self.takes = Some(takes * REGAIN).filter(|takes| *takes < most);
+        }
     }
 
     /// How far a document may be sent beyond the oldest one that is not stored yet: what `requests` carry at once, and some seconds
@@ -59,7 +78,7 @@ impl Pace {
         }
         if granted {
             self.fits = self.fits.saturating_mul(2).min(self.batch_docs);
-            return Duration::ZERO;
+            return self.takes.map_or(Duration::ZERO, |takes| Duration::from_secs_f64(wanted as f64 / takes));
         }
         if wait > PATIENCE {
             self.fits = (wanted / 2).max(1);
@@ -94,6 +113,26 @@ mod tests {
         assert_eq!(at(2770.0).ahead(8, Some(500.0)), 8 * 277 + 1500);
         assert_eq!(at(-1.0).ahead(8, None), 8 * 500 * 2);
         assert_eq!(at(0.0).ahead(1, Some(0.0)), 1, "the oldest itself may always be sent");
+    }
+
+    #[test]
+    fn what_the_index_rejects_slows_the_pace_down_until_it_takes_all_again() {
+        let mut pace = at(1000.0);
+        pace.heard(10, 90);
+        pace.heard(90, 10);
+        assert_eq!(pace.want(10_000), 45, "half for the first, nine tenths of that for the second");
+        assert_eq!(pace.learn(1000.0, 45, true, Duration::ZERO), Duration::from_millis(100));
+
+        for _ in 0..20 {
+            pace.heard(45, 0);
+        }
+        assert_eq!(pace.want(10_000), 100);
+        assert_eq!(pace.learn(1000.0, 100, true, Duration::ZERO), Duration::ZERO);
+
+        for _ in 0..100 {
+            pace.heard(0, 1);
+        }
+        assert_eq!(pace.want(10_000), 1, "and never stops");
     }
 
     #[test]

@@ -123,7 +123,8 @@ async fn a_job_names_what_the_operator_has_given_and_every_door_refuses_the_rest
     let id = house.queue.enqueue(&[NewJob::new("reindex", args)]).await.unwrap()[0].id;
     house.until_completed(&[id], SOON).await;
     assert_eq!(index.sent(), 2);
-    assert_eq!(*index.authorizations.lock().unwrap(), ["ApiKey of-the-operator"]);
+    let sent = index.authorizations.lock().unwrap().clone();
+    assert!(!sent.is_empty() && sent.iter().all(|text| text == "ApiKey of-the-operator"), "{sent:?}");
 }
 
 #[tokio::test]
@@ -215,17 +216,17 @@ async fn nothing_that_a_statement_does_outlives_its_page() {
 async fn a_source_is_read_as_the_role_that_is_set_for_it() {
     let database = database().await;
     let role = format!("reader_{}", unique());
-    let tables = "create table public_things (id int primary key); insert into public_things values (1);
-        create table salaries (id int primary key); insert into salaries values (1)";
+    let tables = "create table public.things (id int primary key); insert into public.things values (1);
+        create table public.salaries (id int primary key); insert into public.salaries values (1)";
     sqlx::raw_sql(tables).execute(database.pool()).await.unwrap();
-    let grants = format!("create role {role}; grant {role} to flyball; grant select on public_things to {role}");
+    let grants = format!("create role {role}; grant {role} to flyball; grant select on public.things to {role}");
     sqlx::raw_sql(sqlx::AssertSqlSafe(grants)).execute(&database.superuser()).await.unwrap();
     let rights = Rights { role: Some(role.clone()), ..Rights::default() };
     let read =
         async |table: &str| ids(&free(Database::of(database.pool()), &format!("select id from {table}"), rights.clone())).await;
 
-    assert_eq!(read("public_things").await.unwrap(), ["1"]);
-    let refused = read("salaries").await.unwrap_err().to_string();
+    assert_eq!(read("public.things").await.unwrap(), ["1"]);
+    let refused = read("public.salaries").await.unwrap_err().to_string();
     assert!(refused.contains("permission denied for table salaries"), "{refused}");
     let user = ids(&free(Database::of(database.pool()), "select current_user as id", rights.clone())).await.unwrap();
     assert_eq!(user, [role]);
