@@ -124,6 +124,21 @@ async fn over_tls_only_whom_the_system_or_the_own_file_trusts_is_believed() {
 }
 
 #[tokio::test]
+async fn an_index_behind_tls_is_believed_by_the_file_of_its_sink_and_not_without_it() {
+    let url = tls_server();
+    let within = std::time::Duration::from_secs(20);
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/support/tls/authority.pem");
+
+    let trusting = flyball::outbound::client_that_trusts(file, within).unwrap();
+    assert!(trusting.get(&url).send().await.unwrap().status().is_success());
+
+    let plain = flyball::outbound::guarded_client(flyball::outbound::Guard::open(), within).unwrap();
+    assert!(plain.get(&url).send().await.unwrap_err().is_connect());
+    let missing = flyball::outbound::client_that_trusts("/nowhere/ca.pem", within).unwrap_err();
+    assert!(missing.contains("/nowhere/ca.pem cannot be read"), "{missing}");
+}
+
+#[tokio::test]
 async fn a_place_in_json_is_read_and_what_is_no_number_says_what_it_is() {
     let page = r#"{"queue": [{"length": 12, "age": "3.5", "state": "well"}], "none": null, "odd": "NaN", "debt": -1}"#;
     let app = axum::Router::new().route("/stats", get(move || async move { page })).route("/text", get(|| async { "load 1\n" }));
