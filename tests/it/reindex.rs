@@ -87,7 +87,8 @@ async fn documents_that_found_the_index_busy_are_sent_again_alone() {
     assert_eq!(index.ids(), all(200));
     let times = index.times_sent();
     assert!(times.iter().all(|(id, times)| *times == 1 || id.parse::<u64>().unwrap() % 2 == 1), "{times:?}");
-    assert!(times.values().filter(|times| **times > 1).count() >= 50);
+    // Requests become smaller when the index rejects documents.
+    assert!(times.values().filter(|times| **times > 1).count() >= 10);
 }
 
 #[tokio::test]
