@@ -171,6 +171,38 @@ async fn a_pool_without_a_tenth_of_its_accounts_bears_a_tenth_less() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_learned_of_an_account_without_a_limit_is_what_its_pool_bears() {
+    let workers = workers(1, pool("learned", 1, -1.0, |_| {})).await;
+    let desk = &workers.desks[0];
+    assert_eq!(workers.capacity().await.filter(|rps| *rps >= 0.0), None);
+    // The provider takes ten in each second.
+    let (begun, mut second, mut taken) = (Instant::now(), 0, 0);
+    let known = async {
+        loop {
+            let Taken::Held(held) = desk.take(&[], Duration::from_secs(5)).await else { continue };
+            if begun.elapsed().as_secs() != second {
+                (second, taken) = (begun.elapsed().as_secs(), 0);
+            }
+            taken += 1;
+            match taken {
+                0..=10 => desk.succeeded(&held, None).await,
+                _ => desk.throttled(&held, None, "answered 429").await,
+            }
+            if let Some(rps) = workers.capacity().await.filter(|rps| (0.1..=30.0).contains(rps)) {
+                break rps;
+            }
+        }
+    };
+    let rps = tokio::time::timeout(SOON, known).await.expect("a capacity near what the provider takes");
+
+    // So the others wait in their lane, where they hold nobody up.
+    let ask =
+        Ask { throttle: Name::new("learned").unwrap(), lanes: vec![LaneAsk { want: 64, ..LaneAsk::default() }], holder: None };
+    let granted = workers.store.acquire(&ask).await.lanes[0].granted;
+    assert!(granted <= 32, "{granted} at {rps} a second");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_all_accounts_gone_the_pool_stops_and_it_is_known_when_the_first_is_back() {
     let workers = workers(1, pool("gone", 2, 100.0, |_| {})).await;
     let desk = &workers.desks[0];

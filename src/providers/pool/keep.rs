@@ -126,7 +126,9 @@ async fn look(shared: &Shared, drivers: &[Box<dyn Driver>], said: &mut Option<Ca
     let parts: Vec<Part> = accounts
         .iter()
         .map(|account| Part {
-            rps: account.learned_rps.filter(|_| account.limit_rps >= 0.0).unwrap_or(account.limit_rps),
+            // Also of an account without a limit: what it does not bear is to wait in its lane, and not in the slots of a process. One
+            // that rests by its told quota is back sooner than could be told.
+            rps: account.learned_rps.filter(|rps| account.limit_rps >= 0.0 || *rps > 0.0).unwrap_or(account.limit_rps),
             is_there: matches!(account.state, Flow::Flowing | Flow::Probing),
         })
         .collect();
