@@ -74,7 +74,7 @@ class World {
   }
 
   populate() {
-    const base = { manual_until_ms: null, burst: 1, window: 1, min: 1, max: 2000, safe_rps: 5, capacity: -1, capacity_why: '', key_rps: -1, key_burst: 1, on_store_loss: 'closed', borrow: false, on_429: 'active-informed', over_limit: 'wait', concurrency: -1, key_concurrency: -1, weight: 1, max_backlog: null, on_backlog: 'signal', valid_until_ms: null, by: 'governor', at_ms: this.now * 1000, why: '' };
+    const base = { manual_until_ms: null, burst: 1, window: 1, min: 1, max: 2000, safe_rps: 5, capacity: -1, capacity_why: '', key_rps: -1, key_burst: 1, on_store_loss: 'closed', borrow: false, on_429: 'active-informed', trust_scope: 'key', max_pause: null, over_limit: 'wait', concurrency: -1, key_concurrency: -1, weight: 1, max_backlog: null, on_backlog: 'signal', valid_until_ms: null, by: 'governor', at_ms: this.now * 1000, why: '' };
     const add = (name, mode, knobs, more = {}) => this.throttles.set(name, { name, mode, parent: null, paused: false, knobs: { ...base, ...knobs }, signals: null, breaker: null, ready: 0, scheduled: 0, running: 0, dead: 0, achieved: 0, share: 0, problems: [], seq: this.seq++, ...more });
     add('reindex', 'auto', { rps: 240 }, { ready: 42000, breaker: 'closed', limiting: 'search-load', reason: '', signals: { 'search-load': { value: 0.9, setpoint: 1, trip: 2 }, 'store-latency': { value: 40, setpoint: 80, trip: 240 } } });
     add('notify.sms', 'auto', { rps: 28, min: 0.5, max: 100, safe_rps: 1, key_rps: 1, on_store_loss: 'local' }, { parent: 'notify', ready: 310, scheduled: 12, dead: 3, breaker: 'closed', limiting: 'idle', reason: '', signals: { 'provider-429': { value: 0.01, setpoint: 0.02, trip: 0.2 } } });

@@ -77,6 +77,10 @@ pub struct KnobsView {
     pub borrow: bool,
     /// `active-informed`, `active-naive`, `passive-informed` or `passive-naive`.
     pub on_429: &'static str,
+    /// The most that a receiver's answer may slow down: `key`, `throttle` or `account`.
+    pub trust_scope: &'static str,
+    /// The longest pause that a refusal may lead to, in seconds; `null` for what is usual.
+    pub max_pause: Option<f64>,
     /// Jobs that may run at once over all processes; -1 is no limit.
     pub concurrency: i64,
     /// Jobs of one key that may run at once over all processes; -1 is no limit.
@@ -194,6 +198,8 @@ impl KnobsView {
             on_store_loss: knobs.on_store_loss.as_str(),
             borrow: knobs.borrow,
             on_429: knobs.on_429.as_str(),
+            trust_scope: knobs.trust_scope.as_str(),
+            max_pause: knobs.max_pause,
             concurrency: knobs.concurrency,
             key_concurrency: knobs.key_concurrency,
             weight: knobs.weight,

@@ -85,6 +85,10 @@ pub struct Edit {
     borrow: Option<bool>,
     /// `active-informed`, `active-naive`, `passive-informed` or `passive-naive`.
     on_429: Option<String>,
+    /// The most that a receiver's answer may slow down: `key`, `throttle` or `account`.
+    trust_scope: Option<String>,
+    /// The longest pause that a refusal may lead to, in seconds; `null` for what is usual.
+    max_pause: Option<f64>,
     /// Jobs that may run at once over all processes; 0 lets none run, -1 is no limit.
     concurrency: Option<i64>,
     /// Jobs of one key that may run at once over all processes; -1 is no limit.

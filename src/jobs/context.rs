@@ -48,6 +48,8 @@ pub struct Said {
     pub cost: Option<f64>,
     /// What the other side said is left of its quota.
     pub quota: Option<Quota>,
+    /// The quota, and a refusal by which the attempt ends, are the words of a server that nobody vouches for.
+    pub is_hearsay: bool,
     /// Refusals that it met and got around.
     pub refusals: u32,
     /// How long the other side took, where that is not the whole attempt.
@@ -125,6 +127,20 @@ impl Context {
     /// refused.
     pub fn report_quota(&self, quota: Quota) {
         self.say(|said| said.quota = Some(quota));
+    }
+
+    /// Says that the job goes to a server that nobody vouches for, such as a customer's. What is said of its quota, and a refusal by
+    /// which the attempt ends, then slow down no more than the knob `trust_scope` of the throttle lets them: without it what a handler
+    /// says counts as it stands.
+    pub fn report_hearsay(&self) {
+        self.say(|said| said.is_hearsay = true);
+    }
+
+    /// What the throttle of the job lets a stranger's word slow down; the job's key alone where the throttle cannot be asked.
+    pub async fn trust_scope(&self) -> throttle::Scope {
+        let Ok(name) = throttle::Name::new(self.job.throttle.as_str()) else { return throttle::Scope::Key };
+        let status = self.throttles.status(&name).await.ok().flatten();
+        status.map_or(throttle::Scope::Key, |status| status.knobs.trust_scope)
     }
 
     /// Says that the other side refused `n` times within this attempt and the handler got around it, such as by another account. The

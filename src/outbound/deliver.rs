@@ -1,6 +1,7 @@
 //! Runs jobs of the kind `http`: one request, one outcome.
 
-use std::time::Duration;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use futures_util::future::{BoxFuture, FutureExt};
 use jiff::Timestamp;
@@ -11,9 +12,10 @@ use super::hyper::{Failure, HttpClient};
 use super::quota::quota;
 use super::request::{MAX_TIMEOUT_MS, Request};
 use super::resolve::{Lookup, Resolver};
+use super::rests::{Rests, Whom, whom};
 use super::signature::{PREFIX, Secrets};
 use super::template;
-use crate::jobs::{Context, Handler, Issue, Job, OnAmbiguous, Outcome};
+use crate::jobs::{Context, Handler, Issue, Job, OnAmbiguous, Outcome, Scope};
 
 /// Longest that a template may take. Its steps are bounded, so this is for a machine that does nothing else.
 const TEMPLATE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -41,13 +43,16 @@ pub struct NoClient(#[from] std::io::Error);
 pub struct HttpHandler {
     client: HttpClient,
     secrets: Secrets,
+    rests: Mutex<Rests>,
+    begun: Instant,
 }
 
 impl HttpHandler {
     /// A handler with a client of its own.
     pub fn new(config: Config) -> Result<Self, NoClient> {
         let resolver = Resolver::new(config.guard.clone(), config.lookup);
-        Ok(Self { client: HttpClient::new(config.guard, resolver)?, secrets: config.secrets })
+        let client = HttpClient::new(config.guard, resolver)?;
+        Ok(Self { client, secrets: config.secrets, rests: Mutex::default(), begun: Instant::now() })
     }
 
     async fn deliver(&self, job: &Job, context: &Context) -> Result<Outcome, Outcome> {
@@ -55,6 +60,12 @@ impl HttpHandler {
             let listed: Vec<String> = issues.iter().map(|issue| format!("{} {}", issue.pointer, issue.message)).collect();
             Outcome::Dead { error: listed.join("; ") }
         })?;
+        // Whoever answers is the job's choice, and nobody vouches for it.
+        context.report_hearsay();
+        let whom = job.key.is_empty().then(|| whom(&job.throttle, &request.url));
+        if let Some(delay) = self.put_off(whom.as_ref(), context).await {
+            return Ok(Outcome::Snooze { delay });
+        }
         // Whether the request was sent is known here and nowhere else, so the job's own time ends here first.
         if let Some(limit) = job.timeout {
             request.timeout = request.timeout.min(limit.mul_f64(0.95));
@@ -71,7 +82,9 @@ impl HttpHandler {
                 if let Some(quota) = quota(&response.headers, now_s()) {
                     context.report_quota(quota);
                 }
-                response.outcome(&request, now_s())
+                let outcome = response.outcome(&request, now_s());
+                self.heard(whom, &outcome);
+                outcome
             }
             Err(Failure::Unsent(error)) => Outcome::Retry { after: None, error },
             Err(short @ Failure::Short(_)) => {
@@ -87,6 +100,33 @@ impl HttpHandler {
             Err(Failure::Stopped { .. }) => Outcome::HandedBack,
             Err(never @ (Failure::Refused(_) | Failure::Unsendable(_))) => Outcome::Dead { error: never.to_string() },
         })
+    }
+
+    /// How long a job without a key is put off because its host pushed back; what it was charged is given back.
+    async fn put_off(&self, whom: Option<&Whom>, context: &Context) -> Option<Duration> {
+        let whom = whom?;
+        let delay = self.rests().wait(whom, self.begun.elapsed(), rand::random())?;
+        // Where the throttle trusts more, the lane itself was paused, and whom it lets go is to go.
+        if context.trust_scope().await != Scope::Key {
+            return None;
+        }
+        context.report_cost(0.0);
+        Some(delay)
+    }
+
+    /// Takes note of what a host said to a job without a key.
+    fn heard(&self, whom: Option<Whom>, outcome: &Outcome) {
+        let Some(whom) = whom else { return };
+        match outcome {
+            Outcome::Throttled { delay, .. } | Outcome::Overloaded { delay, .. } => {
+                self.rests().refused(whom, *delay, self.begun.elapsed());
+            }
+            _ => self.rests().welcomed(&whom),
+        }
+    }
+
+    fn rests(&self) -> MutexGuard<'_, Rests> {
+        self.rests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn sign(&self, request: &Request, job: &Job, body: Option<&str>) -> Result<Vec<(&'static str, String)>, String> {

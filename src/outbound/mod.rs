@@ -2,7 +2,7 @@
 //!
 //! A job says what to send ([`request`]), as it stands or by a template ([`template`]), and by which secret it is signed
 //! ([`signature`]). The answer becomes an outcome ([`response`]): done, later, slower, or never; what it tells of a quota is
-//! handed on ([`quota`]). The guard ([`guard`], [`resolve`]) keeps jobs away from addresses inside. What is left out: cookies,
+//! handed on ([`quota`]), and what a host says to jobs without a key concerns that host ([`rests`]). The guard ([`guard`], [`resolve`]) keeps jobs away from addresses inside. What is left out: cookies,
 //! retries of our own (the queue retries, through the same throttle), and proxies, past which the guard could not see.
 
 mod credentials;
@@ -15,6 +15,7 @@ pub mod request;
 pub mod reqwest;
 pub mod resolve;
 pub mod response;
+pub mod rests;
 pub mod retry_after;
 pub mod signature;
 pub mod template;

@@ -14,8 +14,8 @@ use std::time::Duration;
 use super::retry_after::{Headers, clock, from_now, parameter, seconds};
 use crate::jobs::Quota;
 
-/// The farthest end of a window that is believed, in seconds: a year.
-const LONGEST_S: f64 = 366.0 * 86_400.0;
+/// The farthest end of a window that is believed, in seconds: a day. How long it then counts is the throttle's business.
+const LONGEST_S: f64 = 86_400.0;
 
 /// What the headers say is left; `now_s` (unix seconds) counts where there is no `Date`.
 pub fn quota(headers: &Headers, now_s: i64) -> Option<Quota> {

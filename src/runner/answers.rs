@@ -54,6 +54,7 @@ struct Tally {
     tokens: f64,
     failed: u32,
     quota: Option<Quota>,
+    is_hearsay: bool,
 }
 
 impl Answers {
@@ -95,7 +96,9 @@ impl Answers {
             }
             Answer::Failed => tally.failed += 1,
         }
-        tally.quota = quota.or(tally.quota);
+        if quota.is_some() {
+            (tally.quota, tally.is_hearsay) = (quota, job.said().is_hearsay);
+        }
         drop(noted);
         self.wake.notify_one();
     }
@@ -151,7 +154,7 @@ async fn tell(shared: &Shared, throttle: &Name, tallies: &BTreeMap<String, Tally
 
 impl Tally {
     fn ended<'a>(&self, key: &'a str) -> Ended<'a> {
-        let Self { succeeded, tokens, failed, quota, .. } = *self;
-        Ended { key, succeeded, tokens, failed, quota }
+        let Self { succeeded, tokens, failed, quota, is_hearsay, .. } = *self;
+        Ended { key, succeeded, tokens, failed, quota, is_hearsay }
     }
 }

@@ -226,7 +226,8 @@ async fn refused(
 ) -> Option<Duration> {
     let throttle = Name::new(job.throttle.clone()).ok()?;
     let delay = delay.map(|delay| delay.min(MAX_PAUSE));
-    let refused = Refused { key: &job.key, scope, is_overload, delay, jitter: rand::random(), why };
+    let is_hearsay = job.said().is_hearsay;
+    let refused = Refused { key: &job.key, scope, is_overload, is_hearsay, delay, jitter: rand::random(), why };
     for pause in [Duration::from_millis(20), Duration::from_millis(200), Duration::ZERO] {
         match shared.throttles.refused(&throttle, &refused).await {
             Ok(paused) => return paused.alone,

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use super::bucket::{Rate, slower};
 use super::rules::{self, number};
-use super::{Name, Problem};
+use super::{Name, Problem, Scope};
 
 /// Who turns the `rps` knob.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -76,6 +76,15 @@ pub enum OverLimit {
     Merge,
 }
 
+/// The longest pauses that a refusal may lead to where nobody has set the knob, in microseconds: of a key,
+const KEY_PAUSE_US: f64 = 86_400e6;
+
+/// and of a whole throttle, which stops everybody.
+const WIDE_PAUSE_US: f64 = 900e6;
+
+/// The longest time for which what is told of a quota counts where nobody has set the knob, in microseconds.
+const QUOTA_US: f64 = 3_600e6;
+
 /// What is told of a capacity of 0 where nobody said why.
 pub(super) const NO_CAPACITY: &str = "its capacity is 0";
 
@@ -132,6 +141,10 @@ pub struct Knobs {
     pub borrow: bool,
     /// What a refusal of somebody else leads to.
     pub on_429: On429,
+    /// The most that the word of a stranger may slow down.
+    pub trust_scope: Scope,
+    /// The longest pause that a refusal may lead to, in seconds; `None` for what is usual.
+    pub max_pause: Option<f64>,
     /// Jobs of this throttle and those below it that may run at once over all processes; -1 is no limit.
     pub concurrency: i64,
     /// Jobs of each key that may run at once over all processes; -1 is no limit.
@@ -181,6 +194,8 @@ impl Default for Knobs {
             on_store_loss: OnStoreLoss::Closed,
             borrow: false,
             on_429: On429::ActiveInformed,
+            trust_scope: Scope::Key,
+            max_pause: None,
             concurrency: -1,
             key_concurrency: -1,
             weight: 1.0,
@@ -246,6 +261,12 @@ impl Knobs {
             Some((text, None)) => reader.nonsense("on_429", text).unwrap_or_default(),
             None => On429::ActiveInformed,
         };
+        let trust_scope = match raw.get("trust_scope").map(|text| (text.as_str(), Scope::of(text))) {
+            Some((_, Some(scope))) => scope,
+            Some((text, None)) => reader.nonsense("trust_scope", text).unwrap_or_default(),
+            None => Scope::Key,
+        };
+        let max_pause = reader.number("max_pause", f64::NAN);
         let (paused, borrow) = (reader.flag("paused"), reader.flag("borrow"));
         let parent = match raw.get("parent").filter(|text| !text.is_empty()).map(|text| (text, Name::new(text.as_str()))) {
             Some((_, Ok(name))) => Some(name),
@@ -284,6 +305,8 @@ impl Knobs {
             on_store_loss,
             borrow,
             on_429,
+            trust_scope,
+            max_pause: (!max_pause.is_nan()).then_some(max_pause),
             concurrency: reader.at_once("concurrency"),
             key_concurrency: reader.at_once("key_concurrency"),
             weight: reader.number("weight", plain.weight),
@@ -369,6 +392,21 @@ impl Knobs {
             return Rate::UNLIMITED;
         }
         Rate { rps: self.in_whole(self.key_rps), depth_us: self.key_burst * self.window * 1e6 }
+    }
+
+    /// The longest pause of a key that a refusal may lead to, in microseconds.
+    pub fn max_key_pause_us(&self) -> f64 {
+        self.max_pause.map_or(KEY_PAUSE_US, |seconds| seconds * 1e6)
+    }
+
+    /// The same of the whole throttle.
+    pub fn max_wide_pause_us(&self) -> f64 {
+        self.max_pause.map_or(WIDE_PAUSE_US, |seconds| seconds * 1e6)
+    }
+
+    /// The longest time for which what is told of a quota counts, in microseconds.
+    pub fn max_quota_us(&self) -> f64 {
+        self.max_pause.map_or(QUOTA_US, |seconds| seconds * 1e6)
     }
 
     /// A rate as it is in force: a throttle that drops counts in whole tokens for each window, so that what a window refills

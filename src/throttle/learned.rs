@@ -10,13 +10,15 @@
 //!   period  K    = max(20 s, 20 tokens' time at w)
 //!   rate    r(t) = w * (1 + c ((t - K) / K)^3)                                t seconds after the pause
 //!   cut     c    = 0.3, or 0.1 where w has moved by less than a quarter
-//!   and never more than 1.25 of what succeeds, or w: who did not use a rate has not learned that it is borne
+//!   and never more than 1.25 of what succeeds, or w: who did not use a rate has not learned that it is borne;
+//!   while jobs wait for the rate, never more than twice as much
 //! ```
 //!
 //! It begins at 0.7 w, or 0.9 w, is at w after K, and only then feels its way beyond. Somebody else's use of the same quota thus costs
 //! one pause in some twenty seconds. The same law stands in `throttle.lua`, operation by operation.
 
 use super::bucket::slower;
+use super::quota_window::{LATE_US, QuotaWindow};
 
 /// The share of the rate that a refusal takes away.
 const CUT: f64 = 0.3;
@@ -34,6 +36,9 @@ const LATELY: f64 = 0.25;
 /// Where the curve is beyond the rate that is known, it is at most this much beyond what succeeds.
 const AHEAD: f64 = 1.25;
 
+/// The same, of that or of the rate that is known, where jobs waited for the rate lately: it may be our own slots that kept them from using it.
+const WANTED_AHEAD: f64 = 2.0;
+
 /// The shortest time in which the rate comes back to where it was refused, in seconds,
 const PERIOD_S: f64 = 20.0;
 
@@ -42,9 +47,6 @@ const PERIOD_TOKENS: f64 = 20.0;
 
 /// So many jobs that may be under way at once are no sign of care any more: from here on the rate alone decides.
 const OPEN_CREDIT: f64 = 16.0;
-
-/// Who comes so late, in microseconds, loses nothing.
-const LATE_US: f64 = 10_000.0;
 
 /// When nothing was heard of a probe for so long, in microseconds, its worker is taken to be dead and another job goes.
 const PATIENCE_US: f64 = 30e6;
@@ -139,10 +141,10 @@ pub struct Learned {
     pub strikes: f64,
     /// Refusals in all.
     pub refused: f64,
-    /// The rate at which what is left of the quota lasts, in tokens per second,
-    pub share: f64,
-    /// until then, unix microseconds.
-    pub share_to: f64,
+    /// What was told of its quota.
+    pub window: QuotaWindow,
+    /// When more was last wanted than the rate let through, unix microseconds.
+    pub wanted_at: f64,
     /// The share by which the curve begins below where it settles.
     pub cut: f64,
     /// Tokens of jobs that succeeded lately,
@@ -162,8 +164,8 @@ impl Learned {
             probe: Probe::OPEN,
             strikes: 0.0,
             refused: 0.0,
-            share: 0.0,
-            share_to: 0.0,
+            window: QuotaWindow::NONE,
+            wanted_at: 0.0,
             cut: CUT,
             lately: 0.0,
             lately_from: now,
@@ -234,16 +236,16 @@ impl Learned {
         self.probe.answered(succeeded, failed, self.settle > 0.0 || is_known, now);
     }
 
-    /// The other side said that `remaining` tokens are left for the next `reset_us` microseconds.
-    pub fn told(&mut self, remaining: f64, reset_us: f64, now: f64) {
-        self.share = remaining * 1e6 / reset_us;
-        self.share_to = now + reset_us;
+    /// More was wanted at `now` than the rate let through; noted once a second.
+    pub fn wanted(&mut self, now: f64) {
+        if (now - self.wanted_at).abs() >= 1e6 {
+            self.wanted_at = now;
+        }
     }
 
     /// The rate that holds now, in tokens per second; below 0 for none.
     pub fn rate(&self, now: f64) -> f64 {
-        let rate = self.curve(now);
-        if self.share_to > now { slower(rate, self.share) } else { rate }
+        slower(self.curve(now), self.window.rate(now))
     }
 
     /// The rate of the curve, in tokens per second; below 0 while nothing is learned.
@@ -256,13 +258,15 @@ impl Learned {
         let grown = self.settle * (1.0 + self.cut * x * x * x);
         let span = now - self.lately_from;
         let succeeds = if span >= 1e6 { self.lately * 1e6 / span } else { 0.0 };
-        grown.min(self.settle.max(AHEAD * succeeds))
+        let is_wanted = (now - self.wanted_at).abs() < LATELY * period * 1e6;
+        let most = if is_wanted { WANTED_AHEAD * self.settle.max(succeeds) } else { self.settle.max(AHEAD * succeeds) };
+        grown.min(most)
     }
 
     /// Microseconds of refill that may be saved up under the rate: nothing under one that is a guess but what whoever comes late would
-    /// lose, a tenth of the rest of a window whose quota was told.
+    /// lose, more of a window whose quota was told.
     pub fn depth_us(&self, now: f64) -> f64 {
-        if self.settle <= 0.0 && self.share_to > now { (self.share_to - now) / 10.0 } else { LATE_US }
+        if self.settle <= 0.0 { self.window.depth_us(now) } else { LATE_US }
     }
 
     /// The strikes that a refusal at `now` comes after; those who were under way together count once.
@@ -278,12 +282,12 @@ impl Learned {
     /// True once nothing of it matters any more, beside the rate of the key itself.
     pub fn is_over(&self, configured: f64, now: f64) -> bool {
         let free = self.settle <= 0.0 || (configured > 0.0 && self.rate(now) >= configured);
-        self.probe.credit < 0.0 && self.share_to <= now && free
+        self.probe.credit < 0.0 && self.window.holds_to() <= now && free
     }
 
     /// How long it is kept from `now` on, in milliseconds.
     pub fn keep_ms(&self, now: f64) -> f64 {
-        let told = (self.share_to - now).max(0.0);
+        let told = (self.window.holds_to() - now).max(0.0);
         let refused = (self.grows_from - now + KEEP_US.max(KEEP_PERIODS * 1e6 * self.period_s())).max(0.0);
         let kept = if self.settle > 0.0 || self.probe.credit >= 0.0 { told.max(refused) } else { told };
         (kept / 1000.0).ceil().clamp(1.0, 1e12)

@@ -37,6 +37,26 @@ fn who_does_not_use_a_rate_gets_no_higher_one() {
 }
 
 #[test]
+fn a_rate_that_jobs_wait_for_grows_though_our_own_slots_keep_them_from_using_it() {
+    // A slot is free every 97 ms only: 10.3 a second succeed of 17, and each time another job waits.
+    let run = |is_wanted: bool| {
+        let mut learned = refused_at(17.0);
+        let mut now = 21.0 * S;
+        while now < 81.0 * S {
+            learned.answered(1.0, 1.0, 0.0, false, now);
+            if is_wanted {
+                learned.wanted(now);
+            }
+            now += 97_000.0;
+        }
+        learned.rate(now)
+    };
+    assert!(run(true) > 25.0, "{}", run(true));
+    assert!(run(true) <= 34.0, "but no further than to twice what is known: {}", run(true));
+    assert_eq!(run(false), 17.0, "who waits for nothing has not learned more");
+}
+
+#[test]
 fn one_refusal_takes_no_more_than_its_share_however_long_nothing_was_asked() {
     let mut learned = refused_at(500.0);
     learned.answered(5.0, 5.0, 0.0, false, 22.0 * S);
@@ -143,14 +163,15 @@ fn while_the_rate_is_unknown_the_credit_stays() {
 #[test]
 fn what_is_left_of_a_quota_is_spread_over_its_rest() {
     let mut learned = Learned::new(0.0);
-    learned.told(30.0, 2.0 * S, S);
+    learned.window.told(30.0, 2.0 * S, 3600.0 * S, S);
 
-    assert_eq!(learned.rate(2.0 * S), 15.0);
-    assert!(learned.rate(3.0 * S) < 0.0);
-    assert!(!learned.is_over(-1.0, 2.0 * S) && learned.is_over(-1.0, 3.0 * S));
-    assert_eq!(learned.keep_ms(S), 2000.0);
+    assert_eq!(learned.rate(2.0 * S), 15.25);
+    assert_eq!(learned.rate(3.0 * S), 15.25, "and goes on, until an answer tells anew or as long again is over");
+    assert!(learned.rate(5.0 * S) < 0.0);
+    assert!(!learned.is_over(-1.0, 4.9 * S) && learned.is_over(-1.0, 5.0 * S));
+    assert_eq!(learned.keep_ms(S), 4000.0);
 
-    learned.told(0.0, S, S);
+    learned.window.told(0.0, S, 3600.0 * S, S);
     assert_eq!(learned.rate(1.5 * S), 0.0);
 }
 

@@ -14,8 +14,8 @@ use super::serve::{self, Heed, KeyRoom, Level, Served, Source, Where, Wish, sane
 use super::store::capacity_text;
 use super::tree;
 use super::{
-    Answer, Ask, Change, Ended, Error, Grant, Holder, KeyState, Knobs, LaneAsk, Limit, Name, Paused, Refund, Refused, Status,
-    Store,
+    Answer, Ask, Change, Ended, Error, Grant, Holder, KeyState, Knobs, LaneAsk, Limit, Name, Paused, Refund, Refused, Scope,
+    Status, Store,
 };
 
 /// Answers the time in unix microseconds.
@@ -328,8 +328,11 @@ impl Throttle {
         let knobs = Knobs::read(&self.raw).0;
         let known = self.learned_of(refused.key, now);
         let strikes = known.map_or(0.0, |known| known.strikes_before(now as f64));
-        let until_ms = refused.until_ms(strikes, known.is_some_and(|known| known.settle > 0.0), now);
-        if knobs.on_429.is_naive() {
+        let is_known = known.is_some_and(|known| known.settle > 0.0);
+        let until_ms = refused.until_ms(strikes, is_known, knobs.max_key_pause_us(), now);
+        // Jobs without a key go to many strangers, of whom one must not stop the others.
+        let is_one_of_many = refused.is_hearsay && refused.key.is_empty() && knobs.trust_scope == Scope::Key;
+        if knobs.on_429.is_naive() || is_one_of_many {
             return Paused::alone(until_ms, now);
         }
         let until_ms = self.pause_key(refused.key, until_ms, refused.why);
@@ -344,8 +347,9 @@ impl Throttle {
     /// Pauses the whole throttle.
     fn refuse(&mut self, refused: &Refused<'_>, now: i64) -> Paused {
         let strikes = self.refusal.as_ref().map_or(0.0, |refusal| refusal.strikes_before(now as f64));
-        let until_ms = refused.until_ms(strikes, false, now);
-        if Knobs::read(&self.raw).0.on_429.is_naive() {
+        let knobs = Knobs::read(&self.raw).0;
+        let until_ms = refused.until_ms(strikes, false, knobs.max_wide_pause_us(), now);
+        if knobs.on_429.is_naive() {
             return Paused::alone(until_ms, now);
         }
         let refusal = Refusal::again(self.refusal.as_ref(), now as f64, until_ms as f64 * 1000.0, refused.why);
@@ -393,13 +397,14 @@ impl Throttle {
         let known = self.learned_of(ended.key, now);
         let (knobs, now) = (Knobs::read(&self.raw).0, now as f64);
         let learns = knobs.on_429.learns();
-        let quota = ended.quota.filter(|_| learns);
+        let is_one_of_many = ended.is_hearsay && ended.key.is_empty() && knobs.trust_scope == Scope::Key;
+        let quota = ended.quota.filter(|_| learns && !is_one_of_many);
         let Some(mut known) = known.or_else(|| quota.map(|_| Learned::new(now))) else { return };
         let configured = if ended.key.is_empty() { -1.0 } else { knobs.key_rate().rps };
         let is_known = !learns || configured > 0.0;
         known.answered(f64::from(ended.succeeded), ended.tokens, f64::from(ended.failed), is_known, now);
         if let Some(quota) = quota {
-            known.told(quota.remaining.max(0.0), quota.reset_us(), now);
+            known.window.told(quota.remaining.max(0.0), quota.reset_us(), knobs.max_quota_us(), now);
         }
         if known.is_over(configured, now) {
             self.learned.remove(ended.key);
@@ -488,6 +493,9 @@ impl Store for MemoryStore {
 
     fn refused<'a>(&'a self, throttle: &'a Name, refused: &'a Refused<'a>) -> BoxFuture<'a, Result<Paused, Error>> {
         let (mut throttles, now) = (self.locked(), self.now());
+        let trusted = throttles.get(throttle).map_or(Scope::Key, |known| Knobs::read(&known.raw).0.trust_scope);
+        let scope = if refused.is_hearsay { refused.scope.narrower(trusted) } else { refused.scope };
+        let refused = &Refused { scope, ..refused.clone() };
         let paused = match refused.level(&Self::chain(&throttles, throttle)) {
             None => throttles.entry(throttle.clone()).or_default().refuse_key(refused, now),
             Some(level) => throttles.entry(level.clone()).or_default().refuse(refused, now),

@@ -18,6 +18,7 @@ pub mod memory_notes;
 pub mod name;
 pub mod notes;
 pub mod postgres;
+pub mod quota_window;
 pub mod redis;
 pub mod rules;
 pub mod seed;

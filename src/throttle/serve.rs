@@ -217,7 +217,7 @@ impl Service<'_> {
         let learned = learned.get_mut(wish.key);
         let learned_rps = learned.as_deref().filter(|_| self.heed.rates).map_or(-1.0, |learned| learned.rate(self.now));
         if learned_rps == 0.0 {
-            let wait = learned.map_or(0.0, |learned| learned.share_to - self.now);
+            let wait = learned.map_or(0.0, |learned| learned.window.rests_to() - self.now);
             return self.served.push(nothing(wish, wait, Where::Learned));
         }
         let depth_us = learned.as_deref().map_or(0.0, |learned| learned.depth_us(self.now));
@@ -269,6 +269,9 @@ impl Service<'_> {
             }
         }
         let (wait_us, limit) = if granted < wanted { self.limit(cost, &own) } else { (0.0, None) };
+        if let (Some(Where::Learned), Some(learned)) = (limit, own.learned.as_deref_mut()) {
+            learned.wanted(now);
+        }
         let free = |is_free: bool, rate: Rate| if is_free { Rate::UNLIMITED } else { rate };
         let key_rate = free(own.learned.is_some(), own.rate.unwrap_or(Rate::UNLIMITED));
         let rates = self.levels.iter().map(|level| free(level.borrows, level.rate)).chain([key_rate]);

@@ -133,7 +133,8 @@ pub struct Grant {
 }
 
 /// Whom somebody else's refusal concerns.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Scope {
     /// Jobs of the same throttle and key.
     #[default]
@@ -142,6 +143,33 @@ pub enum Scope {
     Account,
     /// Every key of the throttle.
     Throttle,
+}
+
+impl Scope {
+    /// The word used in the hash.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Key => "key",
+            Self::Throttle => "throttle",
+            Self::Account => "account",
+        }
+    }
+
+    /// The word as read from the hash.
+    pub fn of(text: &str) -> Option<Self> {
+        [Self::Key, Self::Throttle, Self::Account].into_iter().find(|scope| scope.as_str() == text)
+    }
+
+    /// The narrower of the two: an account is more than one throttle.
+    #[must_use]
+    pub fn narrower(self, other: Self) -> Self {
+        let breadth = |scope| match scope {
+            Self::Key => 0,
+            Self::Throttle => 1,
+            Self::Account => 2,
+        };
+        if breadth(other) < breadth(self) { other } else { self }
+    }
 }
 
 /// What somebody else said is left of a quota.
@@ -162,6 +190,8 @@ pub struct Refused<'a> {
     pub scope: Scope,
     /// It sheds load, whoever asks: no rate is learned from it.
     pub is_overload: bool,
+    /// It is the word of a server that nobody vouches for: it concerns no more than the knob `trust_scope` lets it.
+    pub is_hearsay: bool,
     /// How long to stay away, where it was said; otherwise by back-off.
     pub delay: Option<Duration>,
     /// A number from 0 to 1 that nobody can foresee, for the jitter.
@@ -185,9 +215,11 @@ impl Refused<'_> {
         self.delay.map(|delay| delay.as_micros().min(MAX_PAUSE_MS * 1000) as f64)
     }
 
-    /// The end of the pause, unix milliseconds, after so many refusals in a row; shorter where a rate `is_known`.
-    pub(super) fn until_ms(&self, strikes: f64, is_known: bool, now_us: i64) -> i64 {
-        ((now_us as f64 + learned::pause_us(self.said_us(), strikes, is_known, self.jitter)) / 1000.0).ceil() as i64
+    /// The end of the pause, unix milliseconds, after so many refusals in a row; shorter where a rate `is_known`, and never longer than
+    /// `most_us`.
+    pub(super) fn until_ms(&self, strikes: f64, is_known: bool, most_us: f64, now_us: i64) -> i64 {
+        let pause_us = learned::pause_us(self.said_us(), strikes, is_known, self.jitter);
+        ((now_us as f64 + pause_us.min(most_us).floor()) / 1000.0).ceil() as i64
     }
 }
 
@@ -228,6 +260,8 @@ pub struct Ended<'a> {
     pub failed: u32,
     /// What the last of them were told of the quota.
     pub quota: Option<Quota>,
+    /// It is the word of a server that nobody vouches for.
+    pub is_hearsay: bool,
 }
 
 /// Units of a grant that no work used.

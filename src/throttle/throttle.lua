@@ -1,5 +1,5 @@
 -- Flyball's throttles: the law of the bucket for Redis 6 or newer and Valkey.
--- It is the law of bucket.rs, holds.rs, learned.rs and serve.rs, operation by operation; docs/reference/throttle-protocol.md tells how to
+-- It is the law of bucket.rs, holds.rs, learned.rs, quota_window.rs and serve.rs, operation by operation; docs/reference/throttle-protocol.md tells how to
 -- call it.
 --
 -- Every key is passed in KEYS. ARGV[1] is the verb, ARGV[2] the time in unix microseconds for tests, empty to use the
@@ -21,10 +21,13 @@ local STOPPED_WAIT, CROWDED_WAIT = 500000, 50000
 local MAX_WAIT = 1e15
 local SLACK, SPACED, LATE = 0.5, 20000, 10000
 local WEEK, HOUR = 604800, 3600
-local CUT, NEAR_CUT, NEAR, USED, LATELY, AHEAD = 0.3, 0.1, 0.25, 0.8, 0.25, 1.25
+local CUT, NEAR_CUT, NEAR, USED, LATELY, AHEAD, WANTED_AHEAD = 0.3, 0.1, 0.25, 0.8, 0.25, 1.25, 2
+local ROUNDED, DRIFT, BACK, ELAPSED, MOST_LATE, REST, SLOWEST = 60e6, 2e6, 0.25, 0.3, 0.67, 60e6, 1 / 60
 local PERIOD_S, PERIOD_TOKENS, OPEN_CREDIT = 20, 20, 16
 local PATIENCE, KEEP, KEEP_PERIODS = 30e6, 600e6, 6
 local FIRST_PAUSE, KNOWN_PAUSE, SHORTEST_PAUSE, MAX_DOUBLINGS, JITTER = 1e6, 250000, 50000, 8, 0.1
+local KEY_PAUSE, WIDE_PAUSE, QUOTA_REST = 86400e6, 900e6, 3600e6
+local BREADTH = { key = 0, throttle = 1, account = 2 }
 -- With a clock of the tests no key may expire by the real one.
 local SHORTEST_TTL_MS = given_now ~= '' and 3600000 or 1
 
@@ -115,6 +118,15 @@ local function knobs(key)
   }
 end
 
+-- The breadth of what a stranger's word may slow down in a throttle, and the longest pause that any answer may lead to, in
+-- microseconds, or nil where nobody has said so.
+local function trust(key)
+  local h = redis.pcall('HMGET', key, 'trust_scope', 'max_pause')
+  if h.err then return 0, nil end
+  local most = number(h[2], 1, 2592000)
+  return BREADTH[h[1] or ''] or 0, most and most * 1e6
+end
+
 -- A bucket opened under a rate above 0, clamped to what can be true.
 local function open(spent_to, debt, rps, depth, full, cost)
   local b = { interval = 1e6 / rps, debt = debt or 0 }
@@ -172,31 +184,33 @@ local function probe_answered(p, succeeded, failed, may_open)
   end
 end
 
--- What was learned of a key is a string of fourteen numbers, the last of them until when it counts, in unix milliseconds.
+-- What was learned of a key is a string of twenty-one numbers, the last of them until when it counts, in unix milliseconds.
 local function parse_learned(value)
   if not value then return nil end
   local n = {}
   for word in string.gmatch(value, '%S+') do n[#n + 1] = tonumber(word) end
-  if #n ~= 14 or n[14] <= now_ms then return nil end
+  if #n ~= 21 or n[21] <= now_ms then return nil end
   return {
     settle = n[1], grows_from = n[2], since = n[3], done = n[4], credit = n[5], at = n[6], strikes = n[7], refused = n[8],
-    share = n[9], share_to = n[10], cut = n[11], lately = n[12], lately_from = n[13], keep_to = n[14],
+    cut = n[9], lately = n[10], lately_from = n[11], wanted_at = n[12],
+    pace = n[13], ends = n[14], left = n[15], most = n[16], from = n[17], late = n[18], first = n[19], told_at = n[20], keep_to = n[21],
   }
 end
 
 local function new_learned()
   return {
-    settle = 0, grows_from = 0, since = now, done = 0, credit = -1, at = 0, strikes = 0, refused = 0, share = 0, share_to = 0,
-    cut = CUT, lately = 0, lately_from = now,
+    settle = 0, grows_from = 0, since = now, done = 0, credit = -1, at = 0, strikes = 0, refused = 0,
+    cut = CUT, lately = 0, lately_from = now, wanted_at = 0,
+    pace = 0, ends = 0, left = 0, most = -1, from = 0, late = 0, first = -1, told_at = 0,
   }
 end
 
 local function learned_text(l)
   local numbers = {
-    l.settle, l.grows_from, l.since, l.done, l.credit, l.at, l.strikes, l.refused, l.share, l.share_to, l.cut,
-    l.lately, l.lately_from, l.keep_to,
+    l.settle, l.grows_from, l.since, l.done, l.credit, l.at, l.strikes, l.refused, l.cut, l.lately, l.lately_from, l.wanted_at,
+    l.pace, l.ends, l.left, l.most, l.from, l.late, l.first, l.told_at, l.keep_to,
   }
-  for i = 1, 14 do numbers[i] = text(numbers[i]) end
+  for i = 1, 21 do numbers[i] = text(numbers[i]) end
   return table.concat(numbers, ' ')
 end
 
@@ -214,22 +228,87 @@ local function curve(l)
   local succeeds = 0
   local span = now - l.lately_from
   if span >= 1e6 then succeeds = l.lately * 1e6 / span end
+  if math.abs(now - l.wanted_at) < LATELY * k * 1e6 then
+    return math.min(grown, WANTED_AHEAD * math.max(l.settle, succeeds))
+  end
   return math.min(grown, math.max(l.settle, AHEAD * succeeds))
 end
 
-local function learned_rate(l)
-  local rate = curve(l)
-  if l.share_to > now then return slower(rate, l.share) end
-  return rate
+-- When a window of a told quota is believed to end.
+local function believed_end(l)
+  if l.ends - l.late > l.told_at then return l.ends - l.late end
+  return l.ends
 end
+
+-- Until when what was told of a quota matters.
+local function holds_to(l)
+  if l.first > 0 then return l.ends + math.max(l.ends - l.from, 0) end
+  return l.ends
+end
+
+-- `left` tokens are left for `reset` microseconds, of which no more than `most` count.
+local function told(l, left, reset, most)
+  local ends = now + math.min(reset, most)
+  if reset % 1e6 ~= 0 or reset > ROUNDED or reset > most then
+    l.pace, l.ends, l.left, l.most = math.max(left * 1e6 / reset, SLOWEST), ends, left, -1
+    l.from, l.late, l.first, l.told_at = now, 0, -1, now
+    return
+  end
+  local is_known = l.most >= 0 and now < holds_to(l)
+  local is_back = left >= l.left + (l.most - l.left) * BACK and now - l.from >= ELAPSED * (l.ends - l.from)
+  local is_same = is_known and now < l.ends and not is_back and ends <= l.ends + DRIFT
+  if is_same then
+    l.ends, l.left = math.min(l.ends, ends), math.min(l.left, left)
+    if now >= l.ends - l.late then l.late = l.late / 2 end
+  else
+    if not is_known then
+      l.late, l.first = 0, -1
+    elseif now < l.ends and is_back then
+      l.late = (l.late + l.ends - now) / 2
+    else
+      l.late = l.late / 2
+    end
+    l.late = math.min(l.late, MOST_LATE * reset)
+    l.from, l.most, l.left, l.ends = now, left, left, ends
+  end
+  l.told_at = now
+  l.pace = math.max((l.left + 0.5) * 1e6 / math.max(believed_end(l) - now, 1000), SLOWEST)
+  if not is_same and left >= 1 then
+    l.first = l.pace
+  elseif is_same and l.first > 0 then
+    l.pace = math.min(l.pace, 2 * l.first)
+  end
+end
+
+-- The rate of what was told, below 0 for none, and the end of a rest.
+local function told_rate(l)
+  if now >= holds_to(l) then return -1 end
+  if now >= l.ends then return l.first end
+  if l.left >= 1 then return l.pace end
+  if l.first > 0 and now >= believed_end(l) then return l.first end
+  if math.abs(now - l.told_at) < REST then return 0 end
+  return SLOWEST
+end
+
+local function rests_to(l)
+  local till = l.first > 0 and believed_end(l) or l.ends
+  return math.min(till, l.told_at + REST)
+end
+
+local function told_depth(l)
+  if l.left < 1 then return LATE end
+  return math.max((l.ends - l.late - now) / 10, LATE)
+end
+
+local function learned_rate(l) return slower(curve(l), told_rate(l)) end
 
 local function learned_over(l, configured)
   local free = l.settle <= 0 or (configured > 0 and learned_rate(l) >= configured)
-  return l.credit < 0 and l.share_to <= now and free
+  return l.credit < 0 and holds_to(l) <= now and free
 end
 
 local function keep_ms(l)
-  local kept = math.max(l.share_to - now, 0)
+  local kept = math.max(holds_to(l) - now, 0)
   if l.settle > 0 or l.credit >= 0 then
     kept = math.max(kept, math.max(l.grows_from - now + math.max(KEEP, KEEP_PERIODS * 1e6 * period(l)), 0))
   end
@@ -603,6 +682,9 @@ local function acquire(write)
         end
       end
     end
+    if limit == 'learned' and math.abs(now - learned.wanted_at) >= 1e6 then
+      learned.wanted_at, learned.changed = now, true
+    end
     if limit == 'level' then waits[detail] = math.max(waits[detail] or 0, wait) end
     local full = math.floor(granted / want)
     local rest = granted - full * want
@@ -656,13 +738,13 @@ local function acquire(write)
     local rps, depth, place = keyed and leaf.key_rps or -1, leaf.key_depth, 'key'
     local learned_rps = learned and leaf.learns and learned_rate(learned) or -1
     if learned_rps == 0 then
-      tell_nothing(1, want, learned.share_to - now, 'learned', '')
+      tell_nothing(1, want, rests_to(learned) - now, 'learned', '')
       return
     end
-    -- Nobody saves up under a rate that is a guess, but who comes late; and a tenth of the rest of a window whose quota was told.
+    -- Nobody saves up under a rate that is a guess, but who comes late; more of a window whose quota was told.
     if slower(rps, learned_rps) ~= rps then
       rps, depth, place = learned_rps, LATE, 'learned'
-      if learned.settle <= 0 and learned.share_to > now then depth = (learned.share_to - now) / 10 end
+      if learned.settle <= 0 then depth = told_depth(learned) end
     end
     if rps < 0 then
       serve(1, want, cost, nil, room, learned, place)
@@ -882,22 +964,25 @@ local function strikes_before(known, pause_end)
 end
 
 -- The end of a pause after a refusal, in unix milliseconds, from ARGV[3] and ARGV[4]: how long was said in microseconds (empty
--- for not said), and a number from 0 to 1 for the jitter.
-local function refused_until(strikes, is_known)
+-- for not said), and a number from 0 to 1 for the jitter. It is no longer than `most` microseconds, whoever says so.
+local function refused_until(strikes, is_known, most)
   local doubled, said = 2 ^ math.min(strikes, MAX_DOUBLINGS), tonumber(ARGV[3])
   local first = is_known and strikes == 0 and KNOWN_PAUSE or FIRST_PAUSE * doubled
   local plain = said and math.max(said, SHORTEST_PAUSE * doubled) or first
-  return math.ceil((now + math.floor(plain * (1 + JITTER * tonumber(ARGV[4])))) / 1000)
+  return math.ceil((now + math.floor(math.min(plain * (1 + JITTER * tonumber(ARGV[4])), most))) / 1000)
 end
 
 -- refused: somebody else refused a job. KEYS knobs, pause, learned, pauses; ARGV verb, now, said, jitter, why, keyed 0|1,
--- 1 if the other side sheds load, whoever asks, from which no rate is learned.
+-- 1 if the other side sheds load, whoever asks, from which no rate is learned, 1 if it is the word of a stranger: jobs without a key
+-- go to many of them, so it stops none but the refused one unless the throttle trusts more.
 -- Answers the end of the pause, and 1 if only the refused job is to wait.
 local function refused()
   local k = knobs(KEYS[1])
+  local breadth, most = trust(KEYS[1])
+  local is_alone = k and k.naive or ARGV[8] == '1' and ARGV[6] ~= '1' and breadth == 0
   local l = parse_learned(redis.call('GET', KEYS[3]))
-  local until_ms = refused_until(strikes_before(l, l and l.grows_from), l and l.settle > 0)
-  if k and k.naive then return { 'ok', until_ms, 1, math.max(until_ms * 1000 - now, 0) } end
+  local until_ms = refused_until(strikes_before(l, l and l.grows_from), l and l.settle > 0, most or KEY_PAUSE)
+  if is_alone then return { 'ok', until_ms, 1, math.max(until_ms * 1000 - now, 0) } end
   until_ms = pause_key(KEYS[2], KEYS[4], until_ms, ARGV[5])
   l = l or new_learned()
   local until_us = until_ms * 1000
@@ -936,12 +1021,18 @@ local function refused()
   return { 'ok', until_ms, 0, 0 }
 end
 
--- refused_all: somebody else refused a job for a whole throttle. KEYS knobs, bucket; ARGV verb, now, said, jitter, why. Answers
--- as refused.
+-- refused_all: somebody else refused a job for a whole throttle. KEYS knobs, bucket, and the knobs of the job's throttle where a
+-- stranger says so; ARGV verb, now, said, jitter, why, and then `throttle` or `account`. Answers as refused, or `untrusted` and the
+-- breadth that is trusted.
 local function refused_all()
+  if KEYS[3] then
+    local breadth = trust(KEYS[3])
+    if breadth < (BREADTH[ARGV[6] or ''] or 2) then return { 'untrusted', breadth } end
+  end
   local k, b = knobs(KEYS[1]), bucket(KEYS[2])
+  local _, most = trust(KEYS[1])
   local r = b.refusal
-  local until_ms = refused_until(strikes_before(r, r and r.until_us))
+  local until_ms = refused_until(strikes_before(r, r and r.until_us), false, most or WIDE_PAUSE)
   if k and k.naive then return { 'ok', until_ms, 1, math.max(until_ms * 1000 - now, 0) } end
   local until_us = until_ms * 1000
   if not r or r.until_us <= now or r.until_us < until_us then
@@ -957,7 +1048,7 @@ end
 
 -- ended: KEYS (knobs, bucket) per level, then pauses, then learned of each key; ARGV verb, now, levels, the parent that each
 -- level is expected to name, then for each key: jobs that succeeded, their tokens, jobs that failed, what was said to be left
--- of a quota and for how many microseconds (both empty for nothing), keyed 0|1.
+-- of a quota and for how many microseconds (both empty for nothing), keyed 0|1, or - without a key where a stranger told it.
 local function ended()
   local levels = tonumber(ARGV[3])
   local changed = chain_changed(levels)
@@ -978,11 +1069,14 @@ local function ended()
   end
   local k = knobs(KEYS[2 * levels - 1])
   local learns = not k or k.learns
+  local breadth, most = trust(KEYS[2 * levels - 1])
   local lane = 2 * levels + 1
   for at = first, #ARGV, 6 do
     lane = lane + 1
     local l = parse_learned(redis.call('GET', KEYS[lane]))
     local remaining, reset = learns and tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
+    -- Jobs without a key go to many strangers: what one of them tells says nothing of the others.
+    if ARGV[at + 5] == '-' and breadth == 0 then remaining = nil end
     if remaining and not l then l = new_learned() end
     local configured = k and ARGV[at + 5] == '1' and k.key_rps or -1
     if l then
@@ -997,7 +1091,7 @@ local function ended()
         end
         probe_answered(l, good, bad, l.settle > 0 or not learns or configured > 0)
       end
-      if remaining then l.share, l.share_to = remaining * 1e6 / reset, now + reset end
+      if remaining then told(l, remaining, reset, most or QUOTA_REST) end
       if learned_over(l, configured) then
         redis.call('DEL', KEYS[lane])
         redis.pcall('ZREM', zset, KEYS[lane])

@@ -16,11 +16,23 @@ struct Server {
     others: f64,
     window: i64,
     served: f64,
+    rounds: Rounds,
+}
+
+/// What a server makes of the time until its window ends.
+#[derive(Clone, Copy, Debug)]
+enum Rounds {
+    /// Nothing.
+    Exact,
+    /// Whole seconds, rounded up, as the newest drafts want it.
+    Seconds,
+    /// The unix second after the end, and a `Date` that is cut off: one to two seconds ahead.
+    Epoch,
 }
 
 impl Server {
     fn new(quota: f64, others: f64) -> Self {
-        Self { quota, window_us: 1_000_000, others, window: -1, served: 0.0 }
+        Self { quota, window_us: 1_000_000, others, window: -1, served: 0.0, rounds: Rounds::Exact }
     }
 
     /// What is left after this request, or nothing where it is refused; and the time until the window ends.
@@ -30,6 +42,11 @@ impl Server {
             (self.window, self.served) = (window, 0.0);
         }
         let reset = Duration::from_micros((self.window_us - into) as u64);
+        let reset = match self.rounds {
+            Rounds::Exact => reset,
+            Rounds::Seconds => Duration::from_secs(reset.as_micros().div_ceil(1_000_000) as u64),
+            Rounds::Epoch => Duration::from_secs(((now - into + self.window_us) / 1_000_000 + 1 - now / 1_000_000) as u64),
+        };
         let used = self.served + (self.others * into as f64 / self.window_us as f64).floor();
         if used + 1.0 > self.quota {
             return (None, reset);
@@ -82,8 +99,15 @@ async fn burst(way: &Way<'_>, mut server: Server) -> Burst {
                 }
                 (None, reset) => {
                     refused += 1;
-                    let answer =
-                        Refused { key: "k", scope: Scope::Key, is_overload: false, delay: Some(reset), jitter: 0.5, why: "429" };
+                    let answer = Refused {
+                        key: "k",
+                        scope: Scope::Key,
+                        is_overload: false,
+                        is_hearsay: true,
+                        delay: Some(reset),
+                        jitter: 0.5,
+                        why: "429",
+                    };
                     let paused = world.store.refused(&name("mail"), &answer).await.unwrap();
                     if let Some(alone) = paused.alone {
                         due -= 1;
@@ -95,7 +119,7 @@ async fn burst(way: &Way<'_>, mut server: Server) -> Burst {
         left -= u64::from(succeeded);
         due -= u64::from(succeeded);
         if grant.watched || quota.is_some() {
-            let ended = Ended { key: "k", succeeded, tokens: f64::from(succeeded), failed: 0, quota };
+            let ended = Ended { key: "k", succeeded, tokens: f64::from(succeeded), failed: 0, quota, is_hearsay: true };
             world.store.ended(&name("mail"), &[ended]).await.unwrap();
         }
         // A worker comes round when it was told to, but not more often than every millisecond.
@@ -198,4 +222,39 @@ async fn a_server_that_tells_what_is_left_refuses_next_to_nothing() {
 
     assert!(beside.refused <= 20, "{beside:?}");
     assert!(beside.took < Duration::from_secs(2500), "{beside:?}");
+}
+
+#[tokio::test]
+async fn a_quota_of_a_second_that_is_told_in_whole_seconds_is_used() {
+    let known: &[(&str, &str)] = &[("key_rps", "9.8"), ("key_burst", "0")];
+    for knobs in [&[], known] {
+        for rounds in [Rounds::Seconds, Rounds::Epoch] {
+            for (quota, window_s) in [(10.0, 1), (50.0, 1), (30.0, 3), (100.0, 10)] {
+                if !knobs.is_empty() && quota / f64::from(window_s) != 10.0 {
+                    continue;
+                }
+                let jobs = 600;
+                let told = Way { knobs, jobs, at_once: 1, tells: true };
+                let server = Server { window_us: i64::from(window_s) * 1_000_000, rounds, ..Server::new(quota, 0.0) };
+
+                let alone = burst(&told, server).await;
+
+                let ideal_s = jobs as f64 * f64::from(window_s) / quota;
+                let used = ideal_s / alone.took.as_secs_f64();
+                assert!(used >= 0.85, "{used} of {quota} in {window_s} s, told as {rounds:?}, {knobs:?}: {alone:?}");
+                assert!(alone.refused <= 6, "{quota} in {window_s} s, told as {rounds:?}, {knobs:?}: {alone:?}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_quota_that_others_use_as_well_is_found_below_the_rate_that_is_known() {
+    for rounds in [Rounds::Exact, Rounds::Seconds, Rounds::Epoch] {
+        let told = Way { knobs: &[("key_rps", "9.8"), ("key_burst", "0")], jobs: 600, at_once: 1, tells: true };
+        let beside = burst(&told, Server { rounds, ..Server::new(10.0, 5.0) }).await;
+
+        assert!(beside.refused <= 40, "{rounds:?}: {beside:?}");
+        assert!(beside.took < Duration::from_secs(160), "at least 75 % of what is left is used, told as {rounds:?}: {beside:?}");
+    }
 }

@@ -83,7 +83,11 @@ impl House {
     }
 
     async fn enqueue(&self, throttle: &str, key: &str, jobs: usize) -> Vec<i64> {
-        let args = json!({"url": format!("{}/{key}", self.url), "method": "POST"});
+        self.enqueue_to(&format!("{}/{key}", self.url), throttle, key, jobs).await
+    }
+
+    async fn enqueue_to(&self, url: &str, throttle: &str, key: &str, jobs: usize) -> Vec<i64> {
+        let args = json!({"url": url, "method": "POST"});
         let job = NewJob { throttle: throttle.into(), key: key.into(), ..NewJob::new("http", args) };
         self.queue.enqueue(&vec![job; jobs]).await.unwrap().iter().map(|one| one.id).collect()
     }
@@ -135,6 +139,64 @@ async fn a_refused_key_waits_as_long_as_it_was_told_and_goes_on_one_by_one_while
 }
 
 #[tokio::test]
+async fn a_receiver_stops_its_own_lane_only() {
+    let day = || ("retry-after", "86400".to_owned());
+    // A receiver of each kind that there is, by the key of its jobs.
+    let (server, url) = Server::start(move |key, _| match key {
+        "global" => (429, vec![day(), ("x-ratelimit-scope", "global".to_owned())]),
+        "account" => (429, vec![day(), ("x-ratelimit-scope", "account".to_owned())]),
+        "discord" => (429, vec![day(), ("x-ratelimit-global", "true".to_owned())]),
+        "shedding" => (503, vec![day(), ("x-ratelimit-scope", "ip".to_owned())]),
+        "spent" => (429, vec![("ratelimit", "\"x\";r=0;t=31536000".to_owned()), ("x-ratelimit-scope", "app".to_owned())]),
+        _ => (200, Vec::new()),
+    })
+    .await;
+    let house = House::new(url).await;
+    house.knobs("provider", &[("rps", "-1")]).await;
+    house.knobs("hooks", &[("rps", "-1"), ("parent", "provider")]).await;
+    house.knobs("others", &[("rps", "-1"), ("parent", "provider")]).await;
+    let worker = house.worker().await;
+    for hostile in ["global", "account", "discord", "shedding", "spent"] {
+        house.enqueue("hooks", hostile, 1).await;
+        // The job's own word widens nothing either.
+        let args = json!({"url": format!("{}/{hostile}", house.url), "method": "POST", "throttled_scope": "account"});
+        house.queue.enqueue(&[NewJob::new("http", args).throttle("hooks").key(hostile)]).await.unwrap();
+        eventually("the pause of the key", SOON, || async {
+            matches!(house.limit("hooks", hostile).await, Some(Limit::Paused { name: None, .. })).then_some(())
+        })
+        .await;
+
+        let honest = house.enqueue("hooks", "honest", 3).await;
+        let beside = house.enqueue("others", "beside", 3).await;
+        house.all_done(&honest).await;
+        house.all_done(&beside).await;
+    }
+    assert!(server.times("global").len() <= 2, "and its own key waits");
+    worker.stop().await;
+}
+
+#[tokio::test]
+async fn jobs_without_a_key_wait_for_their_own_host_only() {
+    let (hostile, hostile_url) = Server::start(|_, _| (429, after("86400"))).await;
+    let (server, url) = Server::start(|_, _| (200, Vec::new())).await;
+    let house = House::new(url).await;
+    house.knobs("hooks", &[("rps", "-1")]).await;
+    let worker = house.worker().await;
+    for round in 0..3 {
+        house.enqueue_to(&format!("{hostile_url}/hostile"), "hooks", "", 4).await;
+        eventually("a request", SOON, || async { (!hostile.times("hostile").is_empty()).then_some(()) }).await;
+
+        let honest = house.enqueue_to(&format!("{}/honest", house.url), "hooks", "", 3).await;
+        house.all_done(&honest).await;
+        assert_eq!(server.times("honest").len(), 3 * (round + 1));
+        assert_eq!(house.limit("hooks", "").await, None, "the lane is not paused");
+    }
+    let came = hostile.times("hostile").len();
+    assert!(came <= 4, "its later jobs were put off before anything was sent: {came}");
+    worker.stop().await;
+}
+
+#[tokio::test]
 async fn an_answer_that_names_the_account_pauses_the_throttle_above() {
     let (server, url) = Server::start(|key, before| match key {
         "one" if before == 0 => (429, vec![("retry-after", "4".to_owned()), ("x-ratelimit-scope", "account".to_owned())]),
@@ -143,7 +205,7 @@ async fn an_answer_that_names_the_account_pauses_the_throttle_above() {
     .await;
     let house = House::new(url).await;
     house.knobs("account", &[("rps", "-1")]).await;
-    house.knobs("sms", &[("rps", "-1"), ("parent", "account")]).await;
+    house.knobs("sms", &[("rps", "-1"), ("parent", "account"), ("trust_scope", "account")]).await;
     house.knobs("mail", &[("rps", "-1"), ("parent", "account")]).await;
     let one = house.enqueue("sms", "one", 1).await;
     let worker = house.worker().await;

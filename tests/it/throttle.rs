@@ -193,11 +193,14 @@ laws! {
     four_levels_are_charged_in_one_call,
     a_refusal_pauses_the_key_and_one_job_goes_first,
     a_refusal_of_the_account_pauses_everything_below_it,
+    a_strangers_word_slows_down_no_more_than_is_trusted,
+    no_answer_pauses_for_longer_than_the_knob_allows,
     load_that_is_shed_pauses_the_key_and_teaches_no_rate,
     a_naive_throttle_lets_the_refused_job_wait_by_itself,
     a_passive_throttle_does_not_hold_keys_to_their_rate,
     whoever_takes_the_pause_off_takes_off_the_refusal_too,
     a_quota_that_is_told_slows_its_key_and_is_forgotten_with_its_window,
+    a_quota_that_is_told_stops_its_key_for_a_minute_at_most_and_a_stranger_stops_no_lane_of_many,
     only_keys_that_were_refused_are_remembered,
     peeking_charges_nothing,
     peeking_at_many_lanes_promises_no_token_twice,
@@ -603,7 +606,8 @@ fn work(throttle: &str, lanes: &[(&str, u32, f64)]) -> Ask {
 }
 
 fn refusal(key: &str, scope: Scope, delay_s: u64) -> Refused<'_> {
-    Refused { key, scope, is_overload: false, delay: Some(Duration::from_secs(delay_s)), jitter: 0.0, why: "answered 429" }
+    let delay = Some(Duration::from_secs(delay_s));
+    Refused { key, scope, is_overload: false, is_hearsay: false, delay, jitter: 0.0, why: "answered 429" }
 }
 
 fn success(key: &str, jobs: u32) -> Ended<'_> {
@@ -659,6 +663,91 @@ async fn a_refusal_of_the_account_pauses_everything_below_it(world: World) {
     assert_eq!(world.began("one", 9).await, 2);
     world.store.ended(&name("one"), &[success("", 8)]).await.unwrap();
     assert_eq!(world.began("one", 9).await, 9);
+}
+
+/// Who waits after a stranger's word, whatever it claims: the job alone, its key, its throttle, or what is above that as well.
+async fn a_strangers_word_slows_down_no_more_than_is_trusted(world: World) {
+    world.knobs("account", &[("rps", "-1")]);
+    let cases = [("", 0), ("nonsense", 0), ("key", 0), ("throttle", 1), ("account", 2)];
+    for (n, (trust, breadth)) in cases.into_iter().enumerate() {
+        for (claimed, scope) in [Scope::Key, Scope::Throttle, Scope::Account].into_iter().enumerate() {
+            for key in ["k", ""] {
+                let (mine, beside) = (format!("m{n}{claimed}{key}"), format!("b{n}{claimed}{key}"));
+                let parent = format!("p{n}{claimed}{key}");
+                world.knobs(&parent, &[("rps", "-1")]);
+                world.knobs(&mine, &[("rps", "-1"), ("parent", &parent)]);
+                world.knobs(&beside, &[("rps", "-1"), ("parent", &parent)]);
+                if !trust.is_empty() {
+                    world.knobs(&mine, &[("trust_scope", trust)]);
+                }
+                let limit = async |throttle: &str, key: &str| {
+                    world.store.acquire(&work(throttle, &[(key, 1, 1.0)])).await.lanes.remove(0).limit
+                };
+                for throttle in [&mine, &beside] {
+                    assert_eq!(limit(throttle, "other").await, None);
+                }
+
+                let claim = Refused { is_hearsay: true, is_overload: claimed == 1, ..refusal(key, scope, 86_400) };
+                let paused = world.store.refused(&name(&mine), &claim).await.unwrap();
+
+                let told = format!("trust {trust}, claimed {scope:?}, key {key:?}");
+                let reach = claimed.min(breadth);
+                let is_alone = key.is_empty() && breadth == 0;
+                assert_eq!(paused.alone.is_some(), is_alone, "{told}");
+                assert_eq!(limit(&mine, key).await.is_some(), !is_alone, "{told}");
+                assert_eq!(limit(&mine, "other").await.is_some(), reach > 0, "{told}");
+                assert_eq!(limit(&beside, "other").await.is_some(), reach > 1, "{told}");
+
+                // Whoever is trusted says what he says.
+                world.store.refused(&name(&mine), &Refused { is_hearsay: false, ..claim }).await.unwrap();
+                assert_eq!(limit(&mine, "other").await.is_some(), claimed > 0, "{told}");
+                assert_eq!(limit(&beside, "other").await.is_some(), claimed > 1, "{told}");
+            }
+        }
+    }
+}
+
+async fn no_answer_pauses_for_longer_than_the_knob_allows(world: World) {
+    let (day, quarter) = (86_400_000, 900_000);
+    let knobs =
+        [("", day, quarter), ("1", 1000, 1000), ("60.5", 60_500, 60_500), ("7200", 7_200_000, 7_200_000), ("soon", day, quarter)];
+    for (n, (max_pause, of_key, of_throttle)) in knobs.into_iter().enumerate() {
+        for (scope, most_ms) in [(Scope::Key, of_key), (Scope::Throttle, of_throttle)] {
+            for naive in [false, true] {
+                let throttle = format!("t{n}{scope:?}{naive}");
+                world.knobs(&throttle, &[("rps", "-1"), ("trust_scope", "throttle")]);
+                if !max_pause.is_empty() {
+                    world.knobs(&throttle, &[("max_pause", max_pause)]);
+                }
+                if naive {
+                    world.knobs(&throttle, &[("on_429", "active-naive")]);
+                }
+                let said = [None, Some(0), Some(1), Some(59_999), Some(86_400_000), Some(u64::MAX)];
+                for (step, (said, jitter)) in
+                    said.iter().flat_map(|said| [0.0, 0.5, 1.0].map(|jitter| (*said, jitter))).enumerate()
+                {
+                    let refused = Refused {
+                        delay: said.map(Duration::from_millis),
+                        jitter,
+                        is_overload: step % 3 == 0,
+                        is_hearsay: step % 2 == 0,
+                        ..refusal("k", scope, 0)
+                    };
+                    let until_ms = world.store.refused(&name(&throttle), &refused).await.unwrap().until_ms;
+                    let now_ms = world.now.load(Ordering::SeqCst) / 1000;
+                    assert!(
+                        until_ms - now_ms <= most_ms,
+                        "{max_pause:?}, {scope:?}: {refused:?} pauses {} ms",
+                        until_ms - now_ms
+                    );
+                    // Every other one comes when the pause is over, so that the strikes grow.
+                    if step % 2 == 0 {
+                        world.pass(Duration::from_millis((until_ms - now_ms).max(0) as u64 + 1));
+                    }
+                }
+            }
+        }
+    }
 }
 
 async fn load_that_is_shed_pauses_the_key_and_teaches_no_rate(world: World) {
@@ -725,12 +814,46 @@ async fn a_quota_that_is_told_slows_its_key_and_is_forgotten_with_its_window(wor
     }
     assert!((20..=22).contains(&taken), "{taken}");
     world.pass(Duration::from_millis(100));
+    assert!(granted().await.granted <= 3, "the next window begins as this one did");
+    world.pass(Duration::from_secs(10));
     assert_eq!(granted().await.granted, 1000);
 
     let spent = Some(Quota { remaining: 0.0, reset: Duration::from_secs(10) });
     world.store.ended(&name("a"), &[Ended { quota: spent, ..success("k", 1) }]).await.unwrap();
     let grant = granted().await;
     assert_eq!((grant.granted, grant.limit, grant.wait), (0, Some(Limit::Learned), Duration::from_secs(10)));
+}
+
+async fn a_quota_that_is_told_stops_its_key_for_a_minute_at_most_and_a_stranger_stops_no_lane_of_many(world: World) {
+    let year = Some(Quota { remaining: 0.0, reset: Duration::from_secs(31_536_000) });
+    world.knobs("a", &[("rps", "-1")]);
+    let granted = async |key: &str| world.store.acquire(&work("a", &[(key, 1000, 1.0)])).await.lanes.remove(0).granted;
+    for key in ["k", ""] {
+        let ended = Ended { quota: year, is_hearsay: true, ..success(key, 1) };
+        world.store.ended(&name("a"), &[ended]).await.unwrap();
+    }
+    assert_eq!((granted("k").await, granted("").await), (0, 1000));
+
+    let mut probes = 0;
+    for _ in 0..600 {
+        world.pass(Duration::from_secs(1));
+        let probe = granted("k").await;
+        probes += probe;
+        if probe > 0 {
+            world.store.ended(&name("a"), &[Ended { quota: year, is_hearsay: true, ..success("k", probe) }]).await.unwrap();
+        }
+    }
+    assert!((9..=10).contains(&probes), "one a minute: {probes} in ten");
+    world.pass(Duration::from_secs(3600));
+    assert_eq!(granted("k").await, 1000, "it counts for an hour");
+
+    world.knobs("a", &[("trust_scope", "throttle")]);
+    world.store.ended(&name("a"), &[Ended { quota: year, is_hearsay: true, ..success("", 1) }]).await.unwrap();
+    assert_eq!(granted("").await, 0, "where one stands behind all");
+    world.knobs("b", &[("rps", "-1"), ("max_pause", "5")]);
+    world.store.ended(&name("b"), &[Ended { quota: year, ..success("k", 1) }]).await.unwrap();
+    world.pass(Duration::from_secs(5));
+    assert_eq!(world.store.acquire(&work("b", &[("k", 1000, 1.0)])).await.lanes[0].granted, 1000, "no longer than the knob says");
 }
 
 async fn only_keys_that_were_refused_are_remembered(world: World) {

@@ -201,12 +201,20 @@ async fn race(world: &World, account: &str) -> u32 {
 }
 
 async fn block(world: &World, account: &str, delay: Duration) -> i64 {
-    let refused = Refused { key: account, scope: Scope::Key, is_overload: true, delay: Some(delay), jitter: 0.0, why: "429" };
+    let refused = Refused {
+        key: account,
+        scope: Scope::Key,
+        is_overload: true,
+        is_hearsay: false,
+        delay: Some(delay),
+        jitter: 0.0,
+        why: "429",
+    };
     world.store.refused(&name("sms:accounts"), &refused).await.unwrap().until_ms
 }
 
 async fn ended(world: &World, account: &str, succeeded: u32, failed: u32) {
-    let ended = Ended { key: account, succeeded, tokens: f64::from(succeeded), failed, quota: None };
+    let ended = Ended { key: account, succeeded, tokens: f64::from(succeeded), failed, quota: None, is_hearsay: false };
     world.store.ended(&name("sms:accounts"), &[ended]).await.unwrap();
 }
 
@@ -303,7 +311,15 @@ async fn what_is_known_of_keys_can_be_looked_at(world: World) {
     ended(&world, "tokyo", 1, 0).await;
     assert_eq!(looked(&world, "tokyo").await, KeyState { refused: 1.0, ..KeyState::default() });
 
-    let learns = Refused { key: "paris", scope: Scope::Key, is_overload: false, delay: Some(BLOCK), jitter: 0.0, why: "429" };
+    let learns = Refused {
+        key: "paris",
+        scope: Scope::Key,
+        is_overload: false,
+        is_hearsay: false,
+        delay: Some(BLOCK),
+        jitter: 0.0,
+        why: "429",
+    };
     world.store.refused(&name("sms:accounts"), &learns).await.unwrap();
     world.pass(BLOCK);
     let paris = looked(&world, "paris").await;

@@ -11,7 +11,7 @@ use crate::throttle_redis::Server;
 
 const THROTTLES: [&str; 3] = ["root", "mid", "leaf"];
 const KEYS: [&str; 3] = ["", "k", "l"];
-const FIELDS: [&str; 26] = [
+const FIELDS: [&str; 30] = [
     "rps",
     "rps",
     "rps",
@@ -35,6 +35,10 @@ const FIELDS: [&str; 26] = [
     "borrow",
     "on_429",
     "on_429",
+    "trust_scope",
+    "trust_scope",
+    "max_pause",
+    "max_pause",
     "over_limit",
     "capacity",
     "capacity",
@@ -60,8 +64,8 @@ impl Held {
     }
 }
 
-/// A key, jobs that succeeded, their tokens, jobs that failed, and what was told of a quota, with its milliseconds.
-type End = (usize, u32, f64, u32, Option<(f64, u64)>);
+/// A key, jobs that succeeded, their tokens, jobs that failed, what was told of a quota, with its milliseconds, and whether it is hearsay.
+type End = (usize, u32, f64, u32, Option<(f64, u64)>, bool);
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -87,8 +91,8 @@ enum Op {
     Resume(usize, usize),
     Capacity(usize, Option<f64>, &'static str),
     Look(usize),
-    /// A throttle, a key, whom it concerns, milliseconds, and the jitter.
-    Refused(usize, usize, Scope, Option<u64>, f64),
+    /// A throttle, a key, whom it concerns, milliseconds, the jitter, and whether it is hearsay.
+    Refused(usize, usize, Scope, Option<u64>, f64, bool),
     Ended(usize, Vec<End>),
     Set {
         throttle: usize,
@@ -130,6 +134,11 @@ fn text() -> impl Strategy<Value = String> {
         "root",
         "mid",
         "leaf",
+        "key",
+        "throttle",
+        "account",
+        "throttle",
+        "account",
         "drop",
         "drop",
         "merge",
@@ -161,8 +170,10 @@ fn op() -> impl Strategy<Value = Op> {
     });
     let held = || (0..HOLDERS.len(), 1..100_000_u64, 0..12_u32).prop_map(|(who, ttl_ms, held)| Held(who, ttl_ms, held));
     let scope = prop_oneof![4 => Just(Scope::Key), 1 => Just(Scope::Account), 1 => Just(Scope::Throttle)];
-    let quota = prop::option::weighted(0.3, (prop_oneof![0.0..100.0_f64, Just(0.0)], 0..20_000_u64));
-    let ended = (0..KEYS.len(), 0..30_u32, 0.0..100.0_f64, 0..4_u32, quota);
+    let left = prop_oneof![1 => 0.0..100.0_f64, 2 => (0..60_u32).prop_map(f64::from), 1 => Just(0.0)];
+    let reset_ms = prop_oneof![2 => 0..20_000_u64, 4 => (0..4_u64).prop_map(|s| 1000 * s), 1 => (0..90_u64).prop_map(|s| 1000 * s), 1 => any::<u64>()];
+    let quota = prop::option::weighted(0.3, (left, reset_ms));
+    let ended = (0..KEYS.len(), 0..30_u32, 0.0..100.0_f64, 0..4_u32, quota, any::<bool>());
     let pass = prop_oneof![8 => 0..2_000_000_i64, 3 => 0..100_000_000_i64, 1 => -4_000_000_000..4_000_000_000_i64];
     prop_oneof![
         5 => pass.prop_map(Op::Pass),
@@ -179,8 +190,8 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (throttle(), capacity(), prop::sample::select(vec!["", "no account is free", "one | two"]))
             .prop_map(|(t, capacity, why)| Op::Capacity(t, capacity, why)),
         3 => throttle().prop_map(Op::Look),
-        3 => (throttle(), 0..KEYS.len(), scope, prop::option::of(0..5_000_u64), 0.0..1.0)
-            .prop_map(|(t, k, scope, ms, jitter)| Op::Refused(t, k, scope, ms, jitter)),
+        4 => (throttle(), 0..KEYS.len(), scope, prop::option::of(prop_oneof![3 => 0..5_000_u64, 1 => any::<u64>()]), 0.0..1.0, any::<bool>())
+            .prop_map(|(t, k, scope, ms, jitter, is_hearsay)| Op::Refused(t, k, scope, ms, jitter, is_hearsay)),
         3 => (throttle(), prop::collection::vec(ended, 1..4)).prop_map(|(t, ended)| Op::Ended(t, ended)),
         3 => (throttle(), 0..FIELDS.len(), text(), prop::option::weighted(0.2, 0..5_u64), prop::option::weighted(0.3, 0..4_u64), any::<bool>())
             .prop_map(|(throttle, field, text, if_seq, term, absent_only)| Op::Set { throttle, field, text, if_seq, term, absent_only }),
@@ -240,12 +251,13 @@ async fn seen(world: &World, op: &Op, last: &mut Option<(usize, Vec<(Lane, Grant
             let delay = std::time::Duration::from_millis(*ms);
             format!("{:?}", world.store.pause_key(&name(THROTTLES[*t]), KEYS[*k], delay, "why | not").await)
         }
-        Op::Refused(t, k, scope, ms, jitter) => {
+        Op::Refused(t, k, scope, ms, jitter, is_hearsay) => {
             let delay = ms.map(std::time::Duration::from_millis);
             let refused = Refused {
                 key: KEYS[*k],
                 scope: *scope,
                 is_overload: *jitter > 0.7,
+                is_hearsay: *is_hearsay,
                 delay,
                 jitter: *jitter,
                 why: "429 | slow\ndown",
@@ -254,12 +266,13 @@ async fn seen(world: &World, op: &Op, last: &mut Option<(usize, Vec<(Lane, Grant
         }
         Op::Ended(t, ended) => {
             let quota = |(remaining, ms): (f64, u64)| Quota { remaining, reset: std::time::Duration::from_millis(ms) };
-            let one = |(key, succeeded, tokens, failed, told): &End| Ended {
+            let one = |(key, succeeded, tokens, failed, told, is_hearsay): &End| Ended {
                 key: KEYS[*key],
                 succeeded: *succeeded,
                 tokens: *tokens,
                 failed: *failed,
                 quota: told.map(quota),
+                is_hearsay: *is_hearsay,
             };
             let ended: Vec<Ended<'_>> = ended.iter().map(one).collect();
             format!("{:?}", world.store.ended(&name(THROTTLES[*t]), &ended).await)

@@ -174,6 +174,7 @@ const NOUNS: &[&str] = &[
     "outbound/quota.rs",
     "outbound/request.rs",
     "outbound/response.rs",
+    "outbound/rests.rs",
     "outbound/retry_after.rs",
     "outbound/signature.rs",
     "outbound/template.rs",
@@ -224,6 +225,7 @@ const NOUNS: &[&str] = &[
     "throttle/knobs.rs",
     "throttle/lease.rs",
     "throttle/name.rs",
+    "throttle/quota_window.rs",
     "throttle/redis/layout.rs",
     "throttle/store.rs",
 ];

@@ -22,6 +22,8 @@ export const FIELDS = [
   { name: 'over_limit', label: 'over_limit', unit: '', hint: 'for jobs that cannot run at once', kind: 'choice', choices: ['wait', 'drop', 'merge'] },
   { name: 'on_429', label: 'on_429', unit: '', hint: 'when a server refuses', kind: 'choice', choices: ['active-informed', 'active-naive', 'passive-informed', 'passive-naive'] },
   { name: 'max_cost', label: 'max_cost', unit: 'tokens', hint: 'of one job', kind: 'number', optional: true },
+  { name: 'trust_scope', label: 'trust_scope', unit: '', hint: 'the most that an answer slows down', kind: 'choice', choices: ['key', 'throttle', 'account'] },
+  { name: 'max_pause', label: 'max_pause', unit: 's', hint: 'longest after a refusal; empty for the usual', kind: 'number', optional: true },
   { name: 'max_backlog', label: 'max_backlog', unit: 'jobs', hint: 'waiting in a lane; empty for no limit', kind: 'number', optional: true },
   { name: 'on_backlog', label: 'on_backlog', unit: '', hint: 'beyond max_backlog', kind: 'choice', choices: ['signal', 'reject'] },
   { name: 'window', label: 'window', unit: 's', hint: 'length of a window', kind: 'number' },

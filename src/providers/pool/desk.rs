@@ -210,6 +210,7 @@ impl Desk {
             key: &self.shared.name(held.at),
             scope: Scope::Key,
             is_overload: false,
+            is_hearsay: false,
             delay,
             jitter: rand::random(),
             why,
@@ -274,8 +275,15 @@ impl Desk {
         {
             let key = self.shared.name(held.at);
             let cooldown = Duration::from_millis(self.shared.breakers.law().cooldown_ms.max(0) as u64);
-            let refused =
-                Refused { key: &key, scope: Scope::Key, is_overload: true, delay: Some(cooldown), jitter: 0.0, why: &change.why };
+            let refused = Refused {
+                key: &key,
+                scope: Scope::Key,
+                is_overload: true,
+                is_hearsay: false,
+                delay: Some(cooldown),
+                jitter: 0.0,
+                why: &change.why,
+            };
             self.shared.rest(held.at, cooldown, &change.why);
             if let Err(error) = self.shared.refuse(&refused).await {
                 tracing::warn!(pool = %self.shared.pool.name, account = %key, %error, "an open breaker could not be told to others");
@@ -519,6 +527,7 @@ async fn tell(shared: Arc<Shared>, mut ended: mpsc::Receiver<End>) {
                 tokens: *tokens,
                 failed: *failed,
                 quota: *quota,
+                is_hearsay: false,
             })
             .collect();
         if let Err(error) = shared.store.ended(&shared.accounts, &told).await {

@@ -177,7 +177,19 @@ impl RedisStore {
         Ok(call)
     }
 
+    /// Tells of a refusal; of one that claims more than is trusted, again with less.
     async fn refuse(&self, throttle: &Name, refused: &Refused<'_>) -> Result<Paused, Error> {
+        let mut refused = refused.clone();
+        loop {
+            match self.refuse_as(throttle, &refused).await? {
+                Ok(paused) => return Ok(paused),
+                Err(trusted) => refused.scope = refused.scope.narrower(trusted),
+            }
+        }
+    }
+
+    /// Tells of a refusal; answers the widest scope that is trusted where this one is not.
+    async fn refuse_as(&self, throttle: &Name, refused: &Refused<'_>) -> Result<Result<Paused, Scope>, Error> {
         self.layout.check(throttle).map_err(|problem| Error::Invalid(vec![problem]))?;
         let begin = |mut call: Call, verb| {
             self.begin(&mut call, verb);
@@ -199,21 +211,30 @@ impl RedisStore {
             let mut call = begin(call, "refused");
             call.number(u8::from(!refused.key.is_empty()));
             call.number(u8::from(refused.is_overload));
+            call.number(u8::from(refused.is_hearsay));
             call
         } else {
             let chain = self.resolve_chain(throttle).await?.map_err(Error::Unknown)?.chain;
             let names: Vec<Name> = chain.iter().map(|(name, _)| name.clone()).collect();
             let level = refused.level(&names).unwrap_or(throttle);
-            let mut call = self.law.call(2);
+            let mut call = self.law.call(2 + usize::from(refused.is_hearsay));
             call.key(&self.layout.key(level, KNOBS, ""));
             call.key(&self.layout.key(level, "bucket", ""));
-            begin(call, "refused_all")
+            if refused.is_hearsay {
+                call.key(&self.layout.key(throttle, KNOBS, ""));
+            }
+            let mut call = begin(call, "refused_all");
+            call.text(refused.scope.as_str());
+            call
         };
         let mut parts = Parts::new(self.invoke(throttle, &call, self.operator_bound).await?);
-        parts.text();
+        let is_untrusted = parts.text() == "untrusted";
         let mut number = || parts.whole().map_err(|error| Error::Lost(error.to_string()));
+        if is_untrusted {
+            return Ok(Err(if number()? == 0 { Scope::Key } else { Scope::Throttle }));
+        }
         let (until_ms, alone, delay_us) = (number()?, number()? == 1, number()?);
-        Ok(Paused { until_ms, alone: alone.then(|| Duration::from_micros(delay_us.max(0) as u64)) })
+        Ok(Ok(Paused { until_ms, alone: alone.then(|| Duration::from_micros(delay_us.max(0) as u64)) }))
     }
 
     /// The number that a verb answers after its `ok`.

@@ -262,7 +262,11 @@ impl RedisStore {
                         }
                         None => ["", ""].iter().for_each(|nothing| call.text(nothing)),
                     }
-                    call.number(u8::from(!one.key.is_empty()));
+                    call.text(match (one.key.is_empty(), one.is_hearsay) {
+                        (false, _) => "1",
+                        (true, false) => "0",
+                        (true, true) => "-",
+                    });
                 }
             };
             self.call_chain(throttle, "ended", "bucket", &keys, add).await?;

@@ -1,0 +1,129 @@
+//! Hosts that pushed back, for jobs without a key: those go to many servers, so what one of them says stops its own jobs only.
+//!
+//! A lane is what throttles pause, and all jobs without a key are one lane. So each process remembers by itself which hosts want to
+//! be left alone, and puts their jobs off before anything is sent. After the rest one goes first, as with a key; no rate is learned.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Hosts that are remembered, at most.
+const MAX_HOSTS: usize = 4096;
+
+/// The rest after a refusal that does not say how long; it doubles with each further one in a row,
+const FIRST_REST: Duration = Duration::from_secs(1);
+
+/// as often as this.
+const MAX_DOUBLINGS: u32 = 8;
+
+/// How long the others wait for the answer of the one that goes first.
+const PROBE: Duration = Duration::from_secs(2);
+
+/// A host is forgotten so long after its last rest.
+const KEEP: Duration = Duration::from_secs(600);
+
+/// The longest rest, whatever is said.
+const LONGEST: Duration = Duration::from_secs(3600);
+
+/// A throttle and a host that its jobs go to.
+pub type Whom = (String, String);
+
+/// The throttle and the host of a URL.
+pub fn whom(throttle: &str, url: &str) -> Whom {
+    let authority = url.split_once("://").map_or("", |(_, rest)| rest).split(['/', '?', '#']).next().unwrap_or_default();
+    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    (throttle.to_owned(), host.to_ascii_lowercase())
+}
+
+/// What is remembered. Times are counted from any one beginning.
+#[derive(Debug, Default)]
+pub struct Rests {
+    known: BTreeMap<Whom, Rest>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Rest {
+    until: Duration,
+    strikes: u32,
+}
+
+impl Rests {
+    /// How long a job for the host is to be put off; nothing where it may go. `spread` from 0 to 1 says how late it comes within as
+    /// much time again, so that not all come back at once.
+    pub fn wait(&mut self, whom: &Whom, now: Duration, spread: f64) -> Option<Duration> {
+        let rest = self.known.get_mut(whom)?;
+        let left = rest.until.saturating_sub(now);
+        if left.is_zero() {
+            rest.until = now + PROBE;
+            return None;
+        }
+        Some(left + left.max(FIRST_REST).mul_f64(spread.clamp(0.0, 1.0)))
+    }
+
+    /// The host refused a job, and said for how long or did not.
+    pub fn refused(&mut self, whom: Whom, said: Option<Duration>, now: Duration) {
+        if self.known.len() >= MAX_HOSTS && !self.known.contains_key(&whom) {
+            self.make_room(now);
+        }
+        let rest = self.known.entry(whom).or_insert(Rest { until: Duration::ZERO, strikes: 0 });
+        let doubled = FIRST_REST * 2_u32.pow(rest.strikes.min(MAX_DOUBLINGS));
+        rest.until = rest.until.max(now + said.unwrap_or(doubled).min(LONGEST));
+        rest.strikes += 1;
+    }
+
+    /// The host took a job.
+    pub fn welcomed(&mut self, whom: &Whom) {
+        self.known.remove(whom);
+    }
+
+    /// Forgets who has not been heard of for long, and else who is back first.
+    fn make_room(&mut self, now: Duration) {
+        self.known.retain(|_, rest| rest.until + KEEP > now);
+        if self.known.len() >= MAX_HOSTS
+            && let Some(first) = self.known.iter().min_by_key(|(_, rest)| rest.until).map(|(whom, _)| whom.clone())
+        {
+            self.known.remove(&first);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: Duration = Duration::from_secs(1);
+
+    fn whom(host: &str) -> Whom {
+        super::whom("hooks", &format!("https://ann:secret@{}/path?@b", host.to_ascii_uppercase()))
+    }
+
+    #[test]
+    fn a_host_that_pushed_back_rests_and_then_one_job_goes_first() {
+        let (mut rests, a, b) = (Rests::default(), whom("a"), whom("b"));
+        rests.refused(a.clone(), Some(7 * S), S);
+
+        assert_eq!((rests.wait(&a, 2 * S, 0.0), rests.wait(&b, 2 * S, 0.0)), (Some(6 * S), None));
+        assert_eq!(rests.wait(&a, 2 * S, 1.0), Some(12 * S));
+        assert_eq!((rests.wait(&a, 8 * S, 0.0), rests.wait(&a, 8 * S, 0.0)), (None, Some(PROBE)), "one goes, the next waits");
+        rests.welcomed(&a);
+        assert_eq!(rests.wait(&a, 8 * S, 0.0), None);
+    }
+
+    #[test]
+    fn without_a_word_the_rest_doubles_and_no_rest_is_longer_than_an_hour() {
+        let (mut rests, a) = (Rests::default(), whom("a"));
+        for seconds in [1, 2, 4] {
+            rests.refused(a.clone(), None, Duration::ZERO);
+            assert_eq!(rests.wait(&a, Duration::ZERO, 0.0), Some(seconds * S));
+        }
+        rests.refused(a.clone(), Some(Duration::MAX), Duration::ZERO);
+        assert_eq!(rests.wait(&a, Duration::ZERO, 0.0), Some(LONGEST));
+    }
+
+    #[test]
+    fn ever_new_hosts_take_no_more_memory() {
+        let mut rests = Rests::default();
+        (0..2 * MAX_HOSTS).for_each(|n| rests.refused(whom(&n.to_string()), Some(S), Duration::ZERO));
+
+        assert_eq!(rests.known.len(), MAX_HOSTS);
+    }
+}
