@@ -23,7 +23,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::api;
-use crate::config::{KindSettings, Settings};
+use crate::config::{DEFAULT_SCOPES, KindSettings, Settings, TokenFound};
 use crate::cron::{self, Schedules};
 use crate::governor::Policy;
 use crate::jobs::postgres::Retention;
@@ -106,7 +106,7 @@ impl App {
         let leased = Arc::new(LeasedStore::new(redis, Duration::from_millis(settings.token_lease_ms.into())));
         let throttles: Arc<dyn Store> = leased.clone();
         let tenants: BTreeSet<&str> =
-            tokens.iter().map(|(tenant, _)| tenant.unwrap_or(api::DEFAULT_TENANT)).chain([api::DEFAULT_TENANT]).collect();
+            tokens.iter().filter_map(|token| token.settings?.tenant.as_deref()).chain([api::DEFAULT_TENANT]).collect();
         let tenants: Vec<&str> = tenants.into_iter().filter(|_| roles.api).collect();
         seed_knobs(&*throttles, &Record::new(queue.pool.clone()), &files, &tenants).await?;
 
@@ -166,12 +166,7 @@ impl App {
                 public_url: settings.public_url.clone(),
                 decisions,
                 live: api::Live::default(),
-                tokens: tokens
-                    .iter()
-                    .map(|(tenant, token)| {
-                        api::Token::new(tenant.unwrap_or(api::DEFAULT_TENANT), api::Secret::new(token.clone()))
-                    })
-                    .collect(),
+                tokens: tokens.iter().map(token).collect(),
                 registry: Arc::new(registry),
                 cancel: cancel.child_token(),
             };
@@ -251,12 +246,27 @@ fn died(name: &str) -> anyhow::Error {
     anyhow::anyhow!("the loop {name:?} died, which is a defect of this program; the log above tells more")
 }
 
+/// A token as the API knows it.
+fn token(found: &TokenFound<'_>) -> api::Token {
+    let secret = api::Secret::new(found.secret.clone());
+    let Some(set) = found.settings else { return api::Token::new(api::DEFAULT_TENANT, secret) };
+    let scopes = set.scopes.clone().unwrap_or_else(|| DEFAULT_SCOPES.map(str::to_owned).to_vec());
+    let leave = api::Leave {
+        // They have been checked to be words of it.
+        scopes: scopes.iter().filter_map(|word| api::TokenScope::of(word)).collect(),
+        kinds: set.kinds.as_ref().map(|kinds| kinds.iter().cloned().collect()),
+        throttles: set.throttles.clone(),
+    };
+    api::Token::of(found.name, set.tenant.as_deref(), leave, secret)
+}
+
 fn tuning(set: &KindSettings) -> Tuning {
     // They have been checked to be seconds of a sane number.
     let seconds = |seconds: Option<f64>| seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     Tuning {
         timeout: seconds(set.timeout_s),
         max_attempts: set.max_attempts,
+        public: set.public,
         retry_base: seconds(set.retry_base_s),
         retry_factor: set.retry_factor,
         retry_max: seconds(set.retry_max_s),

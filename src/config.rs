@@ -127,6 +127,8 @@ pub struct KindSettings {
     pub retry_factor: Option<f64>,
     /// Longest wait of all, in seconds.
     pub retry_max_s: Option<f64>,
+    /// Whether every SQL role and every token that may enqueue may enqueue this kind.
+    pub public: Option<bool>,
 }
 
 /// One more token of the API, as `[api_tokens.<name>]` of the settings file.
@@ -139,10 +141,39 @@ pub struct ApiToken {
     pub secret_env: Option<String>,
     /// The file that holds it.
     pub secret_file: Option<String>,
+    /// What it may do, in words of [`SCOPES`]; [`DEFAULT_SCOPES`] if absent.
+    pub scopes: Option<Vec<String>>,
+    /// The kinds that it may enqueue; those that are public if absent.
+    pub kinds: Option<Vec<String>>,
+    /// The throttles that it may give work to and take tokens from; `mail:*` stands for all that begin so. All of them if absent.
+    pub throttles: Option<Vec<String>>,
 }
 
 /// Keys of `[api_tokens.<name>]`.
-pub const API_TOKEN_KEYS: [&str; 3] = ["tenant", "secret_env", "secret_file"];
+pub const API_TOKEN_KEYS: [&str; 6] = ["tenant", "secret_env", "secret_file", "scopes", "kinds", "throttles"];
+
+/// What tokens may be allowed.
+pub const SCOPES: [&str; 7] =
+    ["jobs:enqueue", "jobs:read", "throttles:acquire", "metrics:read", "ops:read", "ops:write", "admin"];
+
+/// What they may do where nothing is said.
+pub const DEFAULT_SCOPES: [&str; 1] = ["jobs:enqueue"];
+
+/// How messages and the audit log call the token of `api_token`; no other has this name.
+pub const ADMIN: &str = "admin";
+
+/// A token of the API, read from where the settings say it is.
+pub struct TokenFound<'a> {
+    /// Its name in the settings, or [`ADMIN`].
+    pub name: &'a str,
+    /// What is set for it; `None` for the one that may do everything.
+    pub settings: Option<&'a ApiToken>,
+    /// The token.
+    pub secret: String,
+}
+
+/// The longest name of a token, in bytes.
+const TOKEN_NAME_BYTES_MAX: usize = 64;
 
 /// The longest name of a tenant, in characters.
 const TENANT_CHARS_MAX: usize = 64;
@@ -282,11 +313,11 @@ impl Settings {
         Self::load(file, &environment)
     }
 
-    /// Every token of the API with its tenant, `None` for the one that names none; read from where the settings say they are.
-    pub fn tokens(&self) -> Result<Vec<(Option<&str>, String)>, Error> {
-        let mut tokens = Vec::new();
+    /// Every token of the API, read from where the settings say it is.
+    pub fn tokens(&self) -> Result<Vec<TokenFound<'_>>, Error> {
+        let mut tokens: Vec<TokenFound<'_>> = Vec::new();
         if !self.api_token.is_empty() {
-            tokens.push((None, self.api_token.clone()));
+            tokens.push(TokenFound { name: ADMIN, settings: None, secret: self.api_token.clone() });
         }
         for (name, token) in &self.api_tokens {
             let refuse = |key: &str, value: &str, allowed| {
@@ -304,10 +335,10 @@ impl Settings {
             if secret.len() < 16 || !secret.bytes().all(|byte| byte.is_ascii_graphic()) {
                 return refuse(key, "unusable", TOKEN);
             }
-            if tokens.iter().any(|(_, other)| other == secret) {
+            if tokens.iter().any(|other| other.secret == secret) {
                 return refuse(key, "the token of another", "a token of its own");
             }
-            tokens.push((token.tenant.as_deref(), secret.to_owned()));
+            tokens.push(TokenFound { name, settings: Some(token), secret: secret.to_owned() });
         }
         Ok(tokens)
     }
@@ -413,6 +444,19 @@ impl Settings {
             if let Some(tenant) = token.tenant.as_ref().filter(|tenant| !is_tenant(tenant)) {
                 let allowed = "1 to 64 letters, digits or any of . _ - / : { }";
                 return refuse(&format!("api_tokens.{name}.tenant"), format!("{tenant:?}"), allowed);
+            }
+            if name == ADMIN || name.is_empty() || name.len() > TOKEN_NAME_BYTES_MAX || name.contains(char::is_control) {
+                let allowed = "a name of 1 to 64 bytes other than admin, which is the token of FLYBALL_API_TOKEN";
+                return refuse(&format!("api_tokens.{name}"), format!("{name:?}"), allowed);
+            }
+            if let Some(scope) = token.scopes.iter().flatten().find(|scope| !SCOPES.contains(&scope.as_str())) {
+                let allowed = "jobs:enqueue, jobs:read, throttles:acquire, metrics:read, ops:read, ops:write or admin";
+                return refuse(&format!("api_tokens.{name}.scopes"), format!("{scope:?}"), allowed);
+            }
+            let is_throttle = |pattern: &str| pattern == "*" || Name::new(pattern.strip_suffix('*').unwrap_or(pattern)).is_ok();
+            if let Some(throttle) = token.throttles.iter().flatten().find(|throttle| !is_throttle(throttle)) {
+                let allowed = "names of throttles, or their beginnings with a * behind";
+                return refuse(&format!("api_tokens.{name}.throttles"), format!("{throttle:?}"), allowed);
             }
         }
         let of_prometheus = self.prometheus.iter().map(|(name, server)| ("prometheus", name, server.check()));
@@ -625,7 +669,8 @@ mod tests {
         let load = |text: String| {
             std::fs::write(&path, text).unwrap();
             let settings = Settings::load(Some(&path), &env(&[("FLYBALL_API_TOKEN", "0123456789abcdef")]))?;
-            settings.tokens().map(|tokens| tokens.iter().map(|(of, token)| (of.map(str::to_owned), token.clone())).collect())
+            let found = |token: &TokenFound<'_>| (token.settings.and_then(|set| set.tenant.clone()), token.secret.clone());
+            settings.tokens().map(|tokens| tokens.iter().map(found).collect())
         };
         let said = |text: String| load(text).map(|_: Vec<(Option<String>, String)>| ()).unwrap_err().to_string();
 
@@ -640,6 +685,14 @@ mod tests {
         assert!(none.contains("api_tokens.billing.secret_env is neither or both"), "{none}");
         let missing = said(format!("[api_tokens.billing]\n{}", token("acme", &folder.path().join("no"))));
         assert!(missing.contains("api_tokens.billing.secret_file is not to be read"), "{missing}");
+        for (line, wrong) in [
+            ("scopes = [\"jobs:write\"]", "api_tokens.billing.scopes is \"jobs:write\"; allowed is jobs:enqueue, jobs:read"),
+            ("throttles = [\"a b\"]", "api_tokens.billing.throttles is \"a b\"; allowed is names of throttles"),
+        ] {
+            let refused = said(format!("[api_tokens.billing]\n{line}\n{}", token("acme", &secret)));
+            assert!(refused.contains(&format!("own.toml:2: {wrong}")), "{refused}");
+        }
+        assert!(said(format!("[api_tokens.admin]\n{}", token("acme", &secret))).contains("other than admin"));
         std::fs::write(&secret, "tooshort").unwrap();
         let short = said(format!("[api_tokens.billing]\n{}", token("acme", &secret)));
         assert!(short.contains("at least 16") && !short.contains("tooshort"), "{short}");

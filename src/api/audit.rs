@@ -6,8 +6,10 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::jobs::Via;
 use crate::throttle::{Change, Status};
 
+use super::auth::Caller;
 use super::postgres;
 use super::problem::{Code, Problem};
 use super::query::Query;
@@ -25,6 +27,10 @@ pub struct Entry {
     /// Who.
     #[schema(example = "alice")]
     pub who: String,
+    /// The token of the API that was shown, by its name in the settings; `null` for other doors. Unlike `who`, nobody can choose it.
+    pub token: Option<String>,
+    /// Whose token that is.
+    pub tenant: Option<String>,
     /// What was done, e.g. `throttle.set`.
     pub action: String,
     /// To what, e.g. the throttle's name.
@@ -47,7 +53,15 @@ pub struct Audit {
 impl Entry {
     /// A change that happens now; Postgres gives it its number and time.
     pub fn now(who: String, action: &str, subject: String, why: String) -> Self {
-        Self { id: 0, at: Timestamp::UNIX_EPOCH, who, action: action.to_owned(), subject, before: None, after: None, why }
+        let at = Timestamp::UNIX_EPOCH;
+        let (token, tenant, before, after) = (None, None, None, None);
+        Self { id: 0, at, who, token, tenant, action: action.to_owned(), subject, before, after, why }
+    }
+
+    /// Names the token that was shown.
+    pub fn by(self, caller: &Caller) -> Self {
+        let Via { token, tenant } = caller.via();
+        Self { token, tenant, ..self }
     }
 
     /// A change of knobs that has been made: the fields that it turned, as they stood and stand in the hash.

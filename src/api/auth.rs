@@ -14,8 +14,14 @@ use jiff::Timestamp;
 use serde::Deserialize;
 
 use super::limits::DEFAULT_TENANT;
+use super::scopes::Leave;
+use super::sessions::Sessions;
 use super::state::App;
 use super::{assets, clock, gate};
+use crate::jobs::Via;
+
+/// The name of the token that may do everything, in messages and in the audit log.
+pub const ADMIN: &str = "admin";
 
 /// How long a browser stays logged in, in seconds.
 pub const SESSION_S: i64 = 12 * 3600;
@@ -50,54 +56,51 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Sessions without a store: a cookie is an expiry and a signature over it, with a key made from the token. A new token
-/// ends all of them.
-pub struct Sessions {
-    key: hmac::Key,
-}
-
-impl Sessions {
-    /// Derives the key from the token.
-    pub fn new(token: &Secret) -> Self {
-        let purpose = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, token.expose().as_bytes()), b"flyball browser session 1");
-        Self { key: hmac::Key::new(hmac::HMAC_SHA256, purpose.as_ref()) }
-    }
-
-    /// A cookie's value that is good until `until_s`, unix seconds.
-    pub fn issue(&self, until_s: i64) -> String {
-        let signature = hmac::sign(&self.key, until_s.to_string().as_bytes());
-        let hex: String = signature.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-        format!("{until_s}.{hex}")
-    }
-
-    /// True if the value was issued by us and is still good at `now_s`.
-    pub fn holds(&self, value: &str, now_s: i64) -> bool {
-        let Some(until_s) = value.split('.').next().and_then(|text| text.parse::<i64>().ok()) else {
-            return false;
-        };
-        // Issuing again and comparing whole texts spares the parsing of hex.
-        let expected = self.issue(until_s);
-        constant_time::verify_slices_are_equal(expected.as_bytes(), value.as_bytes()).is_ok() && until_s > now_s
-    }
-}
-
-/// A token, with whose it is and the sessions of browsers that have shown it.
+/// A token, with whose it is, what it may do, and the sessions of browsers that have shown it.
 pub struct Token {
+    name: Arc<str>,
     tenant: Arc<str>,
+    owner: Arc<str>,
+    leave: Arc<Leave>,
     key: Arc<str>,
     secret: Secret,
     sessions: Sessions,
 }
 
 impl Token {
-    /// A token of a tenant.
+    /// A token that may do everything, for a tenant's rates.
     pub fn new(tenant: &str, secret: Secret) -> Self {
-        let sessions = Sessions::new(&secret);
-        Self { tenant: tenant.into(), key: digest_of(secret.expose().as_bytes()).into(), secret, sessions }
+        Self { tenant: tenant.into(), ..Self::of(ADMIN, None, Leave::admin(), secret) }
     }
 
-    fn client(&self, caller: Caller) -> Client {
-        Client { caller, tenant: self.tenant.clone(), key: self.key.clone() }
+    /// A token by its name in the settings. Its unique keys are its tenant's; its own, where it has none; and those of operators,
+    /// where it may do everything.
+    pub fn of(name: &str, tenant: Option<&str>, leave: Leave, secret: Secret) -> Self {
+        let owner = match tenant {
+            Some(tenant) => format!("tenant:{tenant}"),
+            None if leave.is_admin() => String::new(),
+            None => format!("token:{name}"),
+        };
+        Self {
+            name: name.into(),
+            tenant: tenant.unwrap_or(DEFAULT_TENANT).into(),
+            owner: owner.into(),
+            leave: Arc::new(leave),
+            key: digest_of(secret.expose().as_bytes()).into(),
+            sessions: Sessions::new(&secret),
+            secret,
+        }
+    }
+
+    fn caller(&self, proof: Proof) -> Caller {
+        Caller {
+            proof,
+            token: Some(self.name.clone()),
+            tenant: self.tenant.clone(),
+            owner: self.owner.clone(),
+            leave: self.leave.clone(),
+            key: self.key.clone(),
+        }
     }
 }
 
@@ -107,20 +110,26 @@ pub fn digest_of(bytes: &[u8]) -> String {
     purpose.as_ref().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Who asks, as the throttles of the API tell clients apart.
+/// Who asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Client {
+pub struct Caller {
     /// How it has shown that.
-    pub caller: Caller,
-    /// Whose token it is.
+    pub proof: Proof,
+    /// The name of its token in the settings; `None` where no token is set.
+    pub token: Option<Arc<str>>,
+    /// Whose token it is, as the throttles of the API tell clients apart.
     pub tenant: Arc<str>,
+    /// Whose unique keys it takes; empty for those of operators.
+    pub owner: Arc<str>,
+    /// What it may do.
+    pub leave: Arc<Leave>,
     /// A digest of the token; `local` where none is set.
     pub key: Arc<str>,
 }
 
 /// How a request has shown who it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Caller {
+pub enum Proof {
     /// By the token in its header: a program.
     Token,
     /// By the cookie of a browser that has logged in.
@@ -131,26 +140,50 @@ pub enum Caller {
 
 impl Caller {
     /// The name that the audit log gets where the request names nobody.
-    pub fn who(self) -> &'static str {
-        match self {
-            Self::Token => "token",
-            Self::Session => "dashboard",
-            Self::Loopback => "http",
+    pub fn who(&self) -> &'static str {
+        match self.proof {
+            Proof::Token => "token",
+            Proof::Session => "dashboard",
+            Proof::Loopback => "http",
         }
+    }
+
+    /// The name of its token, for messages.
+    pub fn token_name(&self) -> &str {
+        self.token.as_deref().unwrap_or("none")
+    }
+
+    /// What the audit log keeps beside the name that the request gave itself.
+    pub fn via(&self) -> Via {
+        let tenant = self.token.as_ref().map(|_| self.tenant.to_string());
+        Via { token: self.token.as_deref().map(str::to_owned), tenant }
     }
 }
 
 /// Finds out who asks; `None` for somebody without a valid token or session.
-pub fn client(app: &App, headers: &HeaderMap, now: Timestamp) -> Option<Client> {
+pub async fn caller(app: &App, headers: &HeaderMap, now: Timestamp) -> Option<Caller> {
     let tokens = &app.deps.tokens;
     if tokens.is_empty() {
-        return Some(Client { caller: Caller::Loopback, tenant: DEFAULT_TENANT.into(), key: "local".into() });
+        return Some(Caller {
+            proof: Proof::Loopback,
+            token: None,
+            tenant: DEFAULT_TENANT.into(),
+            owner: "".into(),
+            leave: Arc::new(Leave::admin()),
+            key: "local".into(),
+        });
     }
-    let shown = bearer(headers).and_then(|offered| find(tokens, offered));
-    shown.map(|token| token.client(Caller::Token)).or_else(|| {
-        let holds = |token: &&Token| cookies(headers, COOKIE).any(|value| token.sessions.holds(value, now.as_second()));
-        tokens.iter().find(holds).map(|token| token.client(Caller::Session))
-    })
+    if let Some(token) = bearer(headers).and_then(|offered| find(tokens, offered)) {
+        return Some(token.caller(Proof::Token));
+    }
+    for value in cookies(headers, COOKIE) {
+        if let Some(token) = tokens.iter().find(|token| token.sessions.holds(value, now.as_second()))
+            && !app.signed_out.holds(app, value, now).await
+        {
+            return Some(token.caller(Proof::Session));
+        }
+    }
+    None
 }
 
 /// The token that was offered. Looks at all of them, so that the time it takes tells nothing.
@@ -206,15 +239,28 @@ pub async fn login(
         return assets::login(StatusCode::UNAUTHORIZED, "That is not the token of this server.");
     };
     let value = token.sessions.issue(clock::now().as_second() + SESSION_S);
-    let secure = if is_https(&headers) { "; Secure" } else { "" };
+    let secure = secure(&app, &headers);
     let cookie = format!("{COOKIE}={value}; Path=/; Max-Age={SESSION_S}; HttpOnly; SameSite=Strict{secure}");
     (StatusCode::SEE_OTHER, home, [(SET_COOKIE, cookie)]).into_response()
 }
 
-/// `POST /logout`: the browser forgets its session.
-pub async fn logout() -> Response {
-    let cookie = format!("{COOKIE}=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict");
-    (StatusCode::SEE_OTHER, [(LOCATION, "/login")], [(SET_COOKIE, cookie)]).into_response()
+/// `POST /logout`: the session ends, here and in every other process, and the browser forgets it.
+pub async fn logout(State(app): State<App>, headers: HeaderMap) -> Response {
+    let now = clock::now();
+    for value in cookies(&headers, COOKIE) {
+        if app.deps.tokens.iter().any(|token| token.sessions.holds(value, now.as_second())) {
+            app.signed_out.end(&app, value, now).await;
+        }
+    }
+    // Where there is no token there is nothing to sign in with.
+    let next = if app.deps.tokens.is_empty() { "/" } else { "/login" };
+    let cookie = format!("{COOKIE}=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict{}", secure(&app, &headers));
+    (StatusCode::SEE_OTHER, [(LOCATION, next)], [(SET_COOKIE, cookie)]).into_response()
+}
+
+/// Keeps a cookie off plain connections, where the browser came by TLS or the settings say that people do.
+fn secure(app: &App, headers: &HeaderMap) -> &'static str {
+    if is_https(headers) || app.deps.public_url.starts_with("https://") { "; Secure" } else { "" }
 }
 
 /// True if a proxy in front of us says that the browser spoke TLS to it.
@@ -251,20 +297,6 @@ mod tests {
         assert_eq!(tokens[0].key.len(), 16);
         assert_eq!(find(&tokens, "0123456789abcdeg").unwrap().key, tokens[1].key);
         assert!(find(&tokens, "0123456789abcde").is_none() && find(&tokens, "").is_none());
-    }
-
-    #[test]
-    fn a_session_ends_at_its_time_and_with_its_token_and_cannot_be_prolonged() {
-        let sessions = Sessions::new(&Secret::new("a"));
-        let cookie = sessions.issue(1000);
-
-        assert!(sessions.holds(&cookie, 999));
-        assert!(!sessions.holds(&cookie, 1000));
-        assert!(!Sessions::new(&Secret::new("b")).holds(&cookie, 999));
-        assert!(!sessions.holds(&cookie.replace("1000.", "2000."), 999));
-        for broken in ["", ".", "x.y", "1000", "1000.", "-1.", "99999999999999999999.aa"] {
-            assert!(!sessions.holds(broken, 0), "{broken}");
-        }
     }
 
     #[test]

@@ -9,7 +9,6 @@ use serde_json::{Map, Value, json};
 
 use super::audit::{self, Entry};
 use super::auth::Caller;
-use super::body;
 use super::fields::{self, Errors, Fields, Place};
 use super::jobs::{kinds_elsewhere, warnings};
 use super::jobs_input::{self, Known};
@@ -19,6 +18,7 @@ use super::problem::{Code, Problem};
 use super::query::Query;
 use super::state::App;
 use super::within::{ONE, within};
+use super::{body, leave};
 use crate::cron::schedule::{CATCH_UPS, OVERLAPS, check_name};
 use crate::cron::{self, NewSchedule, Ran, Schedule, Schedules};
 use crate::jobs::NewJob;
@@ -111,6 +111,7 @@ pub async fn set(
     let elsewhere = kinds_elsewhere(&app, &value).await?;
     let known = Known { here: &app.deps.kinds, elsewhere: &elsewhere };
     let (schedule, by, why) = read(name, value, &known).map_err(|errors| Problem::fields(Code::InvalidFields, errors))?;
+    leave::check(&app, &caller, std::slice::from_ref(&schedule.job), false).await?;
     let by = by.unwrap_or_else(|| caller.who().to_owned());
     let before = within(ONE, schedules(&app).get(&schedule.name)).await?;
 
@@ -118,7 +119,7 @@ pub async fn set(
 
     let after = found(&app, &schedule.name).await?;
     let mut warnings = warnings(&app, std::iter::once(schedule.job.throttle.as_str())).await;
-    let mut entry = Entry::now(by, "cron.set", schedule.name.clone(), why);
+    let mut entry = Entry::now(by, "cron.set", schedule.name.clone(), why).by(&caller);
     entry.before = before.as_ref().map(told);
     entry.after = Some(told(&after));
     warnings.extend(audit::note(&app, &entry).await);
@@ -141,7 +142,7 @@ pub async fn delete(
 ) -> Result<StatusCode, Problem> {
     let name = name_of(name)?;
     let mut query = Query::open(pairs, &["by", "why"]);
-    let signed = signed_of_query(&mut query, caller);
+    let signed = signed_of_query(&mut query, &caller);
     if !query.errors.is_empty() {
         return Err(Problem::fields(Code::InvalidQuery, query.errors));
     }
@@ -149,7 +150,7 @@ pub async fn delete(
     if !within(ONE, schedules(&app).delete(&before.name)).await? {
         return Err(not_found(&before.name));
     }
-    let mut entry = Entry::now(signed.by, "cron.delete", before.name.clone(), signed.why);
+    let mut entry = Entry::now(signed.by, "cron.delete", before.name.clone(), signed.why).by(&caller);
     entry.before = Some(told(&before));
     audit::note(&app, &entry).await;
     Ok(StatusCode::NO_CONTENT)
@@ -169,9 +170,9 @@ pub async fn run(
     request: Request,
 ) -> Result<impl IntoResponse, Problem> {
     let name = name_of(name)?;
-    let ((), signed) = signed(request, caller, &[], |_| ()).await?;
+    let ((), signed) = signed(request, &caller, &[], |_| ()).await?;
     let Ran::Job(job) = within(ONE, schedules(&app).run_now(&name)).await? else { return Err(not_found(&name)) };
-    let mut entry = Entry::now(signed.by, "cron.run", name, signed.why);
+    let mut entry = Entry::now(signed.by, "cron.run", name, signed.why).by(&caller);
     entry.after = Some(json!({"job_id": job.id, "duplicate": job.duplicate}));
     let warnings = audit::note(&app, &entry).await.into_iter().collect();
     let status = if job.duplicate { StatusCode::OK } else { StatusCode::CREATED };
@@ -187,7 +188,7 @@ pub async fn pause(
     Path(name): Path<String>,
     request: Request,
 ) -> Result<Json<ScheduleView>, Problem> {
-    turn(&app, caller, name, request, true).await
+    turn(&app, &caller, name, request, true).await
 }
 
 /// Lets a paused schedule go on, from its next occurrence.
@@ -199,10 +200,10 @@ pub async fn resume(
     Path(name): Path<String>,
     request: Request,
 ) -> Result<Json<ScheduleView>, Problem> {
-    turn(&app, caller, name, request, false).await
+    turn(&app, &caller, name, request, false).await
 }
 
-async fn turn(app: &App, caller: Caller, name: String, request: Request, paused: bool) -> Result<Json<ScheduleView>, Problem> {
+async fn turn(app: &App, caller: &Caller, name: String, request: Request, paused: bool) -> Result<Json<ScheduleView>, Problem> {
     let name = name_of(name)?;
     let ((), signed) = signed(request, caller, &[], |_| ()).await?;
     let changed = within(ONE, schedules(app).pause(&name, paused)).await?;
@@ -210,7 +211,7 @@ async fn turn(app: &App, caller: Caller, name: String, request: Request, paused:
     let mut warnings = Vec::new();
     if changed {
         let action = if paused { "cron.pause" } else { "cron.resume" };
-        let entry = Entry::now(signed.by, action, name, signed.why);
+        let entry = Entry::now(signed.by, action, name, signed.why).by(caller);
         warnings.extend(audit::note(app, &entry).await);
     }
     Ok(Json(ScheduleView { schedule, warnings }))

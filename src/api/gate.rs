@@ -5,18 +5,18 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use axum::extract::{ConnectInfo, Request, State};
+use axum::extract::{ConnectInfo, MatchedPath, Request, State};
 use axum::http::{Extensions, HeaderMap, HeaderName, HeaderValue};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use super::acquire::remaining;
-use super::auth::{Caller, Client};
+use super::auth::{Caller, Proof};
 use super::denied::{Denied, origin};
-use super::limits::{DEFAULT_TENANT, Group, Promise};
+use super::limits::{DEFAULT_TENANT, Group, Promise, is_of_the_api};
 use super::problem::{Code, Problem};
 use super::state::App;
-use super::waiting;
+use super::{scopes, waiting};
 use crate::throttle::{Ask, LaneAsk, Limit, Name};
 
 /// Knobs are looked at again after so long, for what the headers promise, and a throttle that was not there; what passes is decided
@@ -88,15 +88,28 @@ impl Refusal {
         matches!(self.limit, Some(Limit::Key | Limit::Throttle | Limit::Tier { .. }))
     }
 
+    /// What was stopped by hand goes on by hand.
+    fn ends_by_waiting(&self) -> bool {
+        !matches!(self.limit, Some(Limit::Stopped { .. }))
+    }
+
     fn is_of_key(&self) -> bool {
         matches!(self.limit, Some(Limit::Key | Limit::Paused { .. }))
     }
 
-    fn sentence(&self, name: &Name, client: &Client) -> String {
+    fn sentence(&self, name: &Name, client: &Caller) -> String {
         match &self.limit {
             Some(Limit::Key) => format!("your token has sent what throttle {name} lets one token send (key_rps)"),
             Some(Limit::Throttle) => {
                 format!("the tokens of tenant {} have sent what throttle {name} lets them send together (rps)", client.tenant)
+            }
+            // Nobody comes in by waiting, and the way round is not that of other throttles.
+            Some(Limit::Stopped { name, why }) => {
+                let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
+                format!(
+                    "throttle {name} is stopped{why}: its rate is 0 or somebody paused it; whoever may do everything can resume or turn it here, \
+                     and anybody on the machine with: flyball throttle resume {name}, or flyball throttle set {name} rps=<rate>"
+                )
             }
             Some(limit) => waiting::sentence(name.as_str(), &client.key, self.effective_rps, limit),
             None => format!("throttle {name} has no token left"),
@@ -107,8 +120,12 @@ impl Refusal {
 /// Lets a request pass with a token of its group's throttle, or answers that there is none.
 pub async fn gate(State(app): State<App>, request: Request, next: Next) -> Response {
     // Who has shown nothing has been let in to what is open to everybody.
-    let Some(client) = request.extensions().get::<Client>().cloned() else { return next.run(request).await };
-    let is_dashboard = client.caller == Caller::Session || (client.caller == Caller::Loopback && is_page(request.headers()));
+    let Some(client) = request.extensions().get::<Caller>().cloned() else { return next.run(request).await };
+    // Who may do everything cannot be locked out by the throttles that he turns.
+    if client.leave.is_admin() && turns_the_api(&request) {
+        return next.run(request).await;
+    }
+    let is_dashboard = client.proof == Proof::Session || (client.proof == Proof::Loopback && is_page(request.headers()));
     let group = Group::of(request.method(), request.uri().path(), is_dashboard);
     let Some(name) = group.and_then(|group| group.throttle(&client.tenant).ok()) else { return next.run(request).await };
     match ask_patiently(&app, &name, &client.key).await {
@@ -123,9 +140,16 @@ pub async fn gate(State(app): State<App>, request: Request, next: Next) -> Respo
             response
         }
         Verdict::Refused(refusal) => {
-            let detail = format!("{}; try again in {} s", refusal.sentence(&name, &client), refusal.wait_s());
-            let mut response = Problem::new(Code::TooManyRequests, detail).retry_after(refusal.wait_s()).into_response();
-            let standing = Promise::standing(&name, !refusal.is_of_key(), 0, refusal.wait_s());
+            let sentence = refusal.sentence(&name, &client);
+            let (problem, wait_s) = if refusal.ends_by_waiting() {
+                let wait_s = refusal.wait_s();
+                let detail = format!("{sentence}; try again in {wait_s} s");
+                (Problem::new(Code::TooManyRequests, detail).retry_after(wait_s), wait_s)
+            } else {
+                (Problem::new(Code::TooManyRequests, sentence), 0)
+            };
+            let mut response = problem.into_response();
+            let standing = Promise::standing(&name, !refusal.is_of_key(), 0, wait_s);
             tell(&mut response, promise(&app, &name).await, Some(standing));
             response
         }
@@ -162,6 +186,12 @@ fn too_many(left: Duration) -> Problem {
 /// The address from which a request came, where the listener has told it.
 pub fn address(extensions: &Extensions) -> Option<IpAddr> {
     extensions.get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(address)| address.ip())
+}
+
+/// Whether a request is about one of the API's own throttles.
+fn turns_the_api(request: &Request) -> bool {
+    let template = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
+    scopes::throttle_in(template, request.uri().path()).is_some_and(|name| is_of_the_api(&name))
 }
 
 /// A page of ours, where browsers need no session: no program can pretend it by accident, and who does it on purpose gains

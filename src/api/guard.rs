@@ -2,18 +2,18 @@
 
 use std::net::IpAddr;
 
-use axum::extract::{Request, State};
+use axum::extract::{MatchedPath, Request, State};
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use super::auth::{self, Caller};
+use super::auth::{self, Proof};
 use super::problem::{Code, Problem};
 use super::state::App;
-use super::{assets, clock, gate, provider_events};
+use super::{assets, clock, gate, provider_events, query, scopes};
 
-/// Lets a request pass with its [`Caller`], or answers it.
+/// Lets a request pass with its [`auth::Caller`], or answers it.
 pub async fn guard(State(app): State<App>, mut request: Request, next: Next) -> Response {
     let path = request.uri().path();
     if path == "/healthz" || path == "/readyz" {
@@ -29,18 +29,24 @@ pub async fn guard(State(app): State<App>, mut request: Request, next: Next) -> 
     {
         return problem.into_response();
     }
-    let client = auth::client(&app, headers, clock::now());
+    if let Some(problem) = request.uri().query().and_then(query::unreadable) {
+        return problem.into_response();
+    }
+    let caller = auth::caller(&app, headers, clock::now()).await;
     let changes = !matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
     // A program that shows the token itself cannot be a page of another site that borrows a browser's session.
     if changes
-        && client.as_ref().is_none_or(|client| client.caller != Caller::Token)
+        && caller.as_ref().is_none_or(|caller| caller.proof != Proof::Token)
         && let Err(problem) = origin_is_ours(headers)
     {
         return problem.into_response();
     }
-    if let Some(client) = client {
-        request.extensions_mut().insert(client.caller);
-        request.extensions_mut().insert(client);
+    if let Some(caller) = caller {
+        let template = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
+        if let Err(problem) = scopes::check(&caller, request.method(), template, path) {
+            return problem.into_response();
+        }
+        request.extensions_mut().insert(caller);
     } else if !is_open(path) {
         let address = gate::address(request.extensions());
         let (wants_page, has_shown) = (wants_page(&request), headers.contains_key("authorization"));

@@ -2,24 +2,26 @@
 
 use std::collections::BTreeSet;
 
-use axum::Json;
 use axum::extract::{Path, Query as Pairs, Request, State};
 use axum::http::header::{LINK, LOCATION};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::IntoResponse;
+use axum::{Extension, Json};
 use serde::Serialize;
 use serde_json::Value;
 
+use super::auth::Caller;
 use super::fields::Place;
 use super::jobs_input::{self, KEY_BYTES_MAX, KIND_BYTES_MAX, Known};
 use super::metrics::BacklogAnswer;
 use super::postgres;
 use super::problem::{Code, Problem};
 use super::query::Query;
+use super::scopes::TokenScope;
 use super::state::App;
 use super::waiting::{self, Waiting};
 use super::within::{MANY, ONE, within};
-use super::{body, clock};
+use super::{body, clock, leave};
 use crate::jobs::{Attempt, Backlog, Detail, Enqueued, Filter, NewJob, Queue, State as JobState, Summary};
 use crate::notify::recipient::mask_args;
 use crate::throttle::{self, Ask, LaneAsk, Name, Store};
@@ -128,16 +130,24 @@ pub struct Attempts {
     responses(
         (status = 201, body = Accepted, description = "The job was enqueued.", headers(("Location" = String, description = "The job."))),
         (status = 200, body = Accepted, description = "Its unique key is taken; this is the job that holds it.")))]
-pub async fn enqueue(State(app): State<App>, request: Request) -> Result<impl IntoResponse, Problem> {
+pub async fn enqueue(
+    State(app): State<App>,
+    Extension(caller): Extension<Caller>,
+    request: Request,
+) -> Result<impl IntoResponse, Problem> {
     let trace = traceparent(request.headers());
     let value = body::json(request, body::ONE_BYTES_MAX).await?;
     let elsewhere = kinds_elsewhere(&app, &value).await?;
     let known = Known { here: &app.deps.kinds, elsewhere: &elsewhere };
     let mut job = jobs_input::one(value, &known).map_err(|errors| Problem::fields(Code::InvalidFields, errors))?;
     job.traceparent = job.traceparent.or(trace);
+    leave::check(&app, &caller, std::slice::from_ref(&job), false).await?;
     let warnings = warnings(&app, std::iter::once(job.throttle.as_str())).await;
 
-    let asked = async { app.deps.queue.enqueue(std::slice::from_ref(&job)).await.map_err(|error| refused(&app, error, false)) };
+    let asked = async {
+        let enqueued = app.deps.queue.enqueue_for(&caller.owner, std::slice::from_ref(&job)).await;
+        enqueued.map_err(|error| refused(&app, error, false))
+    };
     let enqueued = within(ONE, asked).await?;
     note_backlogs(&app, &enqueued);
 
@@ -150,6 +160,10 @@ pub async fn enqueue(State(app): State<App>, request: Request) -> Result<impl In
     let found = within(ONE, app.deps.queue.get(ticket.id)).await.ok().flatten();
     let mut job = found.unwrap_or_else(|| as_sent(job, ticket.id));
     mask_args(&job.summary.kind, &mut job.args);
+    if ticket.duplicate && !ticket.replaced && !caller.leave.has(TokenScope::JobsRead) {
+        // It may be of somebody else: of the same tenant, or of the time before keys had owners.
+        job.args = Value::Null;
+    }
     let Enqueued { duplicate, replaced, backlog, .. } = *ticket;
     Ok((status, [(LOCATION, location)], Json(Accepted { job, duplicate, replaced, backlog, warnings })))
 }
@@ -159,7 +173,11 @@ pub async fn enqueue(State(app): State<App>, request: Request) -> Result<impl In
     responses(
         (status = 201, body = AcceptedBatch, description = "The jobs were enqueued."),
         (status = 200, body = AcceptedBatch, description = "No new job was made: every unique key is taken, or the array is empty.")))]
-pub async fn enqueue_batch(State(app): State<App>, request: Request) -> Result<impl IntoResponse, Problem> {
+pub async fn enqueue_batch(
+    State(app): State<App>,
+    Extension(caller): Extension<Caller>,
+    request: Request,
+) -> Result<impl IntoResponse, Problem> {
     let trace = traceparent(request.headers());
     let value = body::json(request, body::BATCH_BYTES_MAX).await?;
     let elsewhere = kinds_elsewhere(&app, &value).await?;
@@ -168,12 +186,14 @@ pub async fn enqueue_batch(State(app): State<App>, request: Request) -> Result<i
     for job in jobs.iter_mut().filter(|job| job.traceparent.is_none()) {
         job.traceparent.clone_from(&trace);
     }
+    leave::check(&app, &caller, &jobs, true).await?;
     let warnings = warnings(&app, jobs.iter().map(|job| job.throttle.as_str())).await;
 
     let enqueued = if jobs.is_empty() {
         Vec::new()
     } else {
-        let enqueue = async { app.deps.queue.enqueue(&jobs).await.map_err(|error| refused(&app, error, true)) };
+        let enqueue =
+            async { app.deps.queue.enqueue_for(&caller.owner, &jobs).await.map_err(|error| refused(&app, error, true)) };
         within(MANY, enqueue).await?
     };
     note_backlogs(&app, &enqueued);

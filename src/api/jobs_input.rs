@@ -4,6 +4,7 @@ use jiff::{SignedDuration, Span, SpanRelativeTo, Timestamp};
 use serde_json::{Value, json};
 
 use super::fields::{Errors, Fields, clipped, describe, pointer, unknown};
+use crate::jobs::check::{OF_SCHEDULES, SCHEDULES_ONLY};
 use crate::jobs::{Kinds, NewJob};
 use crate::throttle::Name;
 
@@ -135,6 +136,9 @@ fn job(value: Value, at: &str, known: &Known<'_>, errors: &mut Errors) -> Option
     let is_unique = unique_key.is_some();
     if let Some(value) = unique_key {
         job.unique_key = fields.text_of("unique_key", value, 1..=KEY_BYTES_MAX);
+        if job.unique_key.as_ref().is_some_and(|key| key.starts_with(OF_SCHEDULES)) {
+            fields.wrong("unique_key", SCHEDULES_ONLY);
+        }
     }
     job.unique_for = span(&mut fields, "unique_for", SPAN_MAX_S);
     if let Some(cost) = fields.positive("cost", COST_MAX, " tokens") {

@@ -92,7 +92,7 @@ pub async fn pause(
     let until_ms = app.deps.throttles.pause_key(&name, &key, Duration::from_secs_f64(seconds), &why).await?;
 
     let until = Timestamp::from_millisecond(until_ms).ok();
-    let mut entry = Entry::now(by, "key.pause", name.to_string(), why);
+    let mut entry = Entry::now(by, "key.pause", name.to_string(), why).by(&caller);
     entry.after = Some(json!({"key": key, "seconds": seconds, "until": until}));
     let warnings = audit::note(&app, &entry).await.into_iter().collect();
     Ok(Json(Paused { throttle: name.to_string(), key, until, warnings }))
@@ -123,7 +123,7 @@ pub async fn resume(
 
     let resumed = app.deps.throttles.resume_key(&name, &key).await?;
 
-    let mut entry = Entry::now(by, "key.resume", name.to_string(), why);
+    let mut entry = Entry::now(by, "key.resume", name.to_string(), why).by(&caller);
     entry.after = Some(json!({"key": key, "resumed": resumed}));
     let warnings = audit::note(&app, &entry).await.into_iter().collect();
     Ok(Json(Resumed { throttle: name.to_string(), key, resumed, warnings }))

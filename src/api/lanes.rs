@@ -90,7 +90,7 @@ pub async fn weigh(
             None
         }
     };
-    let (weight, signed) = signed(request, caller, &["weight"], read).await?;
+    let (weight, signed) = signed(request, &caller, &["weight"], read).await?;
     let Some(weight) = weight else { return Err(Problem::new(Code::Internal, "a weight was neither read nor refused")) };
     within(ONE, app.deps.queue.set_weight(name.as_str(), &key, weight, &signed)).await?;
     Ok(Json(lane(&app, &name, &key).await?))
@@ -116,7 +116,7 @@ pub async fn purge(
     let (name, key) = (name_of(name)?, key_of(key)?);
     let mut query = Query::open(pairs, &super::operate::FIELDS);
     let walk = walk_of_query(&mut query);
-    let signed = signed_of_query(&mut query, caller);
+    let signed = signed_of_query(&mut query, &caller);
     if !query.errors.is_empty() {
         return Err(Problem::fields(Code::InvalidQuery, query.errors));
     }

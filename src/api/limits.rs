@@ -14,6 +14,14 @@ use crate::throttle::{Change, Error, Knobs, Name, Store};
 /// The tenant of tokens that name none.
 pub const DEFAULT_TENANT: &str = "default";
 
+/// How the names of these throttles begin.
+const PREFIX: &str = "api:";
+
+/// Whether a throttle limits the API itself.
+pub fn is_of_the_api(throttle: &str) -> bool {
+    throttle.starts_with(PREFIX)
+}
+
 /// What a tenant may send, in tokens' worth: so that it may use some tokens side by side, and no more.
 const TENANT_TOKENS: f64 = 3.0;
 

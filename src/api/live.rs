@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwapOption;
 use serde::Serialize;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
+use tokio::sync::broadcast;
 
 use super::sample::Sample;
 
@@ -15,6 +15,10 @@ pub const TICKS_MAX: usize = 600;
 const HISTORY_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Live streams of one process.
 pub const STREAMS_MAX: usize = 64;
+/// Live streams of one token that may not do everything,
+const STREAMS_OF_ONE: usize = 16;
+/// and of all such tokens together: the rest is for administrators.
+const STREAMS_OF_OTHERS: usize = 48;
 /// Events that a slow listener may lag behind before its stream ends (it comes back and is replayed).
 const LAG_MAX: usize = 256;
 
@@ -98,7 +102,26 @@ struct Inner {
     ring: Mutex<VecDeque<(i64, Arc<str>)>>,
     sender: broadcast::Sender<Event>,
     sample: ArcSwapOption<Sample>,
-    streams: Arc<Semaphore>,
+    /// Open streams by the digest of their token, with whether it may do everything.
+    streams: Mutex<BTreeMap<(bool, String), usize>>,
+}
+
+/// A place among the live streams, given back when it is dropped.
+pub struct Seat {
+    live: Live,
+    of: (bool, String),
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut streams = self.live.streams();
+        if let Some(open) = streams.get_mut(&self.of) {
+            *open -= 1;
+            if *open == 0 {
+                streams.remove(&self.of);
+            }
+        }
+    }
 }
 
 impl Default for Live {
@@ -107,7 +130,7 @@ impl Default for Live {
             ring: Mutex::new(VecDeque::with_capacity(TICKS_MAX)),
             sender: broadcast::Sender::new(LAG_MAX),
             sample: ArcSwapOption::empty(),
-            streams: Arc::new(Semaphore::new(STREAMS_MAX)),
+            streams: Mutex::default(),
         }))
     }
 }
@@ -148,9 +171,26 @@ impl Live {
         self.0.sender.receiver_count()
     }
 
-    /// A place among the [`STREAMS_MAX`] streams, held until it is dropped.
-    pub fn place(&self) -> Option<OwnedSemaphorePermit> {
-        self.0.streams.clone().try_acquire_owned().ok()
+    /// A place among the [`STREAMS_MAX`] streams for a token, held until it is dropped. Tokens that may not do everything have a share
+    /// each, and leave some for those that may.
+    pub fn place(&self, token: &str, is_admin: bool) -> Option<Seat> {
+        let mut streams = self.streams();
+        let (all, of_others) = streams
+            .iter()
+            .fold((0, 0), |(all, others), ((admin, _), open)| (all + open, others + if *admin { 0 } else { *open }));
+        let of = (is_admin, token.to_owned());
+        let own = streams.get(&of).copied().unwrap_or(0);
+        let is_free = all < STREAMS_MAX && (is_admin || own < STREAMS_OF_ONE && of_others < STREAMS_OF_OTHERS);
+        if !is_free {
+            return None;
+        }
+        streams.insert(of.clone(), own + 1);
+        Some(Seat { live: self.clone(), of })
+    }
+
+    fn streams(&self) -> MutexGuard<'_, BTreeMap<(bool, String), usize>> {
+        // The map is whole between any two statements, so a poisoned lock is still good.
+        self.0.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Joins: the history after tick `after` (or all of it), with the id of its last tick, and what comes next.
@@ -225,9 +265,22 @@ mod tests {
     #[test]
     fn places_are_bounded_and_come_back() {
         let live = Live::default();
-        let places: Vec<_> = std::iter::from_fn(|| live.place()).take(1000).collect();
+        let places: Vec<_> = std::iter::from_fn(|| live.place("a", true)).take(1000).collect();
         assert_eq!(places.len(), STREAMS_MAX);
         drop(places);
-        assert!(live.place().is_some());
+        assert!(live.place("b", false).is_some());
+    }
+
+    #[test]
+    fn one_token_cannot_take_the_places_of_the_others() {
+        let live = Live::default();
+        let take = |token: &'static str, is_admin: bool| {
+            std::iter::from_fn(|| live.place(token, is_admin)).take(1000).collect::<Vec<_>>()
+        };
+        let of_tokens = ["a", "b", "c", "d"].map(|token| take(token, false));
+        assert_eq!(of_tokens.each_ref().map(Vec::len), [STREAMS_OF_ONE, STREAMS_OF_ONE, STREAMS_OF_ONE, 0]);
+        assert_eq!(take("admin", true).len(), STREAMS_MAX - STREAMS_OF_OTHERS);
+        drop(of_tokens);
+        assert_eq!(take("d", false).len(), STREAMS_OF_ONE);
     }
 }

@@ -102,7 +102,7 @@ pub async fn cancel(
         in_order(fields, ("created_after", created_after), ("created_before", created_before));
         (CancelFilter { kind, throttle, key, state, created_after, created_before }, operate::walk(fields))
     };
-    let ((filter, walk), signed) = signed(request, caller, &[&FILTERS[..], &operate::FIELDS].concat(), read).await?;
+    let ((filter, walk), signed) = signed(request, &caller, &[&FILTERS[..], &operate::FIELDS].concat(), read).await?;
 
     let queue = &app.deps.queue;
     Ok(Json(if walk.dry_run {
@@ -122,7 +122,7 @@ pub async fn requeue(
 ) -> Result<Json<Changed>, Problem> {
     let read = |fields: &mut Fields<'_>| (dead(fields), fields.flag("keep_attempts").unwrap_or(false), operate::walk(fields));
     let allowed = [&DEAD_FILTERS[..], &["keep_attempts"], &operate::FIELDS].concat();
-    let ((filter, keep, walk), signed) = signed(request, caller, &allowed, read).await?;
+    let ((filter, keep, walk), signed) = signed(request, &caller, &allowed, read).await?;
 
     let queue = &app.deps.queue;
     Ok(Json(if walk.dry_run {
@@ -141,7 +141,7 @@ pub async fn discard(
     request: Request,
 ) -> Result<Json<Changed>, Problem> {
     let read = |fields: &mut Fields<'_>| (dead(fields), operate::walk(fields));
-    let ((filter, walk), signed) = signed(request, caller, &[&DEAD_FILTERS[..], &operate::FIELDS].concat(), read).await?;
+    let ((filter, walk), signed) = signed(request, &caller, &[&DEAD_FILTERS[..], &operate::FIELDS].concat(), read).await?;
 
     let queue = &app.deps.queue;
     Ok(Json(if walk.dry_run {

@@ -29,6 +29,7 @@ pub mod json;
 pub mod keys;
 pub mod lane_list;
 pub mod lanes;
+pub mod leave;
 pub mod limits;
 pub mod line;
 pub mod listen;
@@ -49,7 +50,9 @@ pub mod provider_events;
 pub mod query;
 pub mod router;
 pub mod sample;
+pub mod scopes;
 pub mod serve;
+pub mod sessions;
 pub mod state;
 pub mod stream;
 pub mod suppressions;
@@ -66,6 +69,7 @@ pub use jobs::why_job_waits;
 pub use limits::{DEFAULT_TENANT, seed as seed_limits};
 pub use listen::{ListenError, bind};
 pub use live::Live;
+pub use scopes::{Leave, TokenScope};
 pub use serve::{serve, serve_within};
 pub use state::{
     Decision, Decisions, Deps, FindingState, GovernorState, HandState, NoDecisions, QuotaState, ReadError, ShadowState,

@@ -66,7 +66,7 @@ pub async fn cancel(
 ) -> Result<impl IntoResponse, Problem> {
     let id = id_of(&id)?;
     let mut query = Query::open(pairs, &["by", "why"]);
-    let signed = signed_of_query(&mut query, caller);
+    let signed = signed_of_query(&mut query, &caller);
     if !query.errors.is_empty() {
         return Err(Problem::fields(Code::InvalidQuery, query.errors));
     }
@@ -97,7 +97,7 @@ pub async fn retry(
 ) -> Result<Json<JobView>, Problem> {
     let id = id_of(&id)?;
     let read = |fields: &mut super::fields::Fields<'_>| fields.flag("keep_attempts").unwrap_or(false);
-    let (keep, signed) = signed(request, caller, &["keep_attempts"], read).await?;
+    let (keep, signed) = signed(request, &caller, &["keep_attempts"], read).await?;
     match within(ONE, app.deps.queue.retry_signed(id, keep, &signed)).await? {
         RetryAnswer::Ready => Ok(Json(view(&app, found(&app, id).await?).await)),
         RetryAnswer::Refused(state) => {
@@ -130,7 +130,7 @@ pub async fn reschedule(
             Some(value) => super::jobs_input::run_at(fields, &value),
         }
     };
-    let (run_at, signed) = signed(request, caller, &["run_at"], read).await?;
+    let (run_at, signed) = signed(request, &caller, &["run_at"], read).await?;
     let Some(run_at) = run_at else { return Err(Problem::new(Code::Internal, "a time was neither read nor refused")) };
     match within(ONE, app.deps.queue.reschedule(id, run_at, &signed)).await? {
         MoveAnswer::Moved => Ok(Json(view(&app, found(&app, id).await?).await)),
@@ -154,7 +154,7 @@ pub async fn discard(
     request: Request,
 ) -> Result<Json<JobView>, Problem> {
     let id = id_of(&id)?;
-    let ((), signed) = signed(request, caller, &[], |_| ()).await?;
+    let ((), signed) = signed(request, &caller, &[], |_| ()).await?;
     match within(ONE, app.deps.queue.discard(id, &signed)).await? {
         MoveAnswer::Moved => Ok(Json(view(&app, found(&app, id).await?).await)),
         MoveAnswer::Refused(state) => {

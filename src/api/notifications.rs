@@ -1,21 +1,22 @@
 //! Notifications: send one, look, search.
 
-use axum::Json;
 use axum::extract::{Path, Query as Pairs, Request, State};
 use axum::http::header::{LINK, LOCATION};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::IntoResponse;
+use axum::{Extension, Json};
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use super::auth::Caller;
 use super::jobs::{encoded, id_of, note_backlogs, refused, traceparent, warnings};
 use super::notifications_input;
 use super::problem::{Code, Problem};
 use super::query::Query;
 use super::state::App;
 use super::within::{MANY, ONE, within};
-use super::{body, jobs_input};
+use super::{body, jobs_input, leave};
 use crate::notify::{DeliveryState, Notification, NotificationFilter};
 use crate::providers::Channel;
 
@@ -87,14 +88,22 @@ pub struct Notifications {
     responses(
         (status = 202, body = AcceptedNotification, description = "It is queued.", headers(("Location" = String, description = "What becomes of it."))),
         (status = 200, body = AcceptedNotification, description = "Its unique key is taken; this is the message that holds it.")))]
-pub async fn send(State(app): State<App>, request: Request) -> Result<impl IntoResponse, Problem> {
+pub async fn send(
+    State(app): State<App>,
+    Extension(caller): Extension<Caller>,
+    request: Request,
+) -> Result<impl IntoResponse, Problem> {
     let trace = traceparent(request.headers());
     let value = body::json(request, body::ONE_BYTES_MAX).await?;
     let read = notifications_input::message(value, &app.deps.kinds, &app.deps.pools);
     let mut job = read.map_err(|errors| Problem::fields(Code::InvalidFields, errors))?;
     job.traceparent = trace;
+    leave::check(&app, &caller, std::slice::from_ref(&job), false).await?;
     let warnings = warnings(&app, std::iter::once(job.throttle.as_str())).await;
-    let asked = async { app.deps.queue.enqueue(std::slice::from_ref(&job)).await.map_err(|error| refused(&app, error, false)) };
+    let asked = async {
+        let enqueued = app.deps.queue.enqueue_for(&caller.owner, std::slice::from_ref(&job)).await;
+        enqueued.map_err(|error| refused(&app, error, false))
+    };
     let enqueued = within(ONE, asked).await?;
     note_backlogs(&app, &enqueued);
     let Some(ticket) = enqueued.first() else {

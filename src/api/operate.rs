@@ -50,7 +50,7 @@ impl From<Count> for Changed {
 /// Reads a body of optional fields: `read` takes its own, then come who and why.
 pub async fn signed<T>(
     request: Request,
-    caller: Caller,
+    caller: &Caller,
     allowed: &[&str],
     read: impl FnOnce(&mut Fields<'_>) -> T,
 ) -> Result<(T, Signed), Problem> {
@@ -61,7 +61,7 @@ pub async fn signed<T>(
 /// As [`signed`], for a body that was read already.
 pub fn from_body<T>(
     value: Value,
-    caller: Caller,
+    caller: &Caller,
     allowed: &[&str],
     read: impl FnOnce(&mut Fields<'_>) -> T,
 ) -> Result<(T, Signed), Problem> {
@@ -71,7 +71,7 @@ pub fn from_body<T>(
         let found = read(&mut fields);
         let why = fields.text_or_null("why", 0..=1000).unwrap_or_default();
         let by = fields.text_or_null("by", 1..=100).unwrap_or_else(|| caller.who().to_owned());
-        (found, Signed { by, why })
+        (found, Signed { by, why, via: caller.via() })
     });
     found.filter(|_| errors.is_empty()).ok_or_else(|| Problem::fields(Code::InvalidFields, errors))
 }
@@ -95,9 +95,10 @@ pub fn walk_of_query(query: &mut Query) -> Walk {
 }
 
 /// Who signs, from a query.
-pub fn signed_of_query(query: &mut Query, caller: Caller) -> Signed {
+pub fn signed_of_query(query: &mut Query, caller: &Caller) -> Signed {
     Signed {
         by: query.text("by", 100).unwrap_or_else(|| caller.who().to_owned()),
         why: query.text("why", 1000).unwrap_or_default(),
+        via: caller.via(),
     }
 }

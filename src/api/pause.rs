@@ -43,7 +43,7 @@ pub async fn pause(
     Extension(caller): Extension<Caller>,
     request: Request,
 ) -> Result<Json<Paused>, Problem> {
-    let ((), signed) = signed(request, caller, &[], |_| ()).await?;
+    let ((), signed) = signed(request, &caller, &[], |_| ()).await?;
     let changed = within(ONE, app.deps.queue.pause_all(&signed)).await?;
     let paused = within(ONE, app.deps.queue.paused()).await?;
     Ok(Json(Paused { paused, changed }))
@@ -57,7 +57,7 @@ pub async fn resume(
     Extension(caller): Extension<Caller>,
     request: Request,
 ) -> Result<Json<Paused>, Problem> {
-    let ((), signed) = signed(request, caller, &[], |_| ()).await?;
+    let ((), signed) = signed(request, &caller, &[], |_| ()).await?;
     let changed = within(ONE, app.deps.queue.resume_all(&signed)).await?;
     Ok(Json(Paused { paused: None, changed }))
 }
@@ -73,7 +73,7 @@ pub async fn pause_throttle(
     Path(name): Path<String>,
     request: Request,
 ) -> Result<impl IntoResponse, Problem> {
-    turn(&app, caller, name, request, "1", "throttle.pause").await
+    turn(&app, &caller, name, request, "1", "throttle.pause").await
 }
 
 /// Lets a paused throttle flow again, from an empty bucket.
@@ -87,12 +87,12 @@ pub async fn resume_throttle(
     Path(name): Path<String>,
     request: Request,
 ) -> Result<impl IntoResponse, Problem> {
-    turn(&app, caller, name, request, "0", "throttle.resume").await
+    turn(&app, &caller, name, request, "0", "throttle.resume").await
 }
 
 async fn turn(
     app: &App,
-    caller: Caller,
+    caller: &Caller,
     name: String,
     request: Request,
     paused: &str,
@@ -105,7 +105,7 @@ async fn turn(
 
     let (before, after) = app.deps.throttles.set(&name, &change).await?;
 
-    let entry = Entry::turned(action, &change, before.as_ref(), &after);
+    let entry = Entry::turned(action, &change, before.as_ref(), &after).by(caller);
     let mut view = view(&after, app.deps.live.sample().as_deref());
     view.warnings.extend(audit::note(app, &entry).await);
     Ok(answer(view))

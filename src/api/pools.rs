@@ -78,7 +78,7 @@ pub async fn resume(
             format!("pool {name} has no account {:?}; GET /api/v1/pools/{name} lists them", super::fields::clipped(&account));
         return Err(Problem::new(Code::AccountNotFound, message));
     }
-    let ((), signed) = signed(request, caller, &[], |_| ()).await?;
+    let ((), signed) = signed(request, &caller, &[], |_| ()).await?;
     let changed = desk.resume(&account).await?;
     tracing::info!(pool = name, account, by = %signed.by, why = %signed.why, changed, "a person resumed an account");
     Ok(Json(Resumed { changed }))

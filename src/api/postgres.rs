@@ -11,23 +11,26 @@ use super::workers::Worker;
 use crate::postgres::Db;
 
 /// Every statement of this room, for the test that prepares them all on the migrated schema.
-pub const STATEMENTS: [(&str, &str); 6] = [
+pub const STATEMENTS: [(&str, &str); 9] = [
     ("write audit", WRITE_AUDIT),
     ("read audit", READ_AUDIT),
     ("read workers", READ_WORKERS),
     ("count workers", COUNT_WORKERS),
     ("read kinds", READ_KINDS),
     ("read live kinds", READ_LIVE_KINDS),
+    ("read public kinds", READ_PUBLIC_KINDS),
+    ("read signed out", READ_SIGNED_OUT),
+    ("write signed out", WRITE_SIGNED_OUT),
 ];
 
 /// One line of the audit log.
 const WRITE_AUDIT: &str = "
-    insert into flyball.audit (who, action, subject, before, after, why)
-    values ($1, $2, $3, $4, $5, $6)";
+    insert into flyball.audit (who, action, subject, before, after, why, token, tenant)
+    values ($1, $2, $3, $4, $5, $6, $7, $8)";
 
 /// Newest first by the primary key.
 const READ_AUDIT: &str = "
-    select id, at, who, action, subject, before, after, why
+    select id, at, who, token, tenant, action, subject, before, after, why
     from flyball.audit
     order by id desc
     limit $1";
@@ -71,6 +74,29 @@ const READ_LIVE_KINDS: &str = "
     order by kind
     limit 1000";
 
+/// The kinds that everybody may enqueue who may enqueue.
+const READ_PUBLIC_KINDS: &str = "
+    select name
+    from flyball.kind
+    where public
+    order by name
+    limit 1000";
+
+/// Sessions that were ended before their time.
+const READ_SIGNED_OUT: &str = "
+    select digest, until_s
+    from flyball.signed_out
+    order by until_s desc
+    limit 10000";
+
+/// One more of them; those whose time is over go.
+const WRITE_SIGNED_OUT: &str = "
+    with over as (
+        delete from flyball.signed_out where until_s <= $3
+    )
+    insert into flyball.signed_out (digest, until_s) values ($1, $2)
+    on conflict do nothing";
+
 /// Adds a line to the audit log.
 pub async fn write_audit(pool: &Db, entry: &Entry) -> Result<(), ReadError> {
     sqlx::query(WRITE_AUDIT)
@@ -80,6 +106,8 @@ pub async fn write_audit(pool: &Db, entry: &Entry) -> Result<(), ReadError> {
         .bind(&entry.before)
         .bind(&entry.after)
         .bind(&entry.why)
+        .bind(&entry.token)
+        .bind(&entry.tenant)
         .execute(pool)
         .await
         .map(drop)
@@ -108,6 +136,21 @@ pub async fn read_kinds(pool: &Db) -> Result<Vec<String>, ReadError> {
     sqlx::query_scalar(READ_KINDS).fetch_all(pool).await.map_err(read_error)
 }
 
+/// The kinds that everybody may enqueue who may enqueue.
+pub async fn read_public_kinds(pool: &Db) -> Result<Vec<String>, ReadError> {
+    sqlx::query_scalar(READ_PUBLIC_KINDS).fetch_all(pool).await.map_err(read_error)
+}
+
+/// Digests of ended sessions, with the unix second until which they would have been good.
+pub async fn read_signed_out(pool: &Db) -> Result<Vec<(String, i64)>, ReadError> {
+    sqlx::query_as(READ_SIGNED_OUT).fetch_all(pool).await.map_err(read_error)
+}
+
+/// Keeps the end of a session.
+pub async fn write_signed_out(pool: &Db, digest: &str, until_s: i64, now_s: i64) -> Result<(), ReadError> {
+    sqlx::query(WRITE_SIGNED_OUT).bind(digest).bind(until_s).bind(now_s).execute(pool).await.map(drop).map_err(read_error)
+}
+
 /// The kinds that live workers run.
 pub async fn read_live_kinds(pool: &Db) -> Result<Vec<String>, ReadError> {
     sqlx::query_scalar(READ_LIVE_KINDS).fetch_all(pool).await.map_err(read_error)
@@ -123,6 +166,8 @@ fn entry(row: &PgRow) -> Result<Entry, sqlx::Error> {
         id: row.try_get("id")?,
         at: time(row, "at")?,
         who: row.try_get::<Option<String>, _>("who")?.unwrap_or_default(),
+        token: row.try_get("token")?,
+        tenant: row.try_get("tenant")?,
         action: row.try_get("action")?,
         subject: row.try_get::<Option<String>, _>("subject")?.unwrap_or_default(),
         before: row.try_get::<Option<Value>, _>("before")?,

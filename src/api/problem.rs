@@ -40,6 +40,10 @@ pub enum Code {
     ForeignHost,
     /// A page of another origin sent the request.
     ForeignOrigin,
+    /// The token lacks a scope that the route needs.
+    ScopeMissing,
+    /// The token may not enqueue this kind, or not use this throttle.
+    NotAllowed,
     /// There is no such route.
     RouteNotFound,
     /// There is no such job.
@@ -86,7 +90,7 @@ pub enum Code {
 
 impl Code {
     /// All codes, in the order of their status.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 32] = [
         Self::MalformedJson,
         Self::InvalidQuery,
         Self::InvalidPath,
@@ -95,6 +99,8 @@ impl Code {
         Self::Unauthorized,
         Self::ForeignHost,
         Self::ForeignOrigin,
+        Self::ScopeMissing,
+        Self::NotAllowed,
         Self::RouteNotFound,
         Self::JobNotFound,
         Self::NotificationNotFound,
@@ -130,6 +136,8 @@ impl Code {
             Self::Unauthorized => ("unauthorized", 401, "A valid token is needed"),
             Self::ForeignHost => ("foreign_host", 403, "The Host header is not allowed"),
             Self::ForeignOrigin => ("foreign_origin", 403, "Requests from other sites are refused"),
+            Self::ScopeMissing => ("scope_missing", 403, "The token lacks a scope"),
+            Self::NotAllowed => ("not_allowed", 403, "The token may not use this"),
             Self::RouteNotFound => ("route_not_found", 404, "There is no such route"),
             Self::JobNotFound => ("job_not_found", 404, "There is no such job"),
             Self::NotificationNotFound => ("notification_not_found", 404, "There is no such notification"),

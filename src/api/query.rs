@@ -7,6 +7,15 @@ use std::str::FromStr;
 use jiff::Timestamp;
 
 use super::fields::{Errors, Place, TIME, clipped, pointer, time_of, unknown};
+use super::problem::{Code, Problem};
+
+/// What is wrong with a query that is not UTF-8 where it is decoded: nobody could say which text was meant.
+pub fn unreadable(query: &str) -> Option<Problem> {
+    let is_text = |part: &str| percent_encoding::percent_decode_str(part).decode_utf8().is_ok();
+    let pair = query.split('&').find(|pair| !is_text(pair))?;
+    let name = pair.split('=').next().filter(|name| is_text(name)).unwrap_or("?");
+    Some(Problem::at(Code::InvalidQuery, Place::Query, &clipped(name), "is not UTF-8; allowed: percent-encoded UTF-8"))
+}
 
 /// The parameters of one request, being read. An empty value counts as absent, where it has no meaning of its own.
 #[derive(Debug)]
@@ -106,6 +115,13 @@ mod tests {
 
     fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
         pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn what_is_not_utf8_is_refused_by_the_name_of_its_parameter() {
+        assert!(unreadable("key=%ff").unwrap().detail.starts_with("/key: is not UTF-8"));
+        assert!(unreadable("a=1&key=%c3").is_some() && unreadable("%ff=1").is_some());
+        assert!(unreadable("key=%c3%bc&a=b+c&d").is_none() && unreadable("").is_none());
     }
 
     #[test]

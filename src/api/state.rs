@@ -15,6 +15,7 @@ use super::gate::Gate;
 use super::line::Lines;
 use super::live::Live;
 use super::metrics::HttpMetrics;
+use super::sessions::SignedOut;
 use crate::notify::Deliveries;
 use crate::providers::{Pools, Tools};
 use crate::{jobs, throttle};
@@ -279,6 +280,8 @@ pub struct Parts {
     pub gate: Gate,
     /// Requests that wait for tokens.
     pub lines: Lines,
+    /// Sessions that people have ended.
+    pub signed_out: SignedOut,
     /// `/openapi.json`.
     pub openapi: String,
 }
@@ -286,7 +289,8 @@ pub struct Parts {
 impl App {
     /// Puts the parts together.
     pub fn new(deps: Deps, openapi: String) -> Self {
-        Self(Arc::new(Parts { deps, http: HttpMetrics::default(), gate: Gate::default(), lines: Lines::default(), openapi }))
+        let (http, gate, lines) = (HttpMetrics::default(), Gate::default(), Lines::default());
+        Self(Arc::new(Parts { deps, http, gate, lines, signed_out: SignedOut::default(), openapi }))
     }
 }
 

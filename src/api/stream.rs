@@ -3,12 +3,14 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
+use axum::Extension;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::sse::{self, KeepAlive, Sse};
 use futures_util::{Stream, StreamExt as _, stream};
 use tokio::sync::broadcast;
 
+use super::auth::Caller;
 use super::live::{Event, STREAMS_MAX};
 use super::problem::{Code, Problem};
 use super::state::App;
@@ -28,10 +30,13 @@ const RETRY: Duration = Duration::from_secs(1);
         description = "Events `history` ({ticks: [Tick]}), `tick` (Tick, id = unix seconds), `decision` (Decision), `failure` (Failure), `audit` (AuditEntry).")))]
 pub async fn stream(
     State(app): State<App>,
+    Extension(caller): Extension<Caller>,
     headers: HeaderMap,
 ) -> Result<Sse<impl Stream<Item = Result<sse::Event, Infallible>>>, Problem> {
-    let Some(place) = app.deps.live.place() else {
-        let detail = format!("{STREAMS_MAX} live streams are open, the most that one process serves; close one or try again");
+    let Some(place) = app.deps.live.place(&caller.key, caller.leave.is_admin()) else {
+        let detail = format!(
+            "as many live streams are open as one process serves ({STREAMS_MAX}) or this token may have; close one or try again"
+        );
         return Err(Problem::new(Code::TooManyStreams, detail).retry_after(5));
     };
     let after = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.trim().parse().ok());

@@ -121,7 +121,7 @@ pub async fn add(
         }
         (channel.zip(recipient), reason)
     };
-    let ((whom, reason), mut signed) = signed(request, caller, &["channel", "recipient", "reason"], read).await?;
+    let ((whom, reason), mut signed) = signed(request, &caller, &["channel", "recipient", "reason"], read).await?;
     let Some((channel, recipient)) = whom else {
         return Err(Problem::new(Code::Internal, "a recipient was neither read nor refused"));
     };
@@ -149,7 +149,7 @@ pub async fn remove(
     let mut query = Query::open(pairs, &["channel", "recipient", "by", "why"]);
     let channel = query.word("channel", &Channel::WORDS);
     let recipient = query.text("recipient", RECIPIENT_BYTES_MAX);
-    let signed = signed_of_query(&mut query, caller);
+    let signed = signed_of_query(&mut query, &caller);
     if query.errors.is_empty() {
         for (name, is_given) in [("channel", channel.is_some()), ("recipient", recipient.is_some())] {
             if !is_given {

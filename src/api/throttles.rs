@@ -21,7 +21,7 @@ use super::sample::Sample;
 use super::state::{App, Decision};
 use super::throttle_view::{View, explain};
 use super::within::{ONE, within};
-use super::{body, clock};
+use super::{body, clock, limits};
 use crate::throttle::rules::{Knob, knob, settable};
 use crate::throttle::{Change, Name, Status};
 
@@ -193,6 +193,13 @@ pub async fn edit(
     let if_seq = if_match(request.headers())?;
     let value = body::json(request, body::ONE_BYTES_MAX).await?;
     let mut change = change(&app, &name, value).map_err(|errors| Problem::fields(Code::InvalidFields, errors))?;
+    if let Some(parent) = change.fields.get("parent").and_then(Option::as_deref).filter(|parent| limits::is_of_the_api(parent))
+        && !caller.leave.is_admin()
+    {
+        let detail =
+            format!("throttle {parent} limits the API itself; only a token with the scope admin may let others draw from it");
+        return Err(Problem::new(Code::ScopeMissing, detail));
+    }
     change.if_seq = if_seq;
     change.create = create;
     if change.by.is_empty() {
@@ -201,7 +208,7 @@ pub async fn edit(
 
     let (before, after) = app.deps.throttles.set(&name, &change).await?;
 
-    let entry = Entry::turned("throttle.set", &change, before.as_ref(), &after);
+    let entry = Entry::turned("throttle.set", &change, before.as_ref(), &after).by(&caller);
     let mut view = view(&after, app.deps.live.sample().as_deref());
     view.warnings.extend(audit::note(&app, &entry).await);
     Ok(answer(view))

@@ -18,6 +18,6 @@ pub(super) struct Signed {
 impl Signed {
     /// As the queue takes it.
     pub(super) fn signature(&self) -> jobs::Signed {
-        jobs::Signed { by: self.by.clone(), why: self.why.clone() }
+        jobs::Signed { by: self.by.clone(), why: self.why.clone(), via: jobs::Via::default() }
     }
 }

@@ -19,6 +19,12 @@ const MIN_TIMEOUT_S: f64 = 1e-6;
 /// The longest that one job can stand for a row of them, in seconds; so far ahead a job can be scheduled.
 const MAX_AHEAD_S: f64 = LONGEST_WAIT.as_secs_f64();
 
+/// How unique keys of the jobs of schedules begin.
+pub(crate) const OF_SCHEDULES: &str = "cron:";
+/// What to say of such a key of anybody else.
+pub(crate) const SCHEDULES_ONLY: &str =
+    "begins with \"cron:\", which is kept for the jobs of schedules; begin it with anything else";
+
 /// The first text of a job that holds a NUL, by its field. Postgres takes no such text, and does not say which it was.
 pub(crate) fn nul(job: &NewJob) -> Option<&'static str> {
     let texts = [
@@ -65,6 +71,9 @@ fn own(job: &NewJob, now: Timestamp) -> Option<(&'static str, String)> {
     }
     if let Some(key) = job.unique_key.as_ref().filter(|key| !(1..=MAX_KEY_BYTES).contains(&key.len())) {
         return wrong("unique_key", format!("is {} bytes long; allowed are 1 to {MAX_KEY_BYTES}", key.len()));
+    }
+    if job.unique_key.as_ref().is_some_and(|key| key.starts_with(OF_SCHEDULES)) {
+        return wrong("unique_key", SCHEDULES_ONLY);
     }
     if let Some(window) = job.unique_for.filter(|seconds| job.unique_key.is_some() && !is_span(*seconds)) {
         return wrong("unique_for", format!("is {window}; {span}"));

@@ -45,6 +45,12 @@ pub trait Handler: Send + Sync + 'static {
     fn retry(&self) -> Policy {
         Policy::default()
     }
+
+    /// Whether every SQL role and every token of the API that may enqueue may enqueue this kind. Say no where its arguments reach
+    /// further than those who write them: into files, databases, other people's data. Settings of the kind come first.
+    fn public(&self) -> bool {
+        true
+    }
 }
 
 /// What whoever runs Flyball has set for a kind; what is `None` stays as the handler has it.
@@ -60,6 +66,8 @@ pub struct Tuning {
     pub retry_factor: Option<f64>,
     /// As in [`Policy::max`].
     pub retry_max: Option<Duration>,
+    /// As in [`Handler::public`].
+    pub public: Option<bool>,
 }
 
 /// The handlers of a process, by kind.
@@ -176,6 +184,10 @@ impl Handler for Tuned {
             max: self.tuning.retry_max.unwrap_or(own.max),
             max_attempts: self.tuning.max_attempts.or(own.max_attempts),
         }
+    }
+
+    fn public(&self) -> bool {
+        self.tuning.public.unwrap_or_else(|| self.handler.public())
     }
 }
 

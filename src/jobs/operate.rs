@@ -18,7 +18,35 @@ pub struct Signed {
     pub by: String,
     /// Why.
     pub why: String,
+    /// What was shown at the door.
+    pub via: Via,
 }
+
+/// A token of the HTTP API that was shown, as the audit log names it; nothing for other doors.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Via {
+    /// Its name in the settings.
+    pub token: Option<String>,
+    /// Whose it is.
+    pub tenant: Option<String>,
+}
+
+impl Signed {
+    /// All of it as `flyball.note` reads it: who, and behind separators that no name holds the token and its tenant.
+    pub(crate) fn line(&self) -> String {
+        let part = |text: &str| text.replace(SEPARATOR, "");
+        match (&self.via.token, &self.via.tenant) {
+            (None, None) => part(&self.by),
+            (token, tenant) => {
+                let part = |text: &Option<String>| part(text.as_deref().unwrap_or_default());
+                format!("{}{SEPARATOR}{}{SEPARATOR}{}", self.by.replace(SEPARATOR, ""), part(token), part(tenant))
+            }
+        }
+    }
+}
+
+/// Stands between the parts of a signature.
+const SEPARATOR: char = '\u{1f}';
 
 /// Which unfinished jobs to cancel. At least one of the fields must be set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -68,6 +68,11 @@ pub trait TypedHandler: Send + Sync + 'static {
         Policy::default()
     }
 
+    /// Whether every SQL role and every token of the API that may enqueue may enqueue this kind, as in [`Handler::public`].
+    fn public(&self) -> bool {
+        true
+    }
+
     /// A job of this kind, with every default, to be enqueued.
     fn job(args: &Self::Args) -> Result<NewJob, serde_json::Error>
     where
@@ -104,6 +109,10 @@ impl<H: TypedHandler> Handler for Typed<H> {
 
     fn retry(&self) -> Policy {
         self.0.retry()
+    }
+
+    fn public(&self) -> bool {
+        self.0.public()
     }
 }
 

@@ -101,6 +101,11 @@ impl Handler for ReindexHandler {
     }
 
     /// A reindex takes as long as it takes; it is bounded by its progress, not by a clock.
+    /// What it reads and where it writes is named by its arguments, so that it is for operators.
+    fn public(&self) -> bool {
+        false
+    }
+
     fn timeout(&self) -> Option<Duration> {
         None
     }

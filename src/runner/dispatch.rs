@@ -330,7 +330,8 @@ async fn claim_granted(shared: &Arc<Shared>, granted: Vec<Granted>, asked_at: In
         true => Err(Error::Lost("the answer to a claim came too late to begin its jobs".to_owned())),
         false => Ok(claimed),
     });
-    let taken = claimed.map(|batch| {
+    let taken = claimed.map(|mut batch| {
+        strangers(&granted, &mut batch.jobs);
         let mut taken: HashMap<i64, Taken> = HashMap::with_capacity(lanes.len());
         for one in &batch.jobs {
             let lane = taken.entry(one.lane_id).or_default();
@@ -348,6 +349,21 @@ async fn claim_granted(shared: &Arc<Shared>, granted: Vec<Granted>, asked_at: In
         shared.doubts.note(worker_id, fence);
     }
     Claim { granted, asked_at, took, taken, dropped: Vec::new() }
+}
+
+/// Marks jobs that stand in a lane that is not theirs. A lane is known by 64 bits of a hash, and somebody who looks long enough finds
+/// two with the same: the tokens that were granted are those of one of them, and a job of the other must not run under them.
+fn strangers(granted: &[Granted], jobs: &mut [Claimed]) {
+    let lanes: HashMap<i64, &Granted> = granted.iter().map(|one| (one.claim.lane_id, one)).collect();
+    for one in jobs.iter_mut().filter(|one| one.unreadable.is_none()) {
+        let Some(lane) = lanes.get(&one.lane_id) else { continue };
+        if one.job.throttle != lane.throttle.as_str() || one.job.key != lane.key {
+            one.unreadable = Some(format!(
+                "its lane has the number of another lane, key {:?} of throttle {}; enqueue it with another key",
+                lane.key, lane.throttle
+            ));
+        }
+    }
 }
 
 /// Lets the claimed jobs run.

@@ -57,6 +57,11 @@ impl Runs {
         self.0.iter().filter_map(take).collect()
     }
 
+    /// The kinds, and whether every producer may enqueue them.
+    pub(super) fn public(&self) -> Vec<(String, bool)> {
+        self.0.iter().map(|(kind, of_run)| (kind.clone(), of_run.handler.public())).collect()
+    }
+
     pub(super) fn names(&self) -> Vec<String> {
         let mut names: Vec<String> = self.0.keys().cloned().collect();
         names.sort();

@@ -109,6 +109,7 @@ impl Shared {
             ttl: self.config.ttl,
             kinds: self.runs.names(),
         };
+        self.queue.declare_kinds(&self.runs.public()).await?;
         self.worker_id.store(self.queue.register(&worker).await?, Ordering::Release);
         self.tallies.begin_again();
         Ok(())

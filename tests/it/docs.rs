@@ -407,7 +407,7 @@ async fn the_rights_that_the_guide_gives_a_producer_are_enough_and_no_more() {
         "select flyball.enqueue('http', unique_key => 'a', unique_for => '1 hour')",
         "select flyball.enqueue('http', unique_key => 'a')",
         "select flyball.enqueue('http', run_at => now() + interval '1 hour')",
-        "select flyball.enqueue_many('[{\"kind\": \"http\"}, {\"kind\": \"reindex\", \"unique_key\": \"b\"}]')",
+        "select flyball.enqueue_many('[{\"kind\": \"http\"}, {\"kind\": \"http\", \"unique_key\": \"b\"}]')",
     ];
     for statement in allowed {
         sqlx::raw_sql(statement).execute(&mut *connection).await.unwrap_or_else(|error| panic!("{statement}: {error}"));

@@ -31,6 +31,7 @@ mod governor_step;
 mod housekeeping;
 mod jobs;
 mod languages;
+mod leave;
 mod library;
 mod limitlion;
 mod notification_kind;
@@ -70,6 +71,7 @@ mod throttle_loss;
 mod throttle_redis;
 mod throttle_same_law;
 mod tidy;
+mod tokens;
 mod trip;
 
 mod process;

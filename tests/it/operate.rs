@@ -6,7 +6,7 @@ use std::time::Duration;
 use flyball::jobs::postgres::{Ending, Finish, LaneClaim, NewWorker, STATEMENTS};
 use flyball::jobs::{
     BATCH_JOBS_MAX, CancelAnswer, CancelFilter, Count, DeadFilter, Error, Filter, LanesAfter, MoveAnswer, NewJob, Queue,
-    RetryAnswer, Signed, State, Walk,
+    RetryAnswer, Signed, State, Via, Walk,
 };
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
@@ -25,7 +25,7 @@ async fn queue() -> (Database, Queue) {
 }
 
 fn signed() -> Signed {
-    Signed { by: "alice".into(), why: "a test".into() }
+    Signed { by: "alice".into(), why: "a test".into(), via: Via::default() }
 }
 
 fn job(throttle: &str, key: &str) -> NewJob {
@@ -693,7 +693,7 @@ async fn everything_is_paused_once_and_resuming_rings_the_doorbell() {
     bell.listen("flyball").await.unwrap();
 
     assert!(queue.pause_all(&signed()).await.unwrap());
-    assert!(!queue.pause_all(&Signed { by: "bob".into(), why: "me too".into() }).await.unwrap());
+    assert!(!queue.pause_all(&Signed { by: "bob".into(), why: "me too".into(), via: Via::default() }).await.unwrap());
     let pause = queue.paused().await.unwrap().unwrap();
     assert_eq!((pause.by.as_str(), pause.why.as_str()), ("alice", "a test"), "the first pause stays");
 

@@ -764,3 +764,28 @@ async fn a_worker_whose_loop_dies_of_a_defect_says_so_and_can_be_stopped() {
     worker.stop().await;
     assert_eq!(house.queue.live_workers().await.unwrap(), 0);
 }
+
+#[tokio::test]
+async fn a_job_never_runs_under_the_tokens_of_another_lane_that_has_its_number() {
+    let mut house = House::new().await;
+    house.turn("slow", &[("rps", "0")]).await;
+    let (runs, run) = counter(Outcome::Done);
+    house.kind("noop", run);
+    house.enqueue("noop", "fast", "a", 1).await;
+    let stranger = house.enqueue("noop", "slow", "b", 1).await[0];
+    // As if somebody had looked until two lanes had one number.
+    for table in ["job", "ready"] {
+        let id = if table == "job" { "id" } else { "job_id" };
+        let moved = format!("update flyball.{table} set lane_id = flyball.lane_of('fast', 'a') where {id} = $1");
+        sqlx::query(sqlx::AssertSqlSafe(moved)).bind(stranger).execute(&house.queue.pool).await.unwrap();
+    }
+    let worker = house.worker(quick()).await;
+
+    house.until(stranger, State::Dead).await;
+    house.until_done(1).await;
+
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
+    let error = house.queue.get(stranger).await.unwrap().unwrap().summary.last_error.unwrap();
+    assert!(error.contains("has the number of another lane, key \"a\" of throttle fast"), "{error}");
+    worker.stop().await;
+}

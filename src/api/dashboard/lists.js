@@ -105,7 +105,7 @@ export function showAudit(body, empty, entries, now) {
   showRows(body, empty, rows.length);
   keyed(body, rows, (a) => `${a.at}/${a.who}/${a.action}/${a.subject}/${JSON.stringify(a.after)}`, (a) => h('tr', null,
     cell('at', clock(a.t, now), 'num'),
-    cell('who', a.who),
+    cell('who', a.token ? `${a.who} (token ${a.token})` : a.who),
     cell('what', h('span', null, h('b', null, a.subject), ` ${editText(a)}`), 'wide'),
     cell('why', a.why ?? '', 'wide')));
 }

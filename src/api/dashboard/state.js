@@ -17,7 +17,7 @@ const LIST_ROWS = 200;
  *   breaker: string | null, mode: string | null, limiting: string | null, reason: string, terms?: Record<string, unknown> }} Decision
  * @typedef {{ job_id: number, kind: string, throttle: string, key: string, attempt: number, outcome: string,
  *   error: string | null, at: string, t: number }} Failure
- * @typedef {{ at: string, t: number, who: string, action: string, subject: string, before: any, after: any,
+ * @typedef {{ at: string, t: number, who: string, token?: string | null, action: string, subject: string, before: any, after: any,
  *   why: string | null }} Audit
  * @typedef {{ name: string, detail: any, detailAfter: number, ring: Ring<Point>, decisions: Decision[], edits: Audit[] }} Throttle
  * @typedef {'connecting' | 'live' | 'lost' | 'unauthorized'} Phase

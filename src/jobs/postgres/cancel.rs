@@ -80,7 +80,8 @@ impl Queue {
 
     /// As [`Queue::cancel`], signed for the audit log.
     pub async fn cancel_signed(&self, id: i64, signed: &Signed) -> Result<CancelAnswer, Error> {
-        let said: String = sqlx::query_scalar(CANCEL).bind(id).bind(&signed.by).bind(&signed.why).fetch_one(&self.pool).await?;
+        let said: String =
+            sqlx::query_scalar(CANCEL).bind(id).bind(signed.line()).bind(&signed.why).fetch_one(&self.pool).await?;
         Ok(match said.as_str() {
             "cancelled" => CancelAnswer::Cancelled,
             "requested" => CancelAnswer::Requested,
@@ -107,7 +108,7 @@ impl Queue {
             .bind(walk.max_jobs as i32)
             .bind(walk.dry_run)
             .bind(&walk.start)
-            .bind(&signed.by)
+            .bind(signed.line())
             .bind(&signed.why)
             .fetch_one(&self.pool)
             .await?;

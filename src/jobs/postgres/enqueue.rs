@@ -1,9 +1,10 @@
 //! Enqueueing from Rust and HTTP goes through the SQL front door, so that there is one law for all.
 
 use jiff_sqlx::{Timestamp, ToSqlx};
-use sqlx::postgres::PgRow;
+use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::query::Query;
 use sqlx::types::Json;
-use sqlx::{PgExecutor, Row};
+use sqlx::{PgExecutor, Postgres, Row};
 
 use super::Queue;
 use crate::jobs::{Enqueued, Error, NewJob, check};
@@ -18,10 +19,25 @@ select job_id, duplicate, replaced, backlog
 from flyball.enqueue($1, $2, $3, $4, $5, $6, $7, $8, flyball.span($9), $10, $11, flyball.span($12), flyball.span($13),
     flyball.span($14), $15)";
 
+/// For an owner of unique keys: whoever asks has been looked at.
+pub(super) const ENQUEUE_AS: &str = "
+select job_id, duplicate, replaced, backlog
+from flyball.enqueue_rows_as($16, true, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)";
+
 impl Queue {
     /// Enqueues all jobs or none; answers one entry per job, in order.
     pub async fn enqueue(&self, jobs: &[NewJob]) -> Result<Vec<Enqueued>, Error> {
         enqueue(&self.pool, jobs).await
+    }
+
+    /// As [`Queue::enqueue`], for somebody whose unique keys are his own: `owner` names him, and is empty for operators.
+    pub async fn enqueue_for(&self, owner: &str, jobs: &[NewJob]) -> Result<Vec<Enqueued>, Error> {
+        if owner.is_empty() || jobs.iter().all(|job| job.unique_key.is_none()) {
+            return self.enqueue(jobs).await;
+        }
+        refuse_nul(jobs)?;
+        let rows = rows(ENQUEUE_AS, jobs).bind(owner).fetch_all(&self.pool).await?;
+        tickets(&rows)
     }
 }
 
@@ -31,8 +47,12 @@ pub(crate) async fn enqueue(executor: impl PgExecutor<'_>, jobs: &[NewJob]) -> R
     let rows = match jobs {
         [] => return Ok(Vec::new()),
         [job] => one(executor, job).await?,
-        jobs => many(executor, jobs).await?,
+        jobs => rows(ENQUEUE, jobs).fetch_all(executor).await?,
     };
+    tickets(&rows)
+}
+
+fn tickets(rows: &[PgRow]) -> Result<Vec<Enqueued>, Error> {
     rows.iter()
         .map(|row| {
             Ok(Enqueued {
@@ -76,9 +96,10 @@ async fn one(executor: impl PgExecutor<'_>, job: &NewJob) -> Result<Vec<PgRow>, 
         .await
 }
 
-async fn many(executor: impl PgExecutor<'_>, jobs: &[NewJob]) -> Result<Vec<PgRow>, sqlx::Error> {
+/// A statement with the columns of jobs as its first parameters.
+fn rows<'a>(statement: &'static str, jobs: &'a [NewJob]) -> Query<'a, Postgres, PgArguments> {
     let run_ats: Vec<Option<Timestamp>> = jobs.iter().map(|job| job.run_at.map(|at| at.to_sqlx())).collect();
-    sqlx::query(ENQUEUE)
+    sqlx::query(statement)
         .bind(column(jobs, |job| job.kind.as_str()))
         .bind(column(jobs, |job| Json(&job.args)))
         .bind(column(jobs, |job| job.throttle.as_str()))
@@ -94,8 +115,6 @@ async fn many(executor: impl PgExecutor<'_>, jobs: &[NewJob]) -> Result<Vec<PgRo
         .bind(column(jobs, |job| job.debounce_s))
         .bind(column(jobs, |job| job.debounce_max_s))
         .bind(column(jobs, |job| job.replace))
-        .fetch_all(executor)
-        .await
 }
 
 /// One field of all jobs, as Postgres takes it.

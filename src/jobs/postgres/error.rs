@@ -23,7 +23,7 @@ impl From<sqlx::Error> for Error {
                     "57P01" | "57P02" | "57P03" | "57P05" | "25006" => Error::Lost(from_server.message().to_owned()),
                     "53400" => full(from_server.as_ref()).unwrap_or(Error::Store(error)),
                     other if other.starts_with("08") || other.starts_with("53") => Error::Lost(from_server.message().to_owned()),
-                    "22023" => refused(from_server.as_ref()).unwrap_or(Error::Store(error)),
+                    "22023" | "42501" => refused(from_server.as_ref()).unwrap_or(Error::Store(error)),
                     // Of JSON and of plain texts; those of a job are looked at before they are sent.
                     "22P05" => nul("args"),
                     "22021" => nul("a text"),

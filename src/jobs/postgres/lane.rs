@@ -14,7 +14,8 @@ pub(super) const PURGE_LANE: &str = "select cancelled, next from flyball.purge_l
 impl Queue {
     /// Sets a lane's share beside the other lanes of its throttle, 0.001 to 1000; answers the weight before.
     pub async fn set_weight(&self, throttle: &str, key: &str, weight: f64, signed: &Signed) -> Result<f64, Error> {
-        let statement = sqlx::query_scalar(SET_WEIGHT).bind(throttle).bind(key).bind(weight).bind(&signed.by).bind(&signed.why);
+        let statement =
+            sqlx::query_scalar(SET_WEIGHT).bind(throttle).bind(key).bind(weight).bind(signed.line()).bind(&signed.why);
         Ok(statement.fetch_one(&self.pool).await?)
     }
 
@@ -26,7 +27,7 @@ impl Queue {
             .bind(walk.max_jobs as i32)
             .bind(walk.dry_run)
             .bind(&walk.start)
-            .bind(&signed.by)
+            .bind(signed.line())
             .bind(&signed.why)
             .fetch_one(&self.pool)
             .await?;

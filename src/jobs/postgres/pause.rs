@@ -17,12 +17,12 @@ impl Queue {
     /// Stops all claiming in all processes, until [`Queue::resume_all`]; what runs goes on. False if a pause was in force,
     /// which stays as it is.
     pub async fn pause_all(&self, signed: &Signed) -> Result<bool, Error> {
-        Ok(sqlx::query_scalar(PAUSE_ALL).bind(&signed.why).bind(&signed.by).fetch_one(&self.pool).await?)
+        Ok(sqlx::query_scalar(PAUSE_ALL).bind(&signed.why).bind(signed.line()).fetch_one(&self.pool).await?)
     }
 
     /// Ends the pause of everything. False if there was none.
     pub async fn resume_all(&self, signed: &Signed) -> Result<bool, Error> {
-        Ok(sqlx::query_scalar(RESUME_ALL).bind(&signed.why).bind(&signed.by).fetch_one(&self.pool).await?)
+        Ok(sqlx::query_scalar(RESUME_ALL).bind(&signed.why).bind(signed.line()).fetch_one(&self.pool).await?)
     }
 
     /// The pause of everything, where one is in force.

@@ -31,7 +31,7 @@ impl Queue {
     /// As [`Queue::retry`], signed for the audit log; with `keep_attempts` a dead job gets only the attempts that it has
     /// left, and one if it has none.
     pub async fn retry_signed(&self, id: i64, keep_attempts: bool, signed: &Signed) -> Result<RetryAnswer, Error> {
-        let statement = sqlx::query_scalar(RETRY).bind(id).bind(keep_attempts).bind(&signed.by).bind(&signed.why);
+        let statement = sqlx::query_scalar(RETRY).bind(id).bind(keep_attempts).bind(signed.line()).bind(&signed.why);
         let said: String = statement.fetch_one(&self.pool).await?;
         Ok(match said.as_str() {
             "ready" | "already ready" => RetryAnswer::Ready,
@@ -42,14 +42,14 @@ impl Queue {
 
     /// Lets a waiting job wait until `run_at`, whatever it waited for before; no attempt is used.
     pub async fn reschedule(&self, id: i64, run_at: jiff::Timestamp, signed: &Signed) -> Result<MoveAnswer, Error> {
-        let statement = sqlx::query_scalar(RESCHEDULE).bind(id).bind(moment(run_at)).bind(&signed.by).bind(&signed.why);
+        let statement = sqlx::query_scalar(RESCHEDULE).bind(id).bind(moment(run_at)).bind(signed.line()).bind(&signed.why);
         let said: String = statement.fetch_one(&self.pool).await?;
         Ok(moved(&said, "scheduled"))
     }
 
     /// Gives a dead job up for good: it ends as cancelled.
     pub async fn discard(&self, id: i64, signed: &Signed) -> Result<MoveAnswer, Error> {
-        let statement = sqlx::query_scalar(DISCARD).bind(id).bind(&signed.by).bind(&signed.why);
+        let statement = sqlx::query_scalar(DISCARD).bind(id).bind(signed.line()).bind(&signed.why);
         let said: String = statement.fetch_one(&self.pool).await?;
         Ok(moved(&said, "cancelled"))
     }
@@ -73,7 +73,7 @@ impl Queue {
             .bind(keep_attempts)
             .bind(walk.dry_run)
             .bind(&walk.start)
-            .bind(&signed.by)
+            .bind(signed.line())
             .bind(&signed.why)
             .fetch_one(&self.pool)
             .await?;
@@ -92,7 +92,7 @@ impl Queue {
             .bind(filter.died_before.map(moment))
             .bind(walk.dry_run)
             .bind(&walk.start)
-            .bind(&signed.by)
+            .bind(signed.line())
             .bind(&signed.why)
             .fetch_one(&self.pool)
             .await?;

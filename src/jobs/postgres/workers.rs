@@ -41,6 +41,12 @@ returning id";
 
 pub(super) const REGISTER_KINDS: &str = "insert into flyball.kind (name) select unnest($1::text[]) on conflict do nothing";
 
+// In one order, so that two processes that start at once do not wait for each other.
+pub(super) const DECLARE_KINDS: &str = "
+insert into flyball.kind as k (name, public)
+select * from unnest($1::text[], $2::bool[]) as d(name, public) order by d.name
+on conflict (name) do update set public = excluded.public where k.public <> excluded.public";
+
 pub(super) const PULSE: &str = "
 with beat as (
     update flyball.worker set heartbeat_at = clock_timestamp()
@@ -135,6 +141,13 @@ impl Queue {
             .bind(&worker.kinds)
             .fetch_one(&self.pool)
             .await?)
+    }
+
+    /// Says of each kind whether every producer may enqueue it; the last process that says so is heard.
+    pub async fn declare_kinds(&self, kinds: &[(String, bool)]) -> Result<(), Error> {
+        let (names, public): (Vec<&str>, Vec<bool>) = kinds.iter().map(|(name, public)| (name.as_str(), *public)).unzip();
+        sqlx::query(DECLARE_KINDS).bind(names).bind(public).execute(&self.pool).await?;
+        Ok(())
     }
 
     /// Beats, tells how jobs ended, and asks which of the worker's jobs shall stop. One row and one for each tally, whatever the

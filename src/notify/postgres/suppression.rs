@@ -49,13 +49,13 @@ impl Deliveries {
 
     /// Lets nothing go to a recipient any more; false if it was so already.
     pub async fn suppress(&self, channel: Channel, recipient: &str, signed: &Signed) -> Result<bool, Error> {
-        let statement = sqlx::query_scalar(SUPPRESS).bind(channel.word()).bind(recipient).bind(&signed.why).bind(&signed.by);
+        let statement = sqlx::query_scalar(SUPPRESS).bind(channel.word()).bind(recipient).bind(&signed.why).bind(signed.line());
         Ok(statement.fetch_one(&self.db).await?)
     }
 
     /// Lets messages go to a recipient again; false if none were kept back.
     pub async fn unsuppress(&self, channel: Channel, recipient: &str, signed: &Signed) -> Result<bool, Error> {
-        let statement = sqlx::query_scalar(UNSUPPRESS).bind(channel.word()).bind(recipient).bind(&signed.by).bind(&signed.why);
+        let statement = sqlx::query_scalar(UNSUPPRESS).bind(channel.word()).bind(recipient).bind(signed.line()).bind(&signed.why);
         Ok(statement.fetch_one(&self.db).await?)
     }
 }

@@ -1,0 +1,1098 @@
+-- Chapter 20: who may enqueue what, and whose unique keys are whose.
+--
+-- Four laws. A kind that is not public is enqueued by operators and by roles that `flyball.producer` names. A unique key belongs to
+-- whoever took it: the same key of somebody else is another one, so that nobody rewrites or holds up what is not his. Keys that begin
+-- with `cron:` belong to schedules. A throttle of the HTTP API itself gets work from operators alone.
+
+-- === Who asks ========================================================================================================
+
+-- The role that asks: the one of SET ROLE where there is one, else the login. Inside `security definer` functions `current_user` is
+-- their owner; this still names the one outside, also behind a pooler, whose login may take another role for each transaction.
+-- A `security definer` function of somebody else changes nothing about it: what counts is who runs the transaction.
+create function flyball.caller() returns name
+language sql stable parallel safe
+return case when current_setting('role') = 'none' then session_user else current_setting('role')::name end;
+
+-- Operators are those who may write the table of jobs itself, and so need no door: the owner of the schema, its members,
+-- superusers, and roles that were granted as much.
+create function flyball.is_operator() returns boolean
+language sql stable
+return has_table_privilege(flyball.caller(), 'flyball.job'::regclass, 'INSERT');
+
+-- What roles may do beyond what everybody with usage on the schema may. A row holds for the members of its role as well.
+create table flyball.producer (
+    role   text   primary key check (octet_length(role) between 1 and 63),
+    kinds  text[] not null default '{}',
+    tenant text   check (octet_length(tenant) between 1 and 64)
+);
+comment on table flyball.producer is 'Roles that may enqueue kinds that are not public, and whose unique keys are those of a tenant.';
+comment on column flyball.producer.kinds is 'Kinds that members of the role may enqueue besides the public ones.';
+comment on column flyball.producer.tenant is 'Whose unique keys its jobs take: those of the API''s tokens of this tenant. Null for the role''s own.';
+
+alter table flyball.kind add column public boolean not null default true;
+update flyball.kind set public = false where name = 'reindex';
+
+-- Whether the caller may enqueue a kind.
+create function flyball.may_enqueue(kind text) returns boolean
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    return exists (select from flyball.kind k where k.name = may_enqueue.kind and k.public) or flyball.is_operator() or exists (
+        select from flyball.producer p
+        join pg_catalog.pg_roles r on r.rolname = p.role
+        where may_enqueue.kind = any(p.kinds) and pg_has_role(flyball.caller(), r.oid, 'USAGE'));
+end $$;
+
+-- The kinds that the caller may enqueue, for messages.
+create function flyball.enqueueable() returns text
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    return (select coalesce(string_agg(k.name, ', ' order by k.name), 'none') from flyball.kind k where flyball.may_enqueue(k.name));
+end $$;
+
+-- Whose unique keys the caller's are: those of operators are '', as all were before keys had owners.
+create function flyball.holder() returns text
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    asks constant name := flyball.caller();
+begin
+    if flyball.is_operator() then
+        return '';
+    end if;
+    return coalesce((
+        select 'tenant:' || p.tenant
+        from flyball.producer p
+        join pg_catalog.pg_roles r on r.rolname = p.role
+        where p.tenant is not null and pg_has_role(asks, r.oid, 'USAGE')
+        order by p.role <> asks, p.role
+        limit 1), 'role:' || asks);
+end $$;
+
+-- What stands in flyball.uniq for a key. No text holds a zero byte, so that no key of one owner can be written as another's.
+create function flyball.unique_digest(owner text, kind text, key text) returns bytea
+language sql immutable parallel safe
+return case when owner = '' then sha256(convert_to(kind || chr(31) || key, 'UTF8'))
+    else sha256(convert_to(owner, 'UTF8') || '\x00'::bytea || convert_to(kind, 'UTF8') || '\x00'::bytea || convert_to(key, 'UTF8')) end;
+
+-- True for keys that were taken before they had owners.
+alter table flyball.uniq add column ownerless boolean not null default true;
+alter table flyball.uniq alter column ownerless set default false;
+
+-- === What a job may cost =============================================================================================
+
+-- The dearest job that a throttle takes, by its recorded knobs: `max_cost`, else 10 windows' worth of tokens, and 1000 at least.
+-- What a person may have written there and is no such number counts as absent, as in `Knobs::max_cost`.
+create function flyball.max_cost(throttle text) returns float8
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    number constant text := '^-?[0-9]{1,12}(\.[0-9]{0,20})?([eE][+-]?[0-9]{1,2})?$';
+    f      jsonb;
+    rate   float8;
+    span   float8;
+begin
+    select b.fields into f from flyball.knobs b where b.throttle = max_cost.throttle;
+    if f ->> 'max_cost' ~ number and (f ->> 'max_cost')::float8 between 0.001 and 1e9 then
+        return (f ->> 'max_cost')::float8;
+    end if;
+    rate := case when f ->> 'rps' ~ number then (f ->> 'rps')::float8 end;
+    span := case when f ->> 'window' ~ number then (f ->> 'window')::float8 end;
+    if f ->> 'mode' = 'auto' and coalesce(rate, 0) >= 0 then
+        rate := greatest(rate, case when f ->> 'max' ~ number then (f ->> 'max')::float8 else 1000 end);
+    end if;
+    return case when rate < 0 then 1e9 else least(greatest(10 * coalesce(span, 1) * coalesce(rate, 0), 1000), 1e9) end;
+end $$;
+
+-- === What is wrong ===================================================================================================
+
+drop function flyball.check_job(text, jsonb, text, text, int, int, text, interval, float8, timestamptz, text, interval, interval,
+    interval, boolean);
+drop function flyball.admit(text, text, jsonb, text, text, int, timestamptz, int, text, interval, float8, text, interval, interval,
+    interval, boolean);
+drop function flyball.admit_as_told(text, text, jsonb, text, text, int, timestamptz, int, text, interval, float8, text, interval,
+    interval, interval, boolean);
+
+-- Says what is wrong with a job, or nothing, and by what code. One place for SQL, HTTP and CLI alike.
+create function flyball.check_job(
+    kind text, args jsonb, throttle text, key text, priority int, max_attempts int,
+    unique_key text, unique_for interval, cost float8, run_at timestamptz,
+    traceparent text default null, timeout interval default null, debounce interval default null,
+    debounce_max interval default null, replace boolean default false,
+    owner text default null, trusted boolean default flyball.is_operator(),
+    out field text, out message text, out code text)
+language plpgsql stable as $$
+#variable_conflict use_variable
+declare
+    known text;
+    most  float8;
+begin
+    code := '22023';
+    field := 'kind';
+    if kind is null or kind = '' then
+        message := 'must name what runs the job, for instance ''http''';
+        return;
+    elsif octet_length(kind) > 128 then
+        message := format('is %s bytes long; at most 128 are allowed', octet_length(kind));
+        return;
+    elsif not exists (select 1 from flyball.kind k where k.name = kind) then
+        select string_agg(k.name, ', ' order by k.name) into known from flyball.kind k;
+        message := format('%s is not a kind that any worker has registered; known kinds: %s', to_json(kind), known);
+        return;
+    elsif not trusted and not flyball.may_enqueue(kind) then
+        code := '42501';
+        message := format('%s is not public, and role %s has no leave to enqueue it; it may enqueue: %s', to_json(kind),
+            to_json(flyball.caller()), flyball.enqueueable());
+        return;
+    end if;
+
+    field := 'args';
+    if args is null then
+        message := 'must not be null; leave it out for {}';
+        return;
+    elsif octet_length(args::text) > 262144 then
+        message := format('is %s bytes long; at most 262144 (256 KiB) are allowed: store the data elsewhere and pass its address',
+            octet_length(args::text));
+        return;
+    end if;
+
+    field := 'throttle';
+    if throttle is null or throttle !~ '^[A-Za-z0-9._/:{}-]+$' or octet_length(throttle) > 128 then
+        message := format('%s is not a throttle''s name; use 1 to 128 letters, digits or any of . _ - / : { }',
+            coalesce(to_json(left(throttle, 64))::text, 'null'));
+        return;
+    elsif not trusted and throttle like 'api:%' then
+        code := '42501';
+        message := format('%s is a throttle of the HTTP API itself, which only operators may give work to; name one of your own', to_json(throttle));
+        return;
+    end if;
+
+    field := 'key';
+    if key is null or octet_length(key) > 512 then
+        message := case when key is null then 'must not be null; leave it out for none'
+                        else format('is %s bytes long; at most 512 are allowed', octet_length(key)) end;
+        return;
+    end if;
+
+    field := 'priority';
+    if priority is null or priority not between 0 and 3 then
+        message := format('is %s; allowed are 0 (runs first), 1, 2 and 3 (runs last)', coalesce(priority::text, 'null'));
+        return;
+    end if;
+
+    field := 'max_attempts';
+    if max_attempts is null or max_attempts not between 1 and 1000 then
+        message := format('is %s; allowed are 1 to 1000', coalesce(max_attempts::text, 'null'));
+        return;
+    end if;
+
+    field := 'unique_key';
+    if unique_key = '' or octet_length(unique_key) > 512 then
+        message := format('is %s bytes long; allowed are 1 to 512, or null for none', octet_length(unique_key));
+        return;
+    elsif unique_key like 'cron:%' and owner is distinct from 'cron' then
+        message := 'begins with "cron:", which is kept for the jobs of schedules; begin it with anything else';
+        return;
+    end if;
+
+    field := 'unique_for';
+    if unique_for is not null and unique_key is null then
+        message := 'needs a unique_key';
+        return;
+    elsif unique_for <= interval '0' or unique_for > interval '366 days' then
+        message := format('is %s; allowed is more than 0 and at most 366 days', unique_for);
+        return;
+    end if;
+
+    field := 'cost';
+    if cost is null or cost = 'NaN'::float8 or cost <= 0 or cost > 1e9 then
+        message := format('is %s; allowed is more than 0 and at most 1e9 tokens', coalesce(cost::text, 'null'));
+        return;
+    end if;
+    most := flyball.max_cost(throttle);
+    if cost > most then
+        message := format('is %s; throttle %s takes jobs of at most %s tokens (its knob max_cost)', cost, throttle, most);
+        return;
+    end if;
+
+    field := 'run_at';
+    if run_at < timestamptz '1970-01-01 00:00:00Z' or run_at > now() + interval '3660 days' then
+        message := format('is %s; allowed are times from 1970 (at once) to ten years from now', run_at);
+        return;
+    end if;
+
+    field := 'traceparent';
+    if not flyball.is_traceparent(traceparent) then
+        message := format('%s is not a W3C trace parent; write it like 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01, or null for none',
+            to_json(left(traceparent, 64)));
+        return;
+    end if;
+
+    field := 'timeout';
+    if timeout < interval '1 microsecond' or timeout > interval '366 days' then
+        message := format('is %s; allowed is at least a microsecond (0.000001 s) and at most 366 days, or null for the kind''s own', timeout);
+        return;
+    end if;
+
+    field := 'debounce';
+    if debounce is not null then
+        if unique_key is null then
+            message := 'needs a unique_key';
+        elsif unique_for is not null then
+            message := 'cannot be used together with unique_for: the key is free when the job has ended';
+        elsif run_at is not null then
+            message := 'cannot be used together with run_at: it names the time itself';
+        elsif debounce <= interval '0' or debounce > interval '366 days' then
+            message := format('is %s; allowed is more than 0 and at most 366 days', debounce);
+        end if;
+        if message is not null then
+            return;
+        end if;
+    end if;
+
+    field := 'debounce_max';
+    if debounce_max is not null and debounce is null then
+        message := 'needs a debounce';
+        return;
+    elsif debounce_max < debounce or debounce_max > interval '3660 days' then
+        message := format('is %s; allowed is at least the debounce of %s and at most 3660 days', debounce_max, debounce);
+        return;
+    end if;
+
+    field := 'replace';
+    if replace is null then
+        message := 'must be true or false, not null';
+        return;
+    elsif replace and unique_key is null then
+        message := 'needs a unique_key';
+        return;
+    elsif replace and unique_for is not null then
+        message := 'cannot be used together with unique_for: the key is free when the job has ended';
+        return;
+    end if;
+
+    field := null;
+end $$;
+
+-- === One job, with care ==============================================================================================
+
+-- As it was, but that a unique key has an owner.
+create function flyball.admit_as_told(
+    door text,
+    kind text, args jsonb, throttle text, key text, priority int, run_at timestamptz, max_attempts int,
+    unique_key text, unique_for interval, cost float8, traceparent text, timeout interval,
+    debounce interval, debounce_max interval, replace boolean, owner text,
+    out job_id bigint, out duplicate boolean, out replaced boolean, out backlog jsonb)
+language plpgsql volatile as $$
+#variable_conflict use_variable
+declare
+    held     record;
+    now_it   record;
+    tried    boolean;
+    stood_in bigint;
+    lane     bigint := flyball.lane_of(throttle, key);
+    due      timestamptz := coalesce(now() + debounce, run_at);
+    digest   bytea;
+    until    constant timestamptz := now() + unique_for;
+    begun    timestamptz := case when debounce is not null then now() end;
+    replaces constant boolean := replace or debounce is not null;
+begin
+    job_id := flyball.next_id();
+    duplicate := false;
+    replaced := false;
+
+    if unique_key is not null then
+        -- A key that was taken before keys had owners is everybody's, until it is free: nobody enqueues the same work again. Nobody
+        -- takes such a job's place either, for it may be anybody's: who replaces gets a job of his own.
+        if owner <> '' and not replaces then
+            select u.job_id, u.expires_at into held from flyball.uniq u
+            where u.digest = flyball.unique_digest('', kind, unique_key) and u.ownerless
+                and (u.expires_at > now() or u.expires_at is null and flyball.job_state(u.job_id) in ('scheduled', 'retryable', 'ready', 'running'));
+            if found then
+                job_id := held.job_id;
+                duplicate := true;
+                return;
+            end if;
+        end if;
+        digest := flyball.unique_digest(owner, kind, unique_key);
+        -- Each round takes the key, or takes the waiting job out of its queue, or has seen somebody else do so.
+        for round in 1..1000 loop
+            if round = 1000 then
+                raise exception using errcode = '40001', message = format('%s: the job that holds the unique_key kept moving', door),
+                    hint = 'Nothing was enqueued. Try again.';
+            end if;
+            -- A second producer of the same new key waits here until the first has committed or rolled back.
+            insert into flyball.uniq as u (digest, job_id, expires_at, since) values (digest, job_id, until, begun)
+            on conflict do nothing;
+            exit when found;
+
+            if replaces then
+                -- Producers who replace take turns, so that the key cannot pass to another job while we look for this one.
+                select u.job_id, u.expires_at, u.since into held from flyball.uniq u where u.digest = digest for update;
+                continue when not found;
+                -- Promotion moves a job from here to `ready`, so this is the order in which to look. Whoever deletes the row
+                -- has the job: a claim skips it, or has been faster.
+                delete from flyball.scheduled s where s.job_id = held.job_id returning null::bigint, s.attempt > 0 into stood_in, tried;
+                if not found then
+                    delete from flyball.ready r
+                    where (r.lane_id, r.priority) = (select j.lane_id, j.priority from flyball.job j where j.id = held.job_id)
+                        and r.job_id = held.job_id
+                    returning r.lane_id, r.attempt > 0 into stood_in, tried;
+                end if;
+                replaced := found;
+                exit when replaced;
+            else
+                select u.job_id, u.expires_at, u.since into held from flyball.uniq u where u.digest = digest;
+                continue when not found;
+            end if;
+
+            -- One statement, hence one snapshot, in which a job stands in one table only.
+            select exists (select from flyball.scheduled s where s.job_id = held.job_id)
+                    or exists (
+                        select from flyball.ready r
+                        where (r.lane_id, r.priority) = (select j.lane_id, j.priority from flyball.job j where j.id = held.job_id)
+                            and r.job_id = held.job_id
+                    ) as waits,
+                exists (select from flyball.lease l where l.job_id = held.job_id) as runs
+            into now_it;
+            continue when replaces and now_it.waits;
+            if not replaces and (held.expires_at > now() or held.expires_at is null and (now_it.waits or now_it.runs)) then
+                job_id := held.job_id;
+                duplicate := true;
+                return;
+            end if;
+
+            -- The key passes to the new job: its time is over, or the job that had it runs or has ended.
+            update flyball.uniq as u set job_id = job_id, expires_at = until, since = begun, ownerless = false
+            where u.digest = digest and u.job_id = held.job_id and u.expires_at is not distinct from held.expires_at;
+            exit when found;
+        end loop;
+    end if;
+
+    if replaced then
+        -- The job becomes what was said last, in its place and under its number. Workers read it only after a claim of the
+        -- row that is inserted below, so none can run it with the old arguments.
+        job_id := held.job_id;
+        duplicate := true;
+        -- The burst goes on that the waiting job stands for. What was not put off is no burst, and what has been tried and failed
+        -- is over: then a new one begins, with all its attempts.
+        if debounce is not null and not tried then
+            begun := coalesce(held.since, begun);
+        end if;
+        update flyball.uniq as u set since = begun where u.digest = digest and u.since is distinct from begun;
+        due := least(due, begun + coalesce(debounce_max, debounce * 10));
+        update flyball.job as j
+        set lane_id = lane, priority = priority, max_attempts = max_attempts, cost = cost, run_at = due, throttle = throttle,
+            key = key, args = args, traceparent = traceparent, timeout_s = extract(epoch from timeout)
+        where j.id = job_id;
+        delete from flyball.checkpoint c where c.job_id = job_id;
+    else
+        if to_regclass('flyball.job_' || (job_id >> 38)) is null then
+            perform flyball.ensure_day(job_id >> 38);
+        end if;
+        if due is null or due <= now() then
+            backlog := flyball.check_backlog(door, throttle, key, lane, 1);
+        end if;
+        insert into flyball.job
+            (id, lane_id, priority, max_attempts, cost, run_at, kind, throttle, key, unique_key, unique_until, args, traceparent,
+             timeout_s)
+        values (job_id, lane, priority, max_attempts, cost, due, kind, throttle, key, digest, until, args, traceparent,
+            extract(epoch from timeout));
+    end if;
+
+    if due is null or due <= now() then
+        insert into flyball.ready (lane_id, priority, job_id, cost, holds_unique)
+        values (lane, priority, job_id, cost, unique_key is not null and unique_for is null);
+        -- Producers ring only while a dispatcher sleeps: one that is awake sees new jobs by their numbers. A job that has an old
+        -- number and just came to this lane it would find late.
+        if replaced and stood_in is distinct from lane or coalesce((select d.asleep from flyball.doorbell d), true) then
+            perform pg_notify('flyball', lane::text);
+        end if;
+    else
+        insert into flyball.scheduled (job_id, run_at, lane_id, priority, cost, retry, holds_unique)
+        values (job_id, due, lane, priority, cost, false, unique_key is not null and unique_for is null);
+    end if;
+end $$;
+
+-- As it was, for an owner.
+create function flyball.admit(
+    door text,
+    kind text, args jsonb, throttle text, key text, priority int, run_at timestamptz, max_attempts int,
+    unique_key text, unique_for interval, cost float8, traceparent text, timeout interval,
+    debounce interval, debounce_max interval, replace boolean, owner text,
+    out job_id bigint, out duplicate boolean, out replaced boolean, out backlog jsonb)
+language plpgsql volatile as $$
+#variable_conflict use_variable
+declare
+    merges constant boolean := unique_key is not null and unique_for is null and debounce is null and not replace
+        and exists (select from flyball.knobs b where b.throttle = throttle and b.fields ->> 'over_limit' = 'merge');
+begin
+    select a.job_id, a.duplicate, a.replaced, a.backlog into job_id, duplicate, replaced, backlog
+    from flyball.admit_as_told(door, kind, args, throttle, key, priority, run_at, max_attempts, unique_key, unique_for, cost,
+        traceparent, timeout, debounce, debounce_max, replace or merges, owner) a;
+    if merges and replaced then
+        insert into flyball.attempt (job_id, attempt, outcome) values (job_id, 0, 'merged');
+    end if;
+end $$;
+
+-- === The front doors =================================================================================================
+
+-- As it was, but for who may enqueue what. The plain way is for what everybody may: the rest is looked at with care.
+create or replace function flyball.enqueue(
+    kind text,
+    args jsonb default '{}',
+    throttle text default 'default',
+    key text default '',
+    priority int default 1,
+    run_at timestamptz default null,
+    max_attempts int default 10,
+    unique_key text default null,
+    unique_for interval default null,
+    cost float8 default 1,
+    traceparent text default null,
+    timeout interval default null,
+    debounce interval default null,
+    debounce_max interval default null,
+    replace boolean default false,
+    out job_id bigint,
+    out duplicate boolean,
+    out replaced boolean,
+    out backlog jsonb)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+declare
+    bad   record;
+    rings boolean;
+begin
+    if kind = 'notification' and priority = 1 then
+        priority := flyball.notification_priority(args);
+    end if;
+
+    if run_at is null and unique_key is null and unique_for is null and debounce is null and debounce_max is null and not replace then
+        -- The whole of a plain job. It inserts nothing where `check_job` might have a word to say, where today's partition
+        -- is missing, and where the throttle has a cap on its backlogs or costs. The text of the arguments is measured itself: what they
+        -- take as jsonb says little about it, as 1e100000 takes as much as 1.5, and a value from a table may be compressed.
+        with kept as (
+            insert into flyball.job
+                (id, lane_id, priority, max_attempts, cost, kind, throttle, key, args, traceparent, timeout_s)
+            select flyball.next_id(), flyball.lane_of(throttle, key), priority, max_attempts, cost, kind, throttle, key, args,
+                traceparent, extract(epoch from timeout)
+            from flyball.kind k
+            where k.name = kind and case when k.public then true else flyball.may_enqueue(kind) end
+                and octet_length(args::text) <= 262144
+                and throttle ~ '^[A-Za-z0-9._/:{}-]+$' and octet_length(throttle) <= 128 and left(throttle, 4) <> 'api:'
+                and octet_length(key) <= 512
+                and priority between 0 and 3
+                and max_attempts between 1 and 1000
+                and cost > 0 and cost <= 1
+                and (traceparent is null or flyball.is_traceparent(traceparent))
+                and (timeout is null or timeout >= interval '1 microsecond' and timeout <= interval '366 days')
+                and to_regclass('flyball.job_' || flyball.day_of(now())) is not null
+                and not exists (select from flyball.knobs b where b.throttle = throttle and b.fields ?| array['max_backlog', 'max_cost'])
+            returning id, lane_id
+        )
+        insert into flyball.ready as r (lane_id, priority, job_id, cost, holds_unique)
+        select kept.lane_id, priority, kept.id, cost, false from kept
+        returning r.job_id, false, false, (select d.asleep from flyball.doorbell d) is distinct from false
+        into job_id, duplicate, replaced, rings;
+        if rings then
+            perform pg_notify('flyball', flyball.lane_of(throttle, key)::text);
+            return;
+        elsif rings is not null then
+            return;
+        end if;
+    end if;
+
+    select * into bad from flyball.check_job(kind, args, throttle, key, priority, max_attempts, unique_key, unique_for, cost,
+        run_at, traceparent, timeout, debounce, debounce_max, replace);
+    if bad.field is not null then
+        raise exception using
+            errcode = bad.code,
+            message = format('enqueue: %s: %s', bad.field, bad.message),
+            column = bad.field,
+            hint = 'Nothing was enqueued.';
+    end if;
+    select a.job_id, a.duplicate, a.replaced, a.backlog into job_id, duplicate, replaced, backlog
+    from flyball.admit('enqueue', kind, args, throttle, key, priority, run_at, max_attempts, unique_key, unique_for, cost,
+        traceparent, timeout, debounce, debounce_max, replace, case when unique_key is null then '' else flyball.holder() end) a;
+end $$;
+
+-- Enqueues for an owner of unique keys what was looked at before: the doors below see who asks; the HTTP API knows its tokens. It
+-- runs with the rights of its caller, so that nobody gains anything by calling it past the doors.
+create function flyball.enqueue_rows_as(
+    owner text, trusted boolean,
+    kinds text[], args jsonb[], throttles text[], keys text[], priorities int[], run_ats timestamptz[], max_attempts int[],
+    unique_keys text[], unique_fors float8[], costs float8[], traceparents text[], timeouts float8[],
+    debounces float8[], debounce_maxes float8[], replaces boolean[])
+returns table (job_id bigint, duplicate boolean, replaced boolean, backlog jsonb)
+language plpgsql volatile as $$
+#variable_conflict use_column
+declare
+    size     constant int := coalesce(cardinality(kinds), 0);
+    today    constant bigint := flyball.day_of(now());
+    at_once  constant boolean := run_ats is not null and array_remove(run_ats, null) = '{}';
+    plain    constant boolean := unique_keys is not null and array_remove(unique_keys, null) = '{}';
+    untraced constant boolean := array_remove(traceparents, null) = '{}';
+    untimed  constant boolean := array_remove(timeouts, null) = '{}';
+    one      record;
+    got      record;
+    over     jsonb;
+    place    bigint;
+    ids      bigint[];
+    lanes    bigint[];
+    twins    boolean[];
+    swaps    boolean[];
+    backlogs jsonb[];
+begin
+    if size > 10000 then
+        raise exception using errcode = '22023', column = '',
+            message = format('enqueue_many: jobs: has %s elements; at most 10000 are allowed', size),
+            hint = 'Nothing was enqueued.';
+    elsif array[cardinality(args), cardinality(throttles), cardinality(keys), cardinality(priorities), cardinality(run_ats),
+            cardinality(max_attempts), cardinality(unique_keys), cardinality(unique_fors), cardinality(costs),
+            cardinality(traceparents), cardinality(timeouts), cardinality(debounces), cardinality(debounce_maxes),
+            cardinality(replaces)] is distinct from array_fill(size, array[14]) then
+        raise exception using errcode = '22023', column = '',
+            message = 'enqueue_rows: every argument must be an array with one element for each job', hint = 'Nothing was enqueued.';
+    elsif size = 0 then
+        return;
+    end if;
+
+    if 'notification' = any (kinds) and 1 = any (priorities) then
+        priorities := array(
+            select case when g.kind = 'notification' and g.priority = 1 then flyball.notification_priority(g.args) else g.priority end
+            from unnest(kinds, priorities, args) with ordinality as g(kind, priority, args, n)
+            order by g.n);
+    end if;
+
+    -- Each column is looked at as a whole, which costs a fraction of looking at each job. Only if a column holds something that
+    -- might be wrong are the jobs judged one by one.
+    if (plain and at_once
+        and array_remove(unique_fors, null) = '{}' and array_remove(debounces, null) = '{}' and array_remove(debounce_maxes, null) = '{}'
+        and false = all (replaces)
+        and case when kinds[1] = all (kinds) then exists (select from flyball.kind k where k.name = kinds[1] and (trusted or k.public))
+                 else kinds <@ array(select k.name from flyball.kind k where k.name in (select distinct unnest(kinds)) and (trusted or k.public)) end
+        and array_position(args, null) is null
+        and 262144 >= all (select octet_length(a::text) from unnest(args) as a)
+        and case when throttles[1] = all (throttles) then throttles[1] ~ '^[A-Za-z0-9._/:{}-]+$' and octet_length(throttles[1]) <= 128
+                      and (trusted or left(throttles[1], 4) <> 'api:')
+                 else true = all (select t ~ '^[A-Za-z0-9._/:{}-]+$' and octet_length(t) <= 128 and (trusted or left(t, 4) <> 'api:')
+                                  from (select distinct unnest(throttles) as t) as t) end
+        and 512 >= all (select octet_length(k) from unnest(keys) as k)
+        and 0 <= all (priorities) and 3 >= all (priorities)
+        and 1 <= all (max_attempts) and 1000 >= all (max_attempts)
+        and 0 < all (costs) and 1 >= all (costs)
+        and not exists (select from flyball.knobs b where b.throttle = any(array(select distinct unnest(throttles))) and b.fields ? 'max_cost')
+        and (untraced or true = all (select flyball.is_traceparent(t) from unnest(array_remove(traceparents, null)) as t))
+        and (untimed or 1e-6 <= all (array_remove(timeouts, null)) and 366 * 86400.0 >= all (array_remove(timeouts, null)))) is not true
+    then
+        for one in
+            select g.n, c.field, c.message, c.code
+            from unnest(kinds, args, throttles, keys, priorities, run_ats, max_attempts, unique_keys, unique_fors, costs,
+                    traceparents, timeouts, debounces, debounce_maxes, replaces) with ordinality
+                as g(kind, args, throttle, key, priority, run_at, max_attempts, unique_key, unique_for, cost, traceparent,
+                    timeout, debounce, debounce_max, replace, n)
+            cross join lateral flyball.check_job(g.kind, g.args, g.throttle, g.key, g.priority, g.max_attempts, g.unique_key,
+                flyball.span(g.unique_for), g.cost, g.run_at, g.traceparent, flyball.span(g.timeout), flyball.span(g.debounce),
+                flyball.span(g.debounce_max), g.replace, owner, trusted) c
+            where c.field is not null
+            order by g.n
+            limit 1
+        loop
+            raise exception using
+                errcode = one.code,
+                message = format('enqueue_many: jobs[%s].%s: %s', one.n - 1, one.field, one.message),
+                column = one.field,
+                table = (one.n - 1)::text,
+                hint = 'Nothing was enqueued.';
+        end loop;
+    end if;
+
+    if to_regclass('flyball.job_' || today) is null then
+        perform flyball.ensure_day(today);
+    end if;
+
+    -- Lanes with a cap are looked at once each, before anything is added to them.
+    if exists (
+        select from (select distinct unnest(throttles)) as t(name)
+        join flyball.knobs b on b.throttle = t.name and b.fields ? 'max_backlog'
+    ) then
+        backlogs := array_fill(null::jsonb, array[size]);
+        for one in
+            select g.throttle, g.key, flyball.lane_of(g.throttle, g.key) as lane, array_agg(g.n) as places
+            from unnest(throttles, keys, run_ats, unique_keys) with ordinality as g(throttle, key, run_at, unique_key, n)
+            where g.unique_key is null and (g.run_at is null or g.run_at <= now())
+            group by 1, 2, 3
+            order by 3
+        loop
+            over := flyball.check_backlog('enqueue_many', one.throttle, one.key, one.lane, cardinality(one.places));
+            if over is not null then
+                foreach place in array one.places loop
+                    backlogs[place] := over;
+                end loop;
+            end if;
+        end loop;
+    end if;
+
+    ids := array(select today << 38 | nextval('flyball.job_seq') from generate_series(1, size));
+    lanes := case when throttles[1] = all (throttles) and keys[1] = all (keys)
+        then array_fill(flyball.lane_of(throttles[1], keys[1]), array[size])
+        else array(select flyball.lane_of(g.throttle, g.key) from (select unnest(throttles) as throttle, unnest(keys) as key) as g) end;
+
+    if plain and at_once and untraced and untimed then
+        insert into flyball.job (id, lane_id, priority, max_attempts, cost, kind, throttle, key, args)
+        select unnest(ids), unnest(lanes), unnest(priorities), unnest(max_attempts), unnest(costs), unnest(kinds), unnest(throttles),
+            unnest(keys), unnest(args);
+        insert into flyball.ready (lane_id, priority, job_id, cost, holds_unique)
+        select unnest(lanes), unnest(priorities), unnest(ids), unnest(costs), false;
+    else
+        insert into flyball.job
+            (id, lane_id, priority, max_attempts, cost, run_at, kind, throttle, key, args, traceparent, timeout_s)
+        select g.id, g.lane, g.priority, g.max_attempts, g.cost, g.run_at, g.kind, g.throttle, g.key, g.args, g.traceparent, g.timeout
+        from (
+            select unnest(ids) as id, unnest(lanes) as lane, unnest(priorities) as priority, unnest(max_attempts) as max_attempts,
+                unnest(costs) as cost, unnest(run_ats) as run_at, unnest(kinds) as kind, unnest(throttles) as throttle,
+                unnest(keys) as key, unnest(args) as args, unnest(traceparents) as traceparent, unnest(timeouts) as timeout,
+                unnest(unique_keys) as unique_key
+        ) as g
+        where g.unique_key is null;
+        insert into flyball.ready (lane_id, priority, job_id, cost, holds_unique)
+        select g.lane, g.priority, g.id, g.cost, false
+        from (
+            select unnest(lanes) as lane, unnest(priorities) as priority, unnest(ids) as id, unnest(costs) as cost,
+                unnest(run_ats) as run_at, unnest(unique_keys) as unique_key
+        ) as g
+        where g.unique_key is null and (g.run_at is null or g.run_at <= now());
+    end if;
+
+    if not at_once then
+        insert into flyball.scheduled (job_id, run_at, lane_id, priority, cost, retry, holds_unique)
+        select g.id, g.run_at, g.lane, g.priority, g.cost, false, false
+        from unnest(ids, run_ats, lanes, priorities, costs, unique_keys) as g(id, run_at, lane, priority, cost, unique_key)
+        where g.unique_key is null and g.run_at > now();
+    end if;
+
+    if coalesce((select d.asleep from flyball.doorbell d), true) then
+        -- No lane in particular where several got work.
+        perform pg_notify('flyball', case when min(g.lane) = max(g.lane) then min(g.lane)::text else '' end)
+        from unnest(lanes, run_ats, unique_keys) as g(lane, run_at, unique_key)
+        where g.unique_key is null and (g.run_at is null or g.run_at <= now())
+        having count(*) > 0;
+    end if;
+
+    if plain then
+        return query select unnest(ids), false, false, unnest(backlogs);
+        return;
+    end if;
+
+    twins := array_fill(false, array[size]);
+    swaps := array_fill(false, array[size]);
+    backlogs := coalesce(backlogs, array_fill(null::jsonb, array[size]));
+    -- In the order of their keys' digests, as everybody takes many keys: who wants the same ones waits and never crosses.
+    for one in
+        select g.*
+        from unnest(kinds, args, throttles, keys, priorities, run_ats, max_attempts, unique_keys, unique_fors, costs, traceparents,
+                timeouts, debounces, debounce_maxes, replaces) with ordinality
+            as g(kind, args, throttle, key, priority, run_at, max_attempts, unique_key, unique_for, cost, traceparent,
+                timeout, debounce, debounce_max, replace, n)
+        where g.unique_key is not null
+        order by flyball.unique_digest(owner, g.kind, g.unique_key), g.n
+    loop
+        got := flyball.admit('enqueue_many', one.kind, one.args, one.throttle, one.key, one.priority, one.run_at,
+            one.max_attempts, one.unique_key, flyball.span(one.unique_for), one.cost, one.traceparent, flyball.span(one.timeout),
+            flyball.span(one.debounce), flyball.span(one.debounce_max), one.replace, owner);
+        ids[one.n] := got.job_id;
+        twins[one.n] := got.duplicate;
+        swaps[one.n] := got.replaced;
+        backlogs[one.n] := got.backlog;
+    end loop;
+    return query select * from unnest(ids, twins, swaps, backlogs);
+end $$;
+
+create or replace function flyball.enqueue_rows(
+    kinds text[], args jsonb[], throttles text[], keys text[], priorities int[], run_ats timestamptz[], max_attempts int[],
+    unique_keys text[], unique_fors float8[], costs float8[], traceparents text[], timeouts float8[],
+    debounces float8[], debounce_maxes float8[], replaces boolean[])
+returns table (job_id bigint, duplicate boolean, replaced boolean, backlog jsonb)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    return query select * from flyball.enqueue_rows_as(flyball.holder(), flyball.is_operator(), kinds, args, throttles, keys, priorities,
+        run_ats, max_attempts, unique_keys, unique_fors, costs, traceparents, timeouts, debounces, debounce_maxes, replaces);
+end $$;
+
+create or replace function flyball.enqueue_many(jobs jsonb)
+returns table (job_id bigint, duplicate boolean, replaced boolean, backlog jsonb)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+declare
+    allowed constant text[] := array['kind', 'args', 'throttle', 'key', 'priority', 'run_at', 'max_attempts', 'unique_key',
+        'unique_for', 'cost', 'traceparent', 'timeout', 'debounce', 'debounce_max', 'replace'];
+    spans   constant text[] := array['unique_for', 'timeout', 'debounce', 'debounce_max'];
+    whole   boolean := false;
+    c       record;
+    j       jsonb;
+    at      int := -1;
+    name    text;
+    value   jsonb;
+    type    text;
+    wanted  text;
+    -- What JSON makes of a timestamptz, what Postgres prints, and RFC 3339; "yesterday" and "now" are words of Postgres alone.
+    moment  constant text := '^\d{4,6}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d+)?)? ?([Zz]|[+-]\d\d(:?\d\d)?)?$';
+    beyond  text;
+    problem text;
+begin
+    if jobs is null or jsonb_typeof(jobs) <> 'array' then
+        raise exception using errcode = '22023', column = '',
+            message = 'enqueue_many: jobs: must be a JSON array of jobs', hint = 'Nothing was enqueued.';
+    elsif jsonb_array_length(jobs) > 10000 then
+        raise exception using errcode = '22023', column = '',
+            message = format('enqueue_many: jobs: has %s elements; at most 10000 are allowed', jsonb_array_length(jobs)),
+            hint = 'Nothing was enqueued.';
+    elsif jsonb_array_length(jobs) = 0 then
+        return;
+    end if;
+
+    -- All elements at once. Where a value is of another type than its column, or a text is no time, nothing is said yet.
+    begin
+        select bool_and(
+                a.j - allowed = '{}'
+                and coalesce(jsonb_typeof(a.j -> 'kind') = 'string', false)
+                and coalesce(jsonb_typeof(a.j -> 'throttle') = 'string', true)
+                and coalesce(jsonb_typeof(a.j -> 'key') = 'string', true)
+                and coalesce(jsonb_typeof(a.j -> 'priority') = 'number' and f.priority = trunc(f.priority), true)
+                and coalesce(jsonb_typeof(a.j -> 'max_attempts') = 'number' and f.max_attempts = trunc(f.max_attempts), true)
+                and coalesce(jsonb_typeof(a.j -> 'cost') = 'number', true)
+                and coalesce(jsonb_typeof(a.j -> 'replace') = 'boolean', true)
+                and coalesce(jsonb_typeof(a.j -> 'run_at') = 'null' or a.j ->> 'run_at' ~ moment, true)
+                and coalesce(jsonb_typeof(a.j -> 'unique_key') in ('string', 'null'), true)
+                and coalesce(jsonb_typeof(a.j -> 'traceparent') in ('string', 'null'), true)
+            ) as whole,
+            array_agg(f.kind) as kinds, array_agg(coalesce(a.j -> 'args', '{}')) as args,
+            array_agg(coalesce(f.throttle, 'default')) as throttles, array_agg(coalesce(f.key, '')) as keys,
+            array_agg(coalesce(f.priority::int, 1)) as priorities, array_agg(f.run_at) as run_ats,
+            array_agg(coalesce(f.max_attempts::int, 10)) as max_attempts, array_agg(f.unique_key) as unique_keys,
+            array_agg(flyball.seconds_of(f.unique_for)) as unique_fors, array_agg(coalesce(f.cost, 1)) as costs,
+            array_agg(f.traceparent) as traceparents, array_agg(flyball.seconds_of(f.timeout)) as timeouts,
+            array_agg(flyball.seconds_of(f.debounce)) as debounces, array_agg(flyball.seconds_of(f.debounce_max)) as debounce_maxes,
+            array_agg(coalesce(f.replace, false)) as replaces
+        into c
+        from jsonb_array_elements(jobs) as a(j)
+        cross join lateral jsonb_to_record(a.j) as f(kind text, throttle text, key text, priority numeric,
+            run_at timestamptz, max_attempts numeric, unique_key text, unique_for jsonb, cost float8, traceparent text,
+            timeout jsonb, debounce jsonb, debounce_max jsonb, replace boolean);
+        whole := c.whole and 1e9 >= all (array_remove(c.unique_fors || c.timeouts || c.debounces || c.debounce_maxes, null))
+            and -1e9 <= all (array_remove(c.unique_fors || c.timeouts || c.debounces || c.debounce_maxes, null));
+    exception when data_exception then
+        whole := false;
+    end;
+
+    if not whole then
+        for j in select e from jsonb_array_elements(jobs) as e loop
+            at := at + 1;
+            problem := null;
+            name := '';
+            if jsonb_typeof(j) <> 'object' then
+                problem := 'must be an object';
+            else
+                for name, value in select e.key, e.value from jsonb_each(j) as e loop
+                    type := jsonb_typeof(value);
+                    beyond := format('is out of range; allowed is more than 0 and at most %s',
+                        case name when 'debounce_max' then '3660 days (316224000 seconds)' else '366 days (31622400 seconds)' end);
+                    wanted := case
+                        when name in ('kind', 'throttle', 'key', 'unique_key', 'run_at', 'traceparent') then 'string'
+                        when name in ('priority', 'max_attempts', 'cost') then 'number'
+                        when name = 'replace' then 'boolean'
+                        else null end;
+                    if not name = any(allowed) then
+                        problem := format('is not a field of a job; allowed are %s', array_to_string(allowed, ', '));
+                    elsif type = 'null' and (name in ('run_at', 'unique_key', 'traceparent') or name = any(spans)) then
+                        continue;
+                    elsif wanted is not null and type <> wanted then
+                        problem := format('must be a %s, not %s', wanted, type);
+                    elsif name in ('priority', 'max_attempts') and (value::numeric <> trunc(value::numeric) or abs(value::numeric) > 1e9) then
+                        problem := format('must be a whole number, not %s', left(value::text, 40));
+                    elsif name = 'cost' and value::numeric <> 0 and abs(value::numeric) not between 1e-300 and 1e300 then
+                        problem := 'is out of range; allowed is more than 0 and at most 1e9 tokens';
+                    elsif name = any(spans) and type = 'number' and value::numeric <> 0 and abs(value::numeric) not between 1e-300 and 1e9 then
+                        problem := beyond;
+                    elsif name = any(spans) and type not in ('number', 'string') then
+                        problem := format('must be seconds or an interval text, not %s', type);
+                    elsif name = 'run_at' or name = any(spans) then
+                        begin
+                            if name = 'run_at' then
+                                problem := case when (j ->> name)::timestamptz is null or j ->> name !~ moment
+                                    then format('"%s" is not a time; write it like 2026-11-20T14:00:00Z', left(j ->> name, 64)) end;
+                            elsif abs(flyball.seconds_of(value)) > 1e9 then
+                                problem := beyond;
+                            end if;
+                        exception when data_exception then
+                            problem := case name
+                                when 'run_at' then format('"%s" is not a time; write it like 2026-11-20T14:00:00Z', left(j ->> name, 64))
+                                else format('"%s" is not a span; write seconds as a number, or a text like "10 minutes"', j ->> name) end;
+                        end;
+                    end if;
+                    exit when problem is not null;
+                end loop;
+            end if;
+            if problem is null and j -> 'kind' is null then
+                name := 'kind';
+                problem := 'must name what runs the job, for instance ''http''';
+            end if;
+            if problem is not null then
+                raise exception using
+                    errcode = '22023',
+                    message = format('enqueue_many: jobs[%s]%s: %s', at, coalesce('.' || nullif(name, ''), ''), problem),
+                    column = name,
+                    table = at::text,
+                    hint = 'Nothing was enqueued.';
+            end if;
+        end loop;
+        raise exception using errcode = '22023', column = '', message = 'enqueue_many: jobs: cannot be read',
+            hint = 'Nothing was enqueued.';
+    end if;
+
+    return query select * from flyball.enqueue_rows(c.kinds, c.args, c.throttles, c.keys, c.priorities, c.run_ats, c.max_attempts,
+        c.unique_keys, c.unique_fors, c.costs, c.traceparents, c.timeouts, c.debounces, c.debounce_maxes, c.replaces);
+end $$;
+
+comment on function flyball.enqueue_rows_as is 'As flyball.enqueue_rows, for an owner of unique keys; needs rights on the tables.';
+comment on function flyball.may_enqueue is 'Whether the caller may enqueue jobs of a kind.';
+
+-- === Kinds ===========================================================================================================
+
+drop function flyball.register_kind(text);
+
+-- Registers a kind ahead of its first worker. `public` says whether every role may enqueue it: null leaves that as it is, and is true
+-- for a new kind.
+create function flyball.register_kind(name text, public boolean default null) returns void
+language plpgsql volatile as $$
+#variable_conflict use_variable
+begin
+    if name is null or octet_length(name) not between 1 and 128 then
+        raise exception using errcode = '22023', column = 'name', hint = 'Nothing was registered.',
+            message = format('register_kind: name: %s', case when name is null then 'must not be null; give the kind''s name'
+                when name = '' then 'must not be empty; give the kind''s name'
+                else format('is %s bytes long; at most 128 are allowed', octet_length(name)) end);
+    end if;
+    insert into flyball.kind as k (name, public) values (name, coalesce(public, true))
+    on conflict on constraint kind_pkey do update set public = coalesce(register_kind.public, k.public)
+    where register_kind.public <> k.public;
+end $$;
+
+-- === Schedules =======================================================================================================
+
+-- What a schedule makes is what its author may enqueue: a worker makes it later, who may do everything. By whatever way its row is written.
+create function flyball.check_author() returns trigger
+language plpgsql as $$
+begin
+    if not flyball.may_enqueue(new.kind) then
+        raise exception using errcode = '42501', column = 'kind', hint = 'No schedule was changed.',
+            message = format('schedule: kind: %s is not public, and role %s has no leave to enqueue it; it may enqueue: %s',
+                to_json(new.kind), to_json(flyball.caller()), flyball.enqueueable());
+    elsif new.throttle like 'api:%' and not flyball.is_operator() then
+        raise exception using errcode = '42501', column = 'throttle', hint = 'No schedule was changed.',
+            message = format('schedule: throttle: %s is a throttle of the HTTP API itself, which only operators may give work to; name one of your own',
+                to_json(new.throttle));
+    end if;
+    return new;
+end $$;
+
+create trigger check_author before insert or update of name, kind, args, throttle, key, cost, expression on flyball.cron
+for each row when (new.kind is not null) execute function flyball.check_author();
+
+create or replace function flyball.schedule(
+    name text,
+    expression text,
+    kind text,
+    args jsonb default '{}',
+    time_zone text default 'UTC',
+    throttle text default 'default',
+    key text default '',
+    priority int default 1,
+    max_attempts int default 10,
+    cost float8 default 1,
+    timeout interval default null,
+    catch_up text default 'one',
+    overlap text default 'skip',
+    paused boolean default null)
+returns boolean
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+declare
+    bad   record;
+    fresh boolean;
+begin
+    select c.field, c.message, '22023' as code into bad from flyball.check_schedule(name, expression, time_zone, catch_up, overlap) c;
+    if bad.field is null then
+        select * into bad from flyball.check_job(
+            kind => kind, args => args, throttle => throttle, key => key, priority => priority, max_attempts => max_attempts,
+            unique_key => null::text, unique_for => null::interval, cost => cost, run_at => null::timestamptz,
+            timeout => timeout);
+    end if;
+    if bad.field is not null then
+        raise exception using
+            errcode = coalesce(bad.code, '22023'),
+            message = format('schedule: %s: %s', bad.field, bad.message),
+            column = bad.field,
+            hint = 'No schedule was changed.';
+    end if;
+
+    insert into flyball.cron as c
+        (name, expression, time_zone, kind, args, throttle, key, priority, max_attempts, cost, timeout_s, catch_up, overlap, paused)
+    values
+        (name, expression, time_zone, kind, args, throttle, key, priority, max_attempts, cost, extract(epoch from timeout), catch_up,
+         overlap, coalesce(paused, false))
+    on conflict on constraint cron_pkey do update
+        set expression = excluded.expression, time_zone = excluded.time_zone, kind = excluded.kind, args = excluded.args,
+            throttle = excluded.throttle, key = excluded.key, priority = excluded.priority, max_attempts = excluded.max_attempts,
+            cost = excluded.cost, timeout_s = excluded.timeout_s, catch_up = excluded.catch_up, overlap = excluded.overlap,
+            paused = coalesce(paused, c.paused),
+            -- What was paused or could not be computed begins anew; what only gets other arguments keeps its time.
+            next_at = case when (c.expression, c.time_zone, c.paused) = (excluded.expression, excluded.time_zone, coalesce(paused, c.paused))
+                           then c.next_at end,
+            problem = null, updated_at = clock_timestamp()
+    returning c.xmax = 0 into fresh;
+    return fresh;
+end $$;
+
+-- Makes the job of one occurrence; `at` null is "now, by hand". Under overlap `skip` the unique key is the schedule's, so
+-- that an unfinished job stands in the way of the next. Under `allow` it is the occurrence's, kept for an hour, so that
+-- nothing that moves a schedule back makes it twice. It makes nothing but what stands in the table, for those who may change it there.
+create function flyball.occur(name text, at timestamptz, out job_id bigint, out duplicate boolean)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+declare
+    c      flyball.cron;
+    unique_key constant text := 'cron:' || name;
+begin
+    if not has_table_privilege(flyball.caller(), 'flyball.cron'::regclass, 'UPDATE') then
+        raise exception using errcode = '42501', message = format('role %s may not run schedules: it has no right to update flyball.cron',
+            to_json(flyball.caller()));
+    end if;
+    select * into c from flyball.cron k where k.name = name;
+    if not found then
+        return;
+    end if;
+    select e.job_id, e.duplicate into job_id, duplicate
+    from flyball.enqueue_rows_as('cron', true, array[c.kind], array[c.args], array[c.throttle], array[c.key], array[c.priority::int],
+        array[at], array[c.max_attempts::int],
+        array[case when c.overlap = 'skip' then unique_key when at is not null then unique_key || '@' || extract(epoch from at)::bigint end],
+        array[case when c.overlap <> 'skip' and at is not null then 3600::float8 end],
+        array[c.cost::float8], array[null::text], array[c.timeout_s::float8], array[null::float8], array[null::float8], array[false]) e;
+end $$;
+
+create or replace function flyball.run_schedule(name text) returns table (job_id bigint, duplicate boolean)
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+declare
+    c flyball.cron;
+begin
+    select * into c from flyball.cron k where k.name = name for update;
+    if not found then
+        return;
+    end if;
+    select m.job_id, m.duplicate into job_id, duplicate from flyball.occur(c.name, null) m;
+    if not duplicate then
+        update flyball.cron k set last_job_id = job_id where k.name = name;
+    end if;
+    return next;
+end $$;
+
+create or replace function flyball.advance_schedule(
+    name text, expression text, time_zone text, seen_next_at timestamptz,
+    occurrences timestamptz[], next_at timestamptz, problem text)
+returns table (made int, skipped int, refused text)
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+declare
+    c       flyball.cron;
+    at      timestamptz;
+    job     record;
+    last_id bigint;
+begin
+    select * into c from flyball.cron k
+    where k.name = name and k.expression = expression and k.time_zone = time_zone
+        and k.next_at is not distinct from seen_next_at and not k.paused
+    for update skip locked;
+    if not found then
+        return;
+    end if;
+    made := 0;
+    skipped := 0;
+    refused := problem;
+    begin
+        foreach at in array occurrences loop
+            continue when at <= c.last_at;
+            select m.job_id, m.duplicate into job from flyball.occur(c.name, at) m;
+            if job.duplicate then
+                skipped := skipped + 1;
+            else
+                made := made + 1;
+                last_id := job.job_id;
+            end if;
+        end loop;
+    -- A full lane that takes no more (53400) is such a word as well, not a failure of Postgres.
+    exception when data_exception or integrity_constraint_violation or raise_exception or configuration_limit_exceeded or insufficient_privilege then
+        made := 0;
+        skipped := 0;
+        last_id := null;
+        refused := sqlerrm;
+    end;
+    update flyball.cron k
+    set next_at = next_at,
+        last_at = greatest(k.last_at, occurrences[cardinality(occurrences)]),
+        last_job_id = coalesce(last_id, k.last_job_id),
+        skipped_at = case when skipped > 0 then clock_timestamp() else k.skipped_at end,
+        problem = refused
+    where k.name = name;
+    return next;
+end $$;
+
+drop function flyball.make_scheduled_job(flyball.cron, timestamptz);
+
+-- === The audit log ===================================================================================================
+
+-- Which token of the HTTP API was shown, by its name in the settings, and whose it is; null for other doors.
+alter table flyball.audit add column token text, add column tenant text;
+
+-- Who acts: the owner of the schema may sign for others, as the server does; everybody else signs with the name of the role. Behind
+-- a unit separator the server tells the token that was shown, and behind another its tenant.
+create or replace function flyball.signed(by text) returns text
+language sql stable
+return left(case when flyball.caller() = current_user then coalesce(nullif(by, ''), flyball.caller()::text)
+    else translate(flyball.caller()::text, chr(31), '') end, 400);
+
+create or replace function flyball.note(operation bigint, who text, action text, subject text, before jsonb, after jsonb, why text)
+returns bigint
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    signer constant text := left(split_part(note.who, chr(31), 1), 200);
+    shown  constant text := nullif(split_part(note.who, chr(31), 2), '');
+    whose  constant text := nullif(split_part(note.who, chr(31), 3), '');
+    noted  bigint;
+begin
+    update flyball.audit a
+    set after = (
+        select jsonb_object_agg(n.key, case jsonb_typeof(n.value)
+            when 'number' then to_jsonb((n.value)::numeric + coalesce((a.after -> n.key)::numeric, 0)) else n.value end)
+        from jsonb_each(note.after) n
+    )
+    where a.id = note.operation and a.action = note.action and a.who = signer and a.token is not distinct from shown
+    returning a.id into noted;
+    if noted is null then
+        insert into flyball.audit (who, action, subject, before, after, why, token, tenant)
+        values (signer, note.action, note.subject, note.before, note.after, left(coalesce(note.why, ''), 1000), shown, whose)
+        returning id into noted;
+    end if;
+    return noted;
+end $$;
+
+create or replace function flyball.pause_all(why text default '', by text default null) returns boolean
+language plpgsql volatile as $$
+begin
+    insert into flyball.pause (by, why)
+    values (left(split_part(flyball.signed(pause_all.by), chr(31), 1), 200), left(coalesce(pause_all.why, ''), 1000)) on conflict do nothing;
+    if not found then
+        return false;
+    end if;
+    perform flyball.note(null, flyball.signed(pause_all.by), 'all.pause', 'everything', null, null, pause_all.why);
+    return true;
+end $$;

@@ -1,0 +1,274 @@
+//! What a token may do: its scopes, and which of them each route needs. A route that stands nowhere here is for administrators.
+
+use std::collections::BTreeSet;
+
+use axum::http::Method;
+
+use super::auth::Caller;
+use super::limits;
+use super::problem::{Code, Problem};
+use TokenScope::{JobsEnqueue, JobsRead, MetricsRead, OpsRead, OpsWrite, ThrottlesAcquire};
+
+/// One thing that a token may be allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TokenScope {
+    /// New jobs and messages.
+    JobsEnqueue,
+    /// Jobs and messages of everybody, with their arguments.
+    JobsRead,
+    /// Tokens of throttles.
+    ThrottlesAcquire,
+    /// `/metrics`.
+    MetricsRead,
+    /// Throttles, lanes, pools, schedules, workers, journals, the live stream.
+    OpsRead,
+    /// Whatever operators change, but for the throttles of the API itself.
+    OpsWrite,
+    /// Everything.
+    Admin,
+}
+
+impl TokenScope {
+    /// All of them with their words.
+    pub const WORDS: [(&str, Self); 7] = [
+        ("jobs:enqueue", JobsEnqueue),
+        ("jobs:read", JobsRead),
+        ("throttles:acquire", ThrottlesAcquire),
+        ("metrics:read", MetricsRead),
+        ("ops:read", OpsRead),
+        ("ops:write", OpsWrite),
+        ("admin", Self::Admin),
+    ];
+
+    /// The scope of a word.
+    pub fn of(word: &str) -> Option<Self> {
+        Self::WORDS.iter().find(|(other, _)| *other == word).map(|(_, scope)| *scope)
+    }
+
+    /// Its word.
+    pub fn word(self) -> &'static str {
+        Self::WORDS.iter().find(|(_, other)| *other == self).map_or("admin", |(word, _)| word)
+    }
+}
+
+/// What one token may do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Leave {
+    /// Its scopes.
+    pub scopes: BTreeSet<TokenScope>,
+    /// The kinds that it may enqueue; those that are public where nothing is said.
+    pub kinds: Option<BTreeSet<String>>,
+    /// The throttles that it may give work to and take tokens from, by name or as a beginning with `*` behind; all of them where
+    /// nothing is said.
+    pub throttles: Option<Vec<String>>,
+}
+
+impl Leave {
+    /// Leave for everything.
+    pub fn admin() -> Self {
+        Self { scopes: BTreeSet::from([TokenScope::Admin]), ..Self::default() }
+    }
+
+    /// Whether everything is allowed.
+    pub fn is_admin(&self) -> bool {
+        self.scopes.contains(&TokenScope::Admin)
+    }
+
+    /// Whether a scope is among them.
+    pub fn has(&self, scope: TokenScope) -> bool {
+        self.is_admin() || self.scopes.contains(&scope)
+    }
+
+    /// Whether a throttle may be used. Those of the API itself are for administrators.
+    pub fn may_use(&self, throttle: &str) -> bool {
+        let fits = |pattern: &String| match pattern.strip_suffix('*') {
+            Some(beginning) => throttle.starts_with(beginning),
+            None => pattern == throttle,
+        };
+        self.is_admin()
+            || !limits::is_of_the_api(throttle) && self.throttles.as_ref().is_none_or(|patterns| patterns.iter().any(fits))
+    }
+
+    /// The throttles that may be used, in words.
+    pub fn throttles_told(&self) -> String {
+        match &self.throttles {
+            Some(patterns) if !patterns.is_empty() => patterns.join(", "),
+            Some(_) => "none".to_owned(),
+            None => "all but those that begin with api:".to_owned(),
+        }
+    }
+
+    fn scopes_told(&self) -> String {
+        let words: Vec<&str> = self.scopes.iter().map(|scope| scope.word()).collect();
+        if words.is_empty() { "no scope".to_owned() } else { words.join(", ") }
+    }
+}
+
+/// What a route needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// Nothing: whoever runs the process asks, or a provider with a signature of its own.
+    Open,
+    /// A valid token of any kind.
+    Token,
+    /// A token with this scope.
+    Scope(TokenScope),
+}
+
+/// Every route that a token can be let in to. The rest is for administrators.
+const NEEDS: [(&str, &str, Need); 58] = [
+    ("GET", "/healthz", Need::Open),
+    ("GET", "/readyz", Need::Open),
+    ("POST", "/api/v1/provider-events/{pool}/{account}", Need::Open),
+    ("GET", "/openapi.json", Need::Token),
+    ("GET", "/metrics", Need::Scope(MetricsRead)),
+    ("POST", "/api/v1/jobs", Need::Scope(JobsEnqueue)),
+    ("POST", "/api/v1/jobs/batch", Need::Scope(JobsEnqueue)),
+    ("POST", "/api/v1/notifications", Need::Scope(JobsEnqueue)),
+    ("GET", "/api/v1/jobs", Need::Scope(JobsRead)),
+    ("GET", "/api/v1/jobs/{id}", Need::Scope(JobsRead)),
+    ("GET", "/api/v1/jobs/{id}/attempts", Need::Scope(JobsRead)),
+    ("GET", "/api/v1/notifications", Need::Scope(JobsRead)),
+    ("GET", "/api/v1/notifications/{id}", Need::Scope(JobsRead)),
+    ("POST", "/api/v1/throttles/{name}/acquire", Need::Scope(ThrottlesAcquire)),
+    ("POST", "/api/v1/throttles/{name}/peek", Need::Scope(ThrottlesAcquire)),
+    ("POST", "/api/v1/throttles/{name}/return", Need::Scope(ThrottlesAcquire)),
+    ("GET", "/api/v1/pause", Need::Scope(OpsRead)),
+    ("GET", "/api/v1/throttles", Need::Scope(OpsRead)),
+    ("GET", "/api/v1/throttles/{name}", Need::Scope(OpsRead)),
+    ("GET", "/api/v1/throttles/{name}/why", Need::Scope(OpsRead)),
+    ("GET", "/api/v1/throttles/{name}/lanes", Need::Scope(OpsRead)),
+    ("GET", "/api/v1/throttles/{name}/keys/{key}", Need::Scope(OpsRead)),
+    ("GET", "/api/v1/pools", Need::Scope(OpsRead)),
+    ("GET", "/api/v1/pools/{name}", Need::Scope(OpsRead)),
+    ("GET", "/api/v1/crons", Need::Scope(OpsRead)),
+    ("GET", "/api/v1/crons/{name}", Need::Scope(OpsRead)),
+    ("GET", "/api/v1/suppressions", Need::Scope(OpsRead)),
+    ("GET", "/api/v1/decisions", Need::Scope(OpsRead)),
+    ("GET", "/api/v1/failures", Need::Scope(OpsRead)),
+    ("GET", "/api/v1/audit", Need::Scope(OpsRead)),
+    ("GET", "/api/v1/workers", Need::Scope(OpsRead)),
+    ("GET", "/api/v1/stream", Need::Scope(OpsRead)),
+    ("POST", "/api/v1/jobs/cancel", Need::Scope(OpsWrite)),
+    ("DELETE", "/api/v1/jobs/{id}", Need::Scope(OpsWrite)),
+    ("POST", "/api/v1/jobs/{id}/retry", Need::Scope(OpsWrite)),
+    ("POST", "/api/v1/jobs/{id}/reschedule", Need::Scope(OpsWrite)),
+    ("POST", "/api/v1/jobs/{id}/discard", Need::Scope(OpsWrite)),
+    ("POST", "/api/v1/dead/requeue", Need::Scope(OpsWrite)),
+    ("POST", "/api/v1/dead/discard", Need::Scope(OpsWrite)),
+    ("POST", "/api/v1/pause", Need::Scope(OpsWrite)),
+    ("POST", "/api/v1/resume", Need::Scope(OpsWrite)),
+    ("PATCH", "/api/v1/throttles/{name}", Need::Scope(OpsWrite)),
+    ("DELETE", "/api/v1/throttles/{name}", Need::Scope(OpsWrite)),
+    ("POST", "/api/v1/throttles/{name}/pause", Need::Scope(OpsWrite)),
+    ("POST", "/api/v1/throttles/{name}/resume", Need::Scope(OpsWrite)),
+    ("PATCH", "/api/v1/throttles/{name}/keys/{key}", Need::Scope(OpsWrite)),
+    ("DELETE", "/api/v1/throttles/{name}/keys/{key}/jobs", Need::Scope(OpsWrite)),
+    ("POST", "/api/v1/throttles/{name}/keys/{key}/pause", Need::Scope(OpsWrite)),
+    ("POST", "/api/v1/throttles/{name}/keys/{key}/resume", Need::Scope(OpsWrite)),
+    ("POST", "/api/v1/pools/{name}/accounts/{account}/resume", Need::Scope(OpsWrite)),
+    ("PUT", "/api/v1/crons/{name}", Need::Scope(OpsWrite)),
+    ("DELETE", "/api/v1/crons/{name}", Need::Scope(OpsWrite)),
+    ("POST", "/api/v1/crons/{name}/run", Need::Scope(OpsWrite)),
+    ("POST", "/api/v1/crons/{name}/pause", Need::Scope(OpsWrite)),
+    ("POST", "/api/v1/crons/{name}/resume", Need::Scope(OpsWrite)),
+    ("POST", "/api/v1/suppressions", Need::Scope(OpsWrite)),
+    ("DELETE", "/api/v1/suppressions", Need::Scope(OpsWrite)),
+    ("POST", "/logout", Need::Open),
+];
+
+/// What a route needs, by its template. Pages and files of the dashboard show nothing by themselves.
+pub fn need(method: &Method, template: &str) -> Need {
+    let method = if *method == Method::HEAD { "GET" } else { method.as_str() };
+    let found = NEEDS.iter().find(|(of, path, _)| (*of, *path) == (method, template));
+    match found {
+        Some((_, _, need)) => *need,
+        None if template.starts_with("/api/") || template == "/metrics" => Need::Scope(TokenScope::Admin),
+        None => Need::Token,
+    }
+}
+
+/// Whether a route stands in the table, so that somebody has thought about it.
+pub fn is_known(method: &Method, template: &str) -> bool {
+    NEEDS.iter().any(|(of, path, _)| (*of, *path) == (method.as_str(), template))
+}
+
+/// Lets a caller in to a route, or says what is missing.
+pub fn check(caller: &Caller, method: &Method, template: &str, path: &str) -> Result<(), Problem> {
+    let leave = &caller.leave;
+    let Need::Scope(scope) = need(method, template) else { return Ok(()) };
+    if leave.is_admin() {
+        return Ok(());
+    }
+    if !leave.has(scope) {
+        let (scope, token, scopes) = (scope.word(), caller.token_name(), leave.scopes_told());
+        let detail = format!("{method} {template} needs the scope {scope}; token {token} has {scopes}");
+        return Err(Problem::new(Code::ScopeMissing, detail));
+    }
+    // Looking at the API's own throttles is for operators as well; turning, stopping or draining them is not.
+    let Some(throttle) = throttle_in(template, path).filter(|_| *method != Method::GET && *method != Method::HEAD) else {
+        return Ok(());
+    };
+    if limits::is_of_the_api(&throttle) {
+        let detail = format!(
+            "throttle {throttle} limits the API itself and needs the scope admin; token {} has {}",
+            caller.token_name(),
+            leave.scopes_told()
+        );
+        return Err(Problem::new(Code::ScopeMissing, detail));
+    }
+    if scope == ThrottlesAcquire && !leave.may_use(&throttle) {
+        let detail =
+            format!("token {} may not use throttle {throttle}; allowed: {}", caller.token_name(), leave.throttles_told());
+        return Err(Problem::new(Code::NotAllowed, detail));
+    }
+    Ok(())
+}
+
+/// The throttle that a path names, where its route has one.
+pub fn throttle_in(template: &str, path: &str) -> Option<String> {
+    let rest = template.strip_prefix("/api/v1/throttles/{name}")?;
+    if !rest.is_empty() && !rest.starts_with('/') {
+        return None;
+    }
+    let name = path.strip_prefix("/api/v1/throttles/")?.split('/').next()?;
+    Some(percent_encoding::percent_decode_str(name).decode_utf8_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_throttle_is_found_in_a_path_however_it_is_written() {
+        for (template, path, name) in [
+            ("/api/v1/throttles/{name}", "/api/v1/throttles/api%3Awrite", Some("api:write")),
+            ("/api/v1/throttles/{name}/pause", "/api/v1/throttles/a%2Fb/pause", Some("a/b")),
+            ("/api/v1/throttles/{name}/keys/{key}", "/api/v1/throttles/%61pi:read/keys/x", Some("api:read")),
+            ("/api/v1/throttles", "/api/v1/throttles", None),
+            ("/api/v1/pools/{name}", "/api/v1/pools/api:read", None),
+        ] {
+            assert_eq!(throttle_in(template, path).as_deref(), name);
+        }
+    }
+
+    #[test]
+    fn patterns_name_throttles_and_never_those_of_the_api() {
+        let leave = |patterns: Option<&[&str]>| Leave {
+            throttles: patterns.map(|all| all.iter().map(|one| (*one).to_owned()).collect()),
+            ..Leave::default()
+        };
+        assert!(leave(None).may_use("mail") && !leave(None).may_use("api:write"));
+        let some = leave(Some(&["mail", "shop:*"]));
+        assert!(some.may_use("mail") && some.may_use("shop:eu") && !some.may_use("mailing") && !some.may_use("shop"));
+        assert!(!leave(Some(&["*"])).may_use("api:read:acme") && !leave(Some(&[])).may_use("mail"));
+        assert!(Leave::admin().may_use("api:write"));
+    }
+
+    #[test]
+    fn what_nobody_thought_about_is_for_administrators() {
+        assert_eq!(need(&Method::POST, "/api/v1/new"), Need::Scope(TokenScope::Admin));
+        assert_eq!(need(&Method::HEAD, "/api/v1/jobs"), Need::Scope(JobsRead));
+        assert_eq!(need(&Method::GET, "/"), Need::Token);
+    }
+}
