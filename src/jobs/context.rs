@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::{Job, Quota};
+use super::{Job, OnAmbiguous, Quota};
 use crate::throttle;
 
 /// Progress is written at most this often; what is said in between is passed over.
@@ -56,6 +56,8 @@ pub struct Said {
     pub took: Option<Duration>,
     /// How long the attempt took says nothing.
     pub untimed: bool,
+    /// The work is handed over and not answered yet, and what becomes of the job if it never is.
+    pub handed_over: Option<OnAmbiguous>,
 }
 
 impl Said {
@@ -159,6 +161,17 @@ impl Context {
     /// their duration.
     pub fn discount_duration(&self) {
         self.say(|said| said.untimed = true);
+    }
+
+    /// Says that from now on the work may have been done, until it is answered: an attempt that is cut off then, by its time-out, by
+    /// a worker that stops or by a panic, is ambiguous, and the job goes the way of this policy.
+    pub fn hand_over(&self, policy: OnAmbiguous) {
+        self.say(|said| said.handed_over = Some(policy));
+    }
+
+    /// Says that what was handed over has been answered, one way or the other.
+    pub fn answered(&self) {
+        self.say(|said| said.handed_over = None);
     }
 
     fn say(&self, change: impl FnOnce(&mut Said)) {

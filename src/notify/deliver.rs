@@ -10,7 +10,8 @@ use serde_json::Value;
 
 use super::args::{Notification, Texts};
 use super::record::NO_ACCOUNT;
-use super::{Asked, Attempt, Deliveries, DeliveryState, Written};
+use super::{Asked, Attempt, Deliveries, DeliveryState, Met, Written, patience};
+use crate::jobs::retry::Policy;
 use crate::jobs::{Context, Handler, Issue, Job, OnAmbiguous, Outcome};
 use crate::providers::pool::{Desk, Held, Taken};
 use crate::providers::{Answer, Channel, Driver, Metrics, Pools, Scope, Sent, Told, now_s};
@@ -34,7 +35,13 @@ const FAILURES_MAX: usize = 3;
 /// Accounts that are tried in one attempt, at most.
 const HOPS_MAX: usize = 20;
 
-/// How long the message alone waits where its recipient or sender was asked to slow down and nobody said for how long.
+/// Accounts that refuse one message before it waits for its next attempt, where nothing else is known against them.
+const REFUSED_MAX: usize = 2;
+
+/// How long a message waits that accounts failed or refused, so that an outage of some hours does not use its attempts up.
+const AGAIN: Policy = Policy { base: Duration::from_secs(5), factor: 4.0, max: Duration::from_secs(3600), max_attempts: None };
+
+/// How long the message alone waits where its sender was asked to slow down and nobody said for how long.
 const USUAL_DELAY: Duration = Duration::from_secs(5);
 
 /// How long a message waits where this process could not even try to send it.
@@ -45,6 +52,13 @@ const RECORD_EVERY: Duration = Duration::from_millis(500);
 
 /// Errors of a Postgres that answers after which a record is given up: its message would end as one that took too long, and be sent twice.
 const REFUSALS_MAX: u32 = 20;
+
+/// What is added by chance to the wait of messages for one recipient, at most, as a share of it.
+const JITTER: f64 = 0.1;
+
+/// The time that a message's attempt may take where its job does not say: each account's answer has a time of its own, and this one is
+/// for a driver that hangs in spite of it.
+const TIMEOUT: Duration = Duration::from_secs(600);
 
 /// The shortest and the longest wait in the queue for an account.
 const SHORTEST_WAIT: Duration = Duration::from_millis(100);
@@ -83,7 +97,8 @@ impl NotificationHandler {
     }
 
     async fn deliver(&self, job: &Job, context: &Context) -> Result<Outcome, Outcome> {
-        let until = job.timeout.map(|timeout| Instant::now() + timeout - timeout.mul_f64(WRITING).min(WRITING_MOST));
+        let limit = job.timeout.unwrap_or(TIMEOUT);
+        let until = Instant::now() + limit - limit.mul_f64(WRITING).min(WRITING_MOST);
         let dead = |error: String| Outcome::Dead { error };
         let notification = Notification::parse(&job.args).map_err(|issues| dead(listed(&issues)))?;
         let means = self.means.as_ref().ok_or_else(|| dead("this process has no pools".to_owned()))?;
@@ -94,26 +109,50 @@ impl NotificationHandler {
         let asked = Asked { job_id: job.id, channel: notification.channel, recipient: notification.to.clone() };
         let begun = means.deliveries.begin(asked).await.map_err(|_| unrecorded())?;
         let pool = carrier.desk.pool();
-        let since = begun.waits_since.unwrap_or(job.created_at);
+        let policy = notification.on_ambiguous.unwrap_or(match pool.retry_ambiguous {
+            true => OnAmbiguous::Retry,
+            false => OnAmbiguous::Dead,
+        });
+        // What was written down decides: its attempt may have ended without anybody hearing of it.
+        if begun.is_settled() {
+            return Ok(Outcome::Done);
+        }
+        if policy == OnAmbiguous::Dead && begun.is_doubtful() {
+            let error = "an attempt before this one got no answer, so it may have been sent".to_owned();
+            return Err(Outcome::Ambiguous { policy, error });
+        }
         let valid_for = notification.valid_for.unwrap_or(pool.valid_for);
-        let deadline_s = since.as_second().saturating_add(valid_for.as_secs() as i64);
+        // How long it has waited is told by the clock that began to count; only what is left of its time is counted by ours.
+        let left = valid_for.saturating_sub(begun.waited);
+        let since = begun.waits_since.unwrap_or(job.created_at);
         let mut run = Run {
             job,
             context,
             notification: &notification,
             carrier,
             means,
+            policy,
+            failures: begun.failures,
             attempts: Vec::new(),
-            deadline_s,
+            deadline_s: now_s().saturating_add(left.as_secs_f64().ceil() as i64),
+            ended_at_s: since.as_second().saturating_add(valid_for.as_secs() as i64),
             until,
             told_delay: None,
+            doubts: 0,
+            refused: 0,
         };
         if let Some(reason) = begun.suppressed {
             run.record(DeliveryState::Suppressed, None, "suppressed", &reason, None).await?;
             return Ok(Outcome::Done);
         }
-        if now_s() >= deadline_s {
+        if left.is_zero() {
             return Err(run.expired(begun.last_outcome.as_deref(), valid_for).await?);
+        }
+        if let Some(rest) = begun.rest {
+            // It has not run, so it costs nothing either.
+            context.report_cost(0.0);
+            context.discount_duration();
+            return Ok(run.later(rest));
         }
         let texts = match fill(&notification).await {
             Ok(texts) => texts,
@@ -154,13 +193,24 @@ struct Run<'a> {
     notification: &'a Notification,
     carrier: &'a Carrier,
     means: &'a Means,
+    /// What becomes of it where nobody knows whether it was sent.
+    policy: OnAmbiguous,
+    /// Tries in a row that its recipient could not take before this one.
+    failures: u32,
     attempts: Vec<Attempt>,
+    /// Its deadline by our clock,
     deadline_s: i64,
-    /// When this attempt's own time is over, if its job has a time-out. No request is under way then: one that is dropped in the middle
-    /// may have been sent, and nobody would know.
-    until: Option<Instant>,
-    /// The shortest wait that was asked for on behalf of one sender or connection of an account.
+    /// and by that of Postgres.
+    ended_at_s: i64,
+    /// When this attempt's own time is over. No request is under way then: one that is dropped in the middle may have been sent, and
+    /// nobody would know.
+    until: Instant,
+    /// The shortest wait that an account asked for: for one sender or connection, or because it is in trouble.
     told_delay: Option<Duration>,
+    /// Accounts that failed or refused it of which nothing else is known to be wrong: it may be the message.
+    doubts: usize,
+    /// Those of them that refused it.
+    refused: usize,
 }
 
 impl Run<'_> {
@@ -171,13 +221,12 @@ impl Run<'_> {
         let mut not = Vec::new();
         let mut failures = 0;
         loop {
-            let held = match desk.take(&not, PATIENCE).await {
+            let held = match desk.take(self.job.id, &not, PATIENCE).await {
                 Taken::Held(held) => held,
+                Taken::Wait { .. } | Taken::Nobody if self.doubts > 0 => return Err(self.again(&not).await),
                 Taken::Wait { wait, why } => return self.wait(wait, &why).await,
                 // Every account there is has been tried: the first of them is tried again later.
-                Taken::Nobody => {
-                    return self.wait(self.told_delay.unwrap_or(USUAL_DELAY), "every account has been tried").await;
-                }
+                Taken::Nobody => return Ok(self.put_off(self.told_delay.unwrap_or(USUAL_DELAY)).await),
             };
             let driver = &self.carrier.drivers[held.at];
             let issues = driver.check(&message);
@@ -187,18 +236,20 @@ impl Run<'_> {
                 self.record(DeliveryState::Failed, Some(&held), "permanent_request", &error, None).await?;
                 return Err(Outcome::Dead { error });
             }
-            let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
-            if left.is_some_and(|left| left.is_zero()) {
+            let left = self.until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
                 desk.unused(&held).await;
-                self.record(DeliveryState::Queued, None, "", "", None).await?;
+                self.write(DeliveryState::Queued, None, None).await;
                 return Err(Outcome::Retry { after: None, error: "no account took it before its time-out".to_owned() });
             }
-            let timeout = desk.pool().timeout.min(left.unwrap_or(Duration::MAX));
+            let timeout = desk.pool().timeout.min(left);
             let told = Told { now_s: now_s(), timeout, stop: self.context.cancelled.clone() };
             let begun = Instant::now();
+            self.context.hand_over(self.policy);
             let answer = driver.send(&message, &told).await;
+            self.context.answered();
             self.note(&held, &answer, begun.elapsed());
-            if self.context.cancelled.is_cancelled() && matches!(answer.sent, Sent::Transient { .. }) {
+            if self.context.cancelled.is_cancelled() && is_unsent(&answer.sent) {
                 // It was stopped before anything was sent, which says nothing about the account.
                 desk.unused(&held).await;
                 return Err(Outcome::HandedBack);
@@ -209,16 +260,23 @@ impl Run<'_> {
                 return outcome;
             }
             not.push(held.at);
-            if failures == 0 && not.len() >= HOPS_MAX {
+            if failures == 0 && self.doubts == 0 && not.len() >= HOPS_MAX {
                 // They were slowed down or refused one after the other, which is not the message's doing.
                 return self.wait(USUAL_DELAY, "many accounts in a row did not take it").await;
             }
-            if failures >= FAILURES_MAX || not.len() >= HOPS_MAX {
-                let error = format!("{} accounts did not take it; the last: {}", not.len(), self.last_reason());
-                self.record(DeliveryState::Queued, None, "", "", None).await?;
-                return Err(Outcome::Retry { after: None, error });
+            if failures >= FAILURES_MAX || self.refused >= REFUSED_MAX || not.len() >= HOPS_MAX {
+                return Err(self.again(&not).await);
             }
         }
+    }
+
+    /// Accounts failed or refused it, and nothing tells that it was them: it has used an attempt, and comes again later.
+    async fn again(&mut self, not: &[usize]) -> Outcome {
+        let accounts = if not.len() == 1 { "1 account".to_owned() } else { format!("{} accounts", not.len()) };
+        let error = format!("{accounts} did not take this message; the last: {}", self.last_reason());
+        self.write(DeliveryState::Queued, None, None).await;
+        let wait = AGAIN.delay(self.job.attempt, rand::random()).max(self.told_delay.unwrap_or_default());
+        Outcome::Retry { after: Some(wait.min(self.left()).max(SHORTEST_WAIT)), error }
     }
 
     /// What one account's answer means; `None` where the message moves on to the next.
@@ -253,12 +311,14 @@ impl Run<'_> {
             }
             Sent::Throttled { scope: Scope::Recipient, delay, .. } => {
                 desk.succeeded(held, quota).await;
-                // Past its deadline it ends; to wait longer would only hide that.
-                let left = Duration::from_secs((self.deadline_s - now_s()).max(0) as u64);
-                Some(self.put_off(delay.unwrap_or(USUAL_DELAY).min(left)).await)
+                let (rest, met) = self.rest(delay);
+                self.write(DeliveryState::Queued, None, Some(met)).await;
+                Some(Ok(self.later(rest)))
             }
             Sent::Transient { reason } => {
-                self.failed(held, &reason, is_cut).await;
+                let is_away = self.failed(held, &reason, is_cut, answer.delay).await;
+                self.told_delay = self.told_delay.into_iter().chain(answer.delay).min();
+                self.doubts += usize::from(!is_away);
                 *failures += 1;
                 None
             }
@@ -268,48 +328,72 @@ impl Run<'_> {
                 Some(self.wait(UNABLE_DELAY, "this process has too many files open").await)
             }
             Sent::AccountFailure { reason } => {
-                desk.account_failed(held, &reason).await;
+                let is_doubted = usize::from(!desk.account_failed(held, &reason).await);
+                self.doubts += is_doubted;
+                self.refused += is_doubted;
                 None
             }
             Sent::PermanentRecipient { suppress, reason } => {
                 desk.succeeded(held, quota).await;
                 let suppress = suppress.then(|| reason.clone());
                 let state = if suppress.is_some() { DeliveryState::Bounced } else { DeliveryState::Failed };
+                let written = Written { suppress, ..self.written(state, Some(held), self.able()) };
+                self.keep(written).await;
                 // Running it again would change nothing, so it is no dead letter: its delivery says what became of it.
-                Some(self.write(state, Some(held), None, suppress).await.map(|()| Outcome::Done))
+                Some(Ok(Outcome::Done))
             }
             Sent::PermanentRequest { reason } => {
                 desk.succeeded(held, quota).await;
-                Some(self.write(DeliveryState::Failed, Some(held), None, None).await.and(Err(Outcome::Dead { error: reason })))
+                let written = self.written(DeliveryState::Failed, Some(held), None);
+                self.keep(written).await;
+                Some(Err(Outcome::Dead { error: reason }))
             }
             Sent::Ambiguous { reason } => {
+                let mut met = None;
                 if !self.context.cancelled.is_cancelled() {
-                    self.failed(held, &reason, is_cut).await;
+                    if self.carrier.desk.pool().provider.is_recipients() {
+                        desk.succeeded(held, quota).await;
+                        met = Some(self.rest(None).1);
+                    } else {
+                        self.failed(held, &reason, is_cut, None).await;
+                    }
                 }
-                let usual = if desk.pool().retry_ambiguous { OnAmbiguous::Retry } else { OnAmbiguous::Dead };
-                let policy = self.notification.on_ambiguous.unwrap_or(usual);
-                let state = if policy == OnAmbiguous::Dead { DeliveryState::Failed } else { DeliveryState::Queued };
-                let ended = Err(Outcome::Ambiguous { policy, error: reason });
-                Some(self.write(state, Some(held), None, None).await.and(ended))
+                match self.policy {
+                    OnAmbiguous::Dead => {
+                        let written = self.written(DeliveryState::Failed, Some(held), met);
+                        self.keep(written).await;
+                    }
+                    OnAmbiguous::Retry => self.write(DeliveryState::Queued, Some(held), met).await,
+                }
+                Some(Err(Outcome::Ambiguous { policy: self.policy, error: reason }))
             }
         }
     }
 
-    async fn failed(&self, held: &Held, reason: &str, is_cut: bool) {
-        match is_cut {
-            true => self.carrier.desk.unjudged(held),
-            false => self.carrier.desk.failed(held, reason).await,
+    /// A message failed at an account; answers whether the account is known to be away.
+    async fn failed(&self, held: &Held, reason: &str, is_cut: bool, delay: Option<Duration>) -> bool {
+        if is_cut {
+            self.carrier.desk.unjudged(held);
+            return false;
         }
+        self.carrier.desk.failed(held, reason, delay).await
     }
 
-    /// The provider has it. It would be sent twice if this were not recorded, so it is tried until it is, or the lease is lost.
+    /// The provider has it.
     async fn done(&mut self, state: DeliveryState, held: &Held, provider_id: Option<String>) -> Result<Outcome, Outcome> {
-        let written = self.written(state, Some(held), provider_id, None);
+        let written = Written { provider_id, ..self.written(state, Some(held), self.able()) };
+        self.keep(written).await;
+        Ok(Outcome::Done)
+    }
+
+    /// What the wire said holds, whatever becomes of its record; but a message would be sent twice if its worker died and this were not
+    /// written down, so it is tried until it is, or the lease is lost, or the time is over.
+    async fn keep(&self, written: Written) {
         let mut refusals = 0;
         while let Err(error) = self.means.deliveries.record(written.clone()).await {
             refusals += u32::from(!matches!(error, crate::jobs::Error::Lost(_)));
-            if refusals >= REFUSALS_MAX {
-                tracing::error!(job_id = self.job.id, %error, "a message was sent and its record could not be written; it is not sent again");
+            if refusals >= REFUSALS_MAX || Instant::now() >= self.until {
+                tracing::error!(job_id = self.job.id, %error, "what became of a message could not be written down; it is not sent again");
                 break;
             }
             tokio::select! {
@@ -317,7 +401,29 @@ impl Run<'_> {
                 () = tokio::time::sleep(RECORD_EVERY) => {}
             }
         }
-        Ok(Outcome::Done)
+    }
+
+    /// How long the recipient is left alone that could not take it, and what others are told of it.
+    fn rest(&self, told: Option<Duration>) -> (Duration, Met) {
+        let failures = self.failures.saturating_add(1);
+        let rest = patience::rest(self.notification.channel, failures, told);
+        (rest, Met::Unable { failures, rest })
+    }
+
+    /// The recipient has answered; only one that was left alone is told of.
+    fn able(&self) -> Option<Met> {
+        (self.failures > 0).then_some(Met::Able)
+    }
+
+    /// This message waits for its recipient, a little longer than that rests, as others do. Past its deadline it ends; to wait longer
+    /// would only hide that.
+    fn later(&self, rest: Duration) -> Outcome {
+        let wait = rest.mul_f64(1.0 + JITTER * rand::random::<f64>());
+        Outcome::Snooze { delay: wait.min(self.left()).max(SHORTEST_WAIT) }
+    }
+
+    fn left(&self) -> Duration {
+        Duration::from_secs((self.deadline_s - now_s()).max(0) as u64)
     }
 
     /// Its deadline passed while it waited: for an account, if none took it or none is there, or else for its turn.
@@ -326,7 +432,7 @@ impl Run<'_> {
         let is_refused = matches!(last_outcome, Some("account_failure" | "throttled" | "transient" | NO_ACCOUNT));
         let seconds = valid_for.as_secs();
         // Pools are looked at each second, and clocks differ a little.
-        let was_away = self.carrier.desk.view().away_at_ms.is_some_and(|at_ms| self.deadline_s * 1000 <= at_ms + AWAY_MS);
+        let was_away = self.carrier.desk.view().away_at_ms.is_some_and(|at_ms| self.ended_at_s * 1000 <= at_ms + AWAY_MS);
         let (outcome, error) = match is_refused || was_away {
             true => {
                 (NO_ACCOUNT, format!("no account of pool {pool} took it until its deadline, {seconds} s after it was queued"))
@@ -339,21 +445,20 @@ impl Run<'_> {
 
     /// It waits in the queue for an account; past its deadline it is dead.
     async fn wait(&mut self, wait: Duration, why: &str) -> Result<Outcome, Outcome> {
-        let left = Duration::from_secs((self.deadline_s - now_s()).max(0) as u64);
-        if left.is_zero() {
+        if self.left().is_zero() {
             let error = format!("no account of pool {} was available until its deadline: {why}", self.carrier.desk.pool().name);
             self.record(DeliveryState::Failed, None, NO_ACCOUNT, &error, None).await?;
             return Err(Outcome::Dead { error });
         }
-        self.put_off(wait.clamp(SHORTEST_WAIT, LONGEST_WAIT).min(left)).await
+        Ok(self.put_off(wait.clamp(SHORTEST_WAIT, LONGEST_WAIT)).await)
     }
 
     /// It is not the accounts that keep it, or none is there: this message alone waits, without using an attempt.
-    async fn put_off(&mut self, delay: Duration) -> Result<Outcome, Outcome> {
+    async fn put_off(&mut self, delay: Duration) -> Outcome {
         if !self.attempts.is_empty() {
-            self.write(DeliveryState::Queued, None, None, None).await?;
+            self.write(DeliveryState::Queued, None, None).await;
         }
-        Ok(Outcome::Snooze { delay: delay.max(SHORTEST_WAIT) })
+        Outcome::Snooze { delay: delay.min(self.left()).max(SHORTEST_WAIT) }
     }
 
     fn note(&mut self, held: &Held, answer: &Answer, took: Duration) {
@@ -398,28 +503,20 @@ impl Run<'_> {
             let (status, reason) = (String::new(), reason.to_owned());
             self.attempts.push(Attempt { at: now(), account, outcome, status, reason, took: Duration::ZERO });
         }
-        self.write(state, held, None, suppress).await
-    }
-
-    /// Records where the message stands, with every attempt of this run.
-    async fn write(
-        &mut self,
-        state: DeliveryState,
-        held: Option<&Held>,
-        provider_id: Option<String>,
-        suppress: Option<String>,
-    ) -> Result<(), Outcome> {
-        let written = self.written(state, held, provider_id, suppress);
+        let written = Written { suppress, ..self.written(state, held, None) };
         self.means.deliveries.record(written).await.map_err(|_| unrecorded())
     }
 
-    fn written(
-        &mut self,
-        state: DeliveryState,
-        held: Option<&Held>,
-        provider_id: Option<String>,
-        suppress: Option<String>,
-    ) -> Written {
+    /// Records where a message stands that will be tried again. Where that fails it is tried again all the same.
+    async fn write(&mut self, state: DeliveryState, held: Option<&Held>, met: Option<Met>) {
+        let written = self.written(state, held, met);
+        if let Err(error) = self.means.deliveries.record(written).await {
+            tracing::debug!(job_id = self.job.id, %error, "attempts at a message could not be written down");
+        }
+    }
+
+    /// What is to be recorded, with every attempt of this run.
+    fn written(&mut self, state: DeliveryState, held: Option<&Held>, met: Option<Met>) -> Written {
         let pool = self.carrier.desk.pool();
         Written {
             job_id: self.job.id,
@@ -428,13 +525,19 @@ impl Run<'_> {
             provider: pool.provider.word(),
             account: held.map(|held| self.account(held)),
             state,
-            provider_id,
+            provider_id: None,
             recipient: self.notification.to.clone(),
             category: self.notification.category.clone(),
             attempts: std::mem::take(&mut self.attempts),
-            suppress,
+            suppress: None,
+            met,
         }
     }
+}
+
+/// It was stopped before anything was sent.
+fn is_unsent(sent: &Sent) -> bool {
+    matches!(sent, Sent::Transient { .. } | Sent::Throttled { scope: Scope::Recipient, delay: Some(Duration::ZERO), .. })
 }
 
 /// The delivery could not be recorded, or looked up. Postgres is away, so the attempt is given back when it is there again.
@@ -507,8 +610,7 @@ impl Handler for NotificationHandler {
     }
 
     fn timeout(&self) -> Option<Duration> {
-        // Each account's answer has a time of its own; this one is for a driver that hangs in spite of it.
-        Some(Duration::from_secs(600))
+        Some(TIMEOUT)
     }
 }
 

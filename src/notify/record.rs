@@ -42,6 +42,30 @@ pub struct Begun {
     /// Since when it waits: the latest of being enqueued, its own time to run, and being queued again. `None` where its job is
     /// not there any more.
     pub waits_since: Option<Timestamp>,
+    /// How long that is, by the clock of Postgres.
+    pub waited: Duration,
+    /// How far it had come; `None` where nothing was written down.
+    pub state: Option<DeliveryState>,
+    /// Tries in a row that its recipient could not take, by all messages.
+    pub failures: u32,
+    /// For so long nothing goes to its recipient; `None` where it may go now.
+    pub rest: Option<Duration>,
+}
+
+impl Begun {
+    /// It has left, or its recipient's side refused it for good, and nobody has asked for it again since: it is not sent.
+    pub fn is_settled(&self) -> bool {
+        let word = self.last_outcome.as_deref();
+        let is_through = matches!(self.state, Some(DeliveryState::Sent | DeliveryState::Delivered | DeliveryState::Bounced));
+        // Being queued again takes the last outcome away; a provider's event then tells of the time before.
+        word == Some("permanent_recipient")
+            || is_through && (self.requeued_at.is_none() || matches!(word, Some("accepted" | "delivered")))
+    }
+
+    /// It may have been sent, and was given up because of that.
+    pub fn is_doubtful(&self) -> bool {
+        self.state == Some(DeliveryState::Failed) && self.last_outcome.as_deref() == Some("ambiguous")
+    }
 }
 
 /// One attempt at one account.
@@ -86,6 +110,22 @@ pub struct Written {
     pub attempts: Vec<Attempt>,
     /// Nothing goes to the recipient on this channel any more, for this reason.
     pub suppress: Option<String>,
+    /// What all messages for the recipient are to know of it.
+    pub met: Option<Met>,
+}
+
+/// What a message met at its recipient.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Met {
+    /// It could not take it, for so many tries in a row, and is left alone.
+    Unable {
+        /// The tries.
+        failures: u32,
+        /// How long it is left alone.
+        rest: Duration,
+    },
+    /// It is there again.
+    Able,
 }
 
 impl fmt::Debug for Written {

@@ -75,8 +75,10 @@ impl HttpHandler {
             None => request.body.take(),
         };
         let signature = self.sign(&request, job, body.as_deref()).map_err(|error| Outcome::Dead { error })?;
-        let sent = self.client.send(&request, &signature, body, &context.cancelled).await;
         let policy = request.on_ambiguous;
+        context.hand_over(policy);
+        let sent = self.client.send(&request, &signature, body, &context.cancelled).await;
+        context.answered();
         Ok(match sent {
             Ok(response) => {
                 if let Some(quota) = quota(&response.headers, now_s()) {

@@ -66,6 +66,8 @@ pub struct Answer {
     pub status: String,
     /// What is left of the account's quota, where the answer said so, be it a success or not.
     pub quota: Option<Quota>,
+    /// How long the provider asked to stay away with an error of its own (503), where it said so.
+    pub delay: Option<Duration>,
     /// How long this answer took says nothing about the provider's load: it came after a rejected push, for instance.
     pub is_untimed: bool,
 }
@@ -73,7 +75,7 @@ pub struct Answer {
 impl Answer {
     /// An answer that told nothing else.
     pub fn new(sent: Sent, status: impl Into<String>) -> Self {
-        Self { sent, status: status.into(), quota: None, is_untimed: false }
+        Self { sent, status: status.into(), quota: None, delay: None, is_untimed: false }
     }
 }
 

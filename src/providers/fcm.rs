@@ -14,7 +14,7 @@ use super::{
     Account, Answer, Call, Class, Code, Driver, Field, Http, HttpAnswer, Message, Provider, Refused, Scope, Told, Tools,
 };
 use crate::jobs::Issue;
-use crate::outbound::retry_after::any_delay;
+use crate::outbound::retry_after::{any_delay, retry_after};
 
 /// Keys of the settings.
 #[rustfmt::skip]
@@ -33,6 +33,9 @@ const PAYLOAD_BYTES: usize = 4096;
 /// How long to wait after a 429 that does not say: Google asks for a minute.
 const REST: Duration = Duration::from_secs(60);
 
+/// What is wrong with one platform's key concerns its tokens, and not those of others.
+const THIRD_PARTY: &str = "THIRD_PARTY_AUTH_ERROR";
+
 /// Keys of `extra` that go into the message as they are.
 const OBJECTS: &[&str] = &["android", "apns", "fcm_options", "webpush"];
 
@@ -49,7 +52,7 @@ pub const CODES: &[Code] = &[
     row("*", "TOPICS_MESSAGE_RATE_EXCEEDED", Class::Throttled(Scope::Recipient), "too many messages to a topic"),
     row("*", "QUOTA_EXCEEDED", Class::Throttled(Scope::Account), "the project's messages for this minute are spent"),
     row("*", "RESOURCE_EXHAUSTED", Class::Throttled(Scope::Account), "the project's messages for this minute are spent"),
-    row("*", "THIRD_PARTY_AUTH_ERROR", Class::Account, "the project's APNs key or web push key is not valid"),
+    row("*", THIRD_PARTY, Class::Throttled(Scope::Recipient), "the project's APNs key or web push key is not valid: tokens of that platform wait"),
     row("*", "INVALID_ARGUMENT", Class::Request, "the message is wrong"),
     row("*", "FAILED_PRECONDITION", Class::Request, "the message cannot be sent like this"),
     row("*", "UNAUTHENTICATED", Class::Account, "the access token is not valid"),
@@ -116,7 +119,7 @@ impl Fcm {
             };
             let (judged, word) = judge(&answer, told.now_s, &message.to);
             // The token may have been withdrawn before its time. Nothing was processed, so once another one is tried.
-            let is_token = answer.status == 401 && word != "THIRD_PARTY_AUTH_ERROR";
+            let is_token = answer.status == 401 && word != THIRD_PARTY;
             if !is_token || rejected.is_some() {
                 return judged;
             }
@@ -232,11 +235,11 @@ pub(super) fn judge(answer: &HttpAnswer, now_s: i64, to: &str) -> (Answer, Strin
     let facts = Facts {
         provider_id: body["name"].as_str().map(str::to_owned),
         key: Some(to.to_owned()),
-        delay: Some(any_delay(&answer.headers, now_s).unwrap_or(REST)),
+        delay: any_delay(&answer.headers, now_s).or((word != THIRD_PARTY).then_some(REST)),
         reason: outcome::line(&format!("{status} {word} {text}"), &[to]),
     };
     let sent = outcome::sent(outcome::class(CODES, &status, word), facts);
-    (Answer::new(sent, status), word.to_owned())
+    (Answer { delay: retry_after(&answer.headers, now_s), ..Answer::new(sent, status) }, word.to_owned())
 }
 
 /// The word for a quota of one device or topic: QUOTA_EXCEEDED is said of all of them, and only the violation tells which.

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::jobs::Issue;
 use crate::outbound::quota::quota;
-use crate::outbound::retry_after::{LONGEST, any_delay};
+use crate::outbound::retry_after::{LONGEST, any_delay, retry_after};
 
 /// Where requests go.
 pub const BASE_URL: &str = "https://api.mailgun.net";
@@ -168,7 +168,8 @@ impl Mailgun {
             delay: any_delay(&answer.headers, now_s).or_else(|| seconds(&body["retry-seconds"])).or(Some(DELAY)),
             reason: words::reason(&self.account, answer.status, "", &text),
         };
-        Answer { quota: quota(&answer.headers, now_s), ..Answer::new(outcome::sent(class, facts), status) }
+        let delay = retry_after(&answer.headers, now_s);
+        Answer { quota: quota(&answer.headers, now_s), delay, ..Answer::new(outcome::sent(class, facts), status) }
     }
 }
 

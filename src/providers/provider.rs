@@ -69,6 +69,11 @@ impl Provider {
             Self::Webhook => Channel::Webhook,
         }
     }
+
+    /// The server that answers is the recipient's own: whatever is wrong with it says nothing about the account.
+    pub fn is_recipients(self) -> bool {
+        self == Self::Webhook
+    }
 }
 
 impl std::fmt::Display for Provider {

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::jobs::Issue;
 use crate::outbound::quota::quota;
-use crate::outbound::retry_after::any_delay;
+use crate::outbound::retry_after::{any_delay, retry_after};
 
 /// Where requests go.
 pub const BASE_URL: &str = "https://api.sendgrid.com";
@@ -165,7 +165,8 @@ impl Sendgrid {
             delay: any_delay(&answer.headers, now_s),
             reason: words::reason(&self.account, answer.status, error["field"].as_str().unwrap_or_default(), &text),
         };
-        Answer { quota: quota(&answer.headers, now_s), ..Answer::new(outcome::sent(class, facts), status) }
+        let delay = retry_after(&answer.headers, now_s);
+        Answer { quota: quota(&answer.headers, now_s), delay, ..Answer::new(outcome::sent(class, facts), status) }
     }
 }
 

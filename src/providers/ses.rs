@@ -23,7 +23,7 @@ use super::{
 };
 use crate::jobs::Issue;
 use crate::outbound::quota::quota;
-use crate::outbound::retry_after::any_delay;
+use crate::outbound::retry_after::{any_delay, retry_after};
 
 /// The tag of each mail that holds the message's own id, and comes back with its events.
 pub const ID_TAG: &str = "flyball_id";
@@ -233,7 +233,8 @@ impl Ses {
             delay: any_delay(&answer.headers, now_s).or(own),
             reason: words::reason(&self.account, answer.status, kind, &text),
         };
-        Answer { quota: quota(&answer.headers, now_s), ..Answer::new(outcome::sent(class, facts), status) }
+        let delay = retry_after(&answer.headers, now_s);
+        Answer { quota: quota(&answer.headers, now_s), delay, ..Answer::new(outcome::sent(class, facts), status) }
     }
 }
 

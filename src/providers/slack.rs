@@ -15,7 +15,7 @@ use super::driver::field;
 use super::outcome::{self, Facts, refused};
 use super::{Account, Answer, Call, Class, Code, Driver, Field, Http, Message, Provider, Refused, Scope, Told, Tools};
 use crate::jobs::Issue;
-use crate::outbound::retry_after::{Headers, any_delay};
+use crate::outbound::retry_after::{Headers, any_delay, retry_after};
 
 /// Keys of the settings: one of the two.
 #[rustfmt::skip]
@@ -233,7 +233,7 @@ fn judge(status: u16, headers: &Headers, body: &[u8], now_s: i64, to: &str) -> A
         reason: if is_word { word.to_owned() } else { format!("answered {status}") },
     };
     let class = outcome::class(CODES, &status, if is_word { word } else { "" });
-    Answer::new(outcome::sent(class, facts), status)
+    Answer { delay: retry_after(headers, now_s), ..Answer::new(outcome::sent(class, facts), status) }
 }
 
 #[cfg(test)]

@@ -160,7 +160,7 @@ fn judge(status: u16, headers: &Headers, body: &[u8], now_s: i64, hidden: &[&str
         () => description.split(": ").nth(1).unwrap_or(description),
     };
     let told_delay = parameters["retry_after"].as_f64().map(|seconds| seconds.clamp(0.0, LONGEST.as_secs_f64()));
-    let delay = told_delay.map(Duration::from_secs_f64).or_else(|| retry_after(headers, now_s)).unwrap_or(REST);
+    let told_delay = told_delay.map(Duration::from_secs_f64).or_else(|| retry_after(headers, now_s));
     let reason = match word {
         "migrated" => "the group has become a supergroup with another id".to_owned(),
         _ => outcome::line(description, hidden),
@@ -168,10 +168,10 @@ fn judge(status: u16, headers: &Headers, body: &[u8], now_s: i64, hidden: &[&str
     let facts = Facts {
         provider_id: body["result"]["message_id"].as_i64().map(|id| id.to_string()),
         key: Some(hidden[1].to_owned()),
-        delay: Some(delay),
+        delay: Some(told_delay.unwrap_or(REST)),
         reason,
     };
-    Answer::new(outcome::sent(outcome::class(CODES, &status, word), facts), status)
+    Answer { delay: told_delay, ..Answer::new(outcome::sent(outcome::class(CODES, &status, word), facts), status) }
 }
 
 #[cfg(test)]

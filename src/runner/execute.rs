@@ -40,7 +40,8 @@ pub(super) async fn execute(shared: Arc<Shared>, claimed: Claimed, cancelled: Ca
         (Some(error), _) => Outcome::Dead { error },
         (None, Some(handler)) => {
             let caught = AssertUnwindSafe(run(&shared, handler, job, about.clone(), &ran, cancelled)).catch_unwind().await;
-            caught.unwrap_or_else(|_| Outcome::Retry { after: None, error: "the handler panicked".to_owned() })
+            let panicked = || Outcome::Retry { after: None, error: "the handler panicked".to_owned() };
+            caught.unwrap_or_else(|_| cut_off(&about, panicked()))
         }
         (None, None) => Outcome::Snooze { delay: shared.strangers.wait(job.id, begun) },
     };
@@ -97,7 +98,7 @@ async fn run(
     }
     let context = Context::new(about, cancelled.clone(), shared.throttles.clone(), shared.checkpoints.clone());
     let limit = job.timeout.or_else(|| handler.timeout());
-    let run = (job.id, job.fence);
+    let (run, said) = ((job.id, job.fence), context.job.clone());
     ran.get_or_init(Instant::now);
     shared.tallies.begin(&job.throttle);
     let work = handler.run(job, context);
@@ -117,11 +118,22 @@ async fn run(
         // A handler that is done at once needs neither timer nor token.
         biased;
         ended = work => ended,
-        () = timed_out => Outcome::Retry {
-            after: None,
-            error: format!("timed out after {} s", limit.unwrap_or_default().as_secs_f64()),
-        },
-        () = ignored => Outcome::HandedBack,
+        () = timed_out => {
+            let error = format!("timed out after {} s", limit.unwrap_or_default().as_secs_f64());
+            cut_off(&said, Outcome::Retry { after: None, error })
+        }
+        () = ignored => cut_off(&said, Outcome::HandedBack),
+    }
+}
+
+/// What becomes of an attempt that did not end by itself: `otherwise`, unless its work was handed over and the job must not run twice.
+fn cut_off(job: &About, otherwise: Outcome) -> Outcome {
+    match (job.said().handed_over, otherwise) {
+        (Some(policy @ OnAmbiguous::Dead), Outcome::Retry { error, .. }) => Outcome::Ambiguous { policy, error },
+        (Some(policy @ OnAmbiguous::Dead), _) => {
+            Outcome::Ambiguous { policy, error: "it was stopped before an answer came".to_owned() }
+        }
+        (_, otherwise) => otherwise,
     }
 }
 

@@ -59,6 +59,7 @@ fn sent(job_id: i64, to: &str) -> Written {
         category: String::new(),
         attempts: vec![attempt("a1", "accepted", job_id & 0xffff)],
         suppress: None,
+        met: None,
     }
 }
 

@@ -162,6 +162,7 @@ impl Api {
             category: "billing".into(),
             attempts: vec![attempt("a0", "transient", "503 busy"), attempt(account, "accepted", "")],
             suppress: None,
+            met: None,
         };
         self.deliveries.record(written).await.unwrap();
     }
@@ -361,6 +362,7 @@ async fn an_event_of_twilio_is_checked_against_the_address_that_the_outside_know
         category: String::new(),
         attempts: Vec::new(),
         suppress: None,
+        met: None,
     };
     api.deliveries.record(written).await.unwrap();
     let path = "/api/v1/provider-events/texts/t1";

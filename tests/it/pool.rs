@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use flyball::jobs::Issue;
@@ -65,6 +65,12 @@ async fn workers(many: usize, pool: Pool) -> Workers {
     Workers { desks, store, changes, _stop: stop.drop_guard() }
 }
 
+/// The number of a message that nobody has seen before.
+fn next() -> i64 {
+    static LAST: AtomicI64 = AtomicI64::new(0);
+    LAST.fetch_add(1, Ordering::Relaxed)
+}
+
 impl Workers {
     /// The account as this worker saw it last.
     fn flow(&self, worker: usize, account: usize) -> Flow {
@@ -98,7 +104,7 @@ async fn ten_workers_share_the_rate_of_an_account() {
             let granted = granted.clone();
             tokio::spawn(async move {
                 while Instant::now() < until {
-                    if let Taken::Held(held) = desk.take(&[], Duration::from_millis(300)).await {
+                    if let Taken::Held(held) = desk.take(next(), &[], Duration::from_millis(300)).await {
                         granted.fetch_add(1, Ordering::Relaxed);
                         desk.succeeded(&held, None).await;
                     }
@@ -121,7 +127,7 @@ async fn a_blocked_account_is_skipped_by_all_workers_and_back_when_its_time_is_o
     let [one, other] = [&workers.desks[0], &workers.desks[1]];
     let mut first = None;
     for _ in 0..3 {
-        if let Taken::Held(held) = one.take(&[], SOON).await
+        if let Taken::Held(held) = one.take(next(), &[], SOON).await
             && held.at == 1
         {
             first = Some(held);
@@ -132,7 +138,7 @@ async fn a_blocked_account_is_skipped_by_all_workers_and_back_when_its_time_is_o
 
     let mut seen: BTreeMap<usize, u32> = BTreeMap::new();
     while begun.elapsed() < Duration::from_secs(2) {
-        if let Taken::Held(held) = other.take(&[], Duration::from_millis(50)).await {
+        if let Taken::Held(held) = other.take(next(), &[], Duration::from_millis(50)).await {
             *seen.entry(held.at).or_default() += 1;
             assert!(held.at != 1 || begun.elapsed() > Duration::from_secs(2), "the blocked account was given out");
         }
@@ -141,7 +147,7 @@ async fn a_blocked_account_is_skipped_by_all_workers_and_back_when_its_time_is_o
     eventually("the block on the page", SOON, || async { (workers.flow(1, 2) == Flow::Blocked).then_some(()) }).await;
 
     let back = eventually("the account's return", SOON, || async {
-        match other.take(&[0, 2], Duration::from_millis(200)).await {
+        match other.take(next(), &[0, 2], Duration::from_millis(200)).await {
             Taken::Held(held) => Some(held),
             _ => None,
         }
@@ -157,7 +163,7 @@ async fn a_pool_without_a_tenth_of_its_accounts_bears_a_tenth_less() {
     let workers = workers(1, pool("shed", 10, 100.0, |_| {})).await;
     let desk = &workers.desks[0];
     eventually("the whole capacity", SOON, || async { (workers.capacity().await == Some(1000.0)).then_some(()) }).await;
-    let Taken::Held(held) = desk.take(&[], SOON).await else { panic!("an account is free") };
+    let Taken::Held(held) = desk.take(next(), &[], SOON).await else { panic!("an account is free") };
 
     desk.throttled(&held, Some(Duration::from_secs(30)), "answered 429").await;
 
@@ -207,11 +213,11 @@ async fn with_all_accounts_gone_the_pool_stops_and_it_is_known_when_the_first_is
     let workers = workers(1, pool("gone", 2, 100.0, |_| {})).await;
     let desk = &workers.desks[0];
     for delay in [40, 20] {
-        let Taken::Held(held) = desk.take(&[], SOON).await else { panic!("an account is free") };
+        let Taken::Held(held) = desk.take(next(), &[], SOON).await else { panic!("an account is free") };
         desk.throttled(&held, Some(Duration::from_secs(delay)), "answered 429").await;
     }
     eventually("a capacity of nothing", SOON, || async { (workers.capacity().await == Some(0.0)).then_some(()) }).await;
-    let Taken::Wait { wait, why } = desk.take(&[], Duration::from_millis(100)).await else { panic!("none is free") };
+    let Taken::Wait { wait, why } = desk.take(next(), &[], Duration::from_millis(100)).await else { panic!("none is free") };
     assert!(wait > Duration::from_secs(5) && wait < Duration::from_secs(24), "{wait:?}");
     assert_eq!(why, "answered 429");
     let view = desk.view();
@@ -230,7 +236,7 @@ async fn after_the_cooldown_of_a_breaker_exactly_one_of_ten_workers_tries() {
     // Refusals never open it.
     for _ in 0..8 {
         let held = eventually("the account", SOON, || async {
-            match workers.desks[0].take(&[], Duration::from_secs(1)).await {
+            match workers.desks[0].take(next(), &[], Duration::from_secs(1)).await {
                 Taken::Held(held) => Some(held),
                 _ => None,
             }
@@ -243,14 +249,14 @@ async fn after_the_cooldown_of_a_breaker_exactly_one_of_ten_workers_tries() {
     // Failures of several workers add up; the fifth opens it.
     for nth in 0..5 {
         let held = eventually("the account", SOON, || async {
-            match workers.desks[nth].take(&[], Duration::from_secs(1)).await {
+            match workers.desks[nth].take(next(), &[], Duration::from_secs(1)).await {
                 Taken::Held(held) => Some(held),
                 _ => None,
             }
         })
         .await;
         assert!(workers.changes.try_recv().is_err(), "open before the fifth failure");
-        workers.desks[nth].failed(&held, "answered 503").await;
+        workers.desks[nth].failed(&held, "answered 503", None).await;
     }
     let opened = Instant::now();
     assert_eq!(workers.changed().await, (State::Closed, State::Open));
@@ -266,7 +272,7 @@ async fn after_the_cooldown_of_a_breaker_exactly_one_of_ten_workers_tries() {
                     let mut held = Vec::new();
                     // For as long as the cooldown and a while longer.
                     while begun.elapsed() < Duration::from_secs(6) {
-                        match desk.take(&[], Duration::from_millis(100)).await {
+                        match desk.take(next(), &[], Duration::from_millis(100)).await {
                             Taken::Held(got) => held.push((got, begun.elapsed())),
                             Taken::Wait { .. } => tokio::time::sleep(Duration::from_millis(10)).await,
                             Taken::Nobody => unreachable!("nothing is left out"),
@@ -287,7 +293,7 @@ async fn after_the_cooldown_of_a_breaker_exactly_one_of_ten_workers_tries() {
         }
         assert_eq!(workers.changed().await, (State::Open, State::HalfOpen));
         if round == 0 {
-            workers.desks[worker].failed(&held, "answered 503").await;
+            workers.desks[worker].failed(&held, "answered 503", None).await;
             assert_eq!(workers.changed().await, (State::HalfOpen, State::Open));
         } else {
             workers.desks[worker].succeeded(&held, None).await;
@@ -296,7 +302,7 @@ async fn after_the_cooldown_of_a_breaker_exactly_one_of_ten_workers_tries() {
     }
     for desk in &workers.desks {
         eventually("flowing", SOON, || async {
-            match desk.take(&[], Duration::from_secs(1)).await {
+            match desk.take(next(), &[], Duration::from_secs(1)).await {
                 Taken::Held(held) => {
                     desk.succeeded(&held, None).await;
                     Some(())
@@ -309,18 +315,51 @@ async fn after_the_cooldown_of_a_breaker_exactly_one_of_ten_workers_tries() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_account_that_is_refused_opens_at_once_and_the_others_go_on() {
+async fn an_account_that_two_messages_find_refused_is_given_up_at_once_and_the_others_go_on() {
     let mut workers = workers(2, pool("refused", 2, 1000.0, |_| {})).await;
-    let Taken::Held(held) = workers.desks[0].take(&[], SOON).await else { panic!("an account is free") };
-    workers.desks[0].account_failed(&held, "answered 401").await;
+    let Taken::Held(held) = workers.desks[0].take(next(), &[], SOON).await else { panic!("an account is free") };
+    let Taken::Held(again) = workers.desks[1].take(next(), &[1 - held.at], SOON).await else { panic!("it is free still") };
+    assert!(!workers.desks[0].account_failed(&held, "answered 401").await, "one message cannot tell");
+    assert!(workers.desks[1].account_failed(&again, "answered 401").await, "two can");
     assert_eq!(workers.changed().await, (State::Closed, State::Open));
     for _ in 0..20 {
-        let Taken::Held(other) = workers.desks[1].take(&[], SOON).await else { panic!("the other account is free") };
+        let Taken::Held(other) = workers.desks[1].take(next(), &[], SOON).await else { panic!("the other account is free") };
         assert_ne!(other.at, held.at);
         workers.desks[1].succeeded(&other, None).await;
     }
     eventually("the open breaker on the page", SOON, || async { (workers.flow(1, held.at + 1) == Flow::Open).then_some(()) })
         .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_that_failed_at_an_account_leaves_it_to_others_to_find_out_whether_it_is_back() {
+    let mut workers = workers(2, pool("left", 1, 1000.0, |_| {})).await;
+    let desk = workers.desks[0].clone();
+    let known = [next(), next()];
+    for message in known {
+        let Taken::Held(held) = desk.take(message, &[], SOON).await else { panic!("it is free still") };
+        desk.account_failed(&held, "answered 401").await;
+    }
+    assert_eq!(workers.changed().await, (State::Closed, State::Open));
+    let begun = Instant::now();
+    // Those two ask all the time, from the end of the cooldown on; then one comes that has not been there.
+    while begun.elapsed() < Duration::from_secs(5) {
+        for message in known {
+            let taken = desk.take(message, &[], Duration::from_millis(50)).await;
+            assert!(matches!(taken, Taken::Wait { .. }), "{taken:?} after {:?}", begun.elapsed());
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let other = workers.desks[1].clone();
+    let held = eventually("another message's turn", SOON, || async {
+        match other.take(next(), &[], Duration::from_secs(1)).await {
+            Taken::Held(held) => Some(held),
+            _ => None,
+        }
+    });
+    other.succeeded(&held.await, None).await;
+    assert_eq!(workers.changed().await, (State::Open, State::HalfOpen));
+    assert_eq!(workers.changed().await, (State::HalfOpen, State::Closed));
 }
 
 /// A provider whose accounts really bear so much each second, by its own clock.
@@ -351,7 +390,7 @@ async fn under_load(name: &str, shedding: bool) -> (u32, u32, usize) {
     let desk = workers.desks[0].clone();
     let limits = Arc::new(Limits { counts: std::sync::Mutex::new(vec![(0, 0); ACCOUNTS]), begun: Instant::now(), most: 140 });
     for _ in 0..2 {
-        let Taken::Held(held) = desk.take(&[], SOON).await else { panic!("an account is free") };
+        let Taken::Held(held) = desk.take(next(), &[], SOON).await else { panic!("an account is free") };
         desk.throttled(&held, Some(Duration::from_secs(120)), "answered 429").await;
     }
     eventually("the blocks", SOON, || async { (desk.view().there == ACCOUNTS - 2).then_some(()) }).await;
@@ -371,7 +410,7 @@ async fn under_load(name: &str, shedding: bool) -> (u32, u32, usize) {
                         tokio::time::sleep(answer.lanes[0].wait.min(Duration::from_millis(50))).await;
                         continue;
                     }
-                    let Taken::Held(held) = desk.take(&[], Duration::from_millis(200)).await else { continue };
+                    let Taken::Held(held) = desk.take(next(), &[], Duration::from_millis(200)).await else { continue };
                     if limits.accepts(held.at) {
                         sent.fetch_add(1, Ordering::Relaxed);
                         desk.succeeded(&held, None).await;
@@ -417,10 +456,10 @@ async fn an_account_without_a_limit_bears_anything_and_is_not_narrow_after_a_ref
     assert_eq!((view.capacity_rps, view.configured_rps, view.accounts[0].limit_rps), (None, None, -1.0));
     assert_eq!(workers.capacity().await, None, "nothing limits its rate");
     for _ in 0..1000 {
-        assert!(matches!(one.take(&[], SOON).await, Taken::Held(_)), "no rate of an account was used up");
+        assert!(matches!(one.take(next(), &[], SOON).await, Taken::Held(_)), "no rate of an account was used up");
     }
 
-    let Taken::Held(held) = one.take(&[1], SOON).await else { panic!("the first account is free") };
+    let Taken::Held(held) = one.take(next(), &[1], SOON).await else { panic!("the first account is free") };
     one.throttled(&held, Some(Duration::from_secs(1)), "answered 429").await;
     eventually("the block, as others see it", SOON, || async { (workers.flow(1, 1) == Flow::Blocked).then_some(()) }).await;
     assert_eq!(other.view().there, 1);
@@ -428,7 +467,7 @@ async fn an_account_without_a_limit_bears_anything_and_is_not_narrow_after_a_ref
     let all = eventually("as many at once as before", SOON, || async {
         let mut all = Vec::new();
         while all.len() < AT_ONCE {
-            match other.take(&[1], Duration::from_millis(300)).await {
+            match other.take(next(), &[1], Duration::from_millis(300)).await {
                 Taken::Held(held) => all.push(held),
                 _ => break,
             }
@@ -444,8 +483,8 @@ async fn an_account_without_a_limit_bears_anything_and_is_not_narrow_after_a_ref
 
     // A breaker opens for it as for any other.
     for _ in 0..5 {
-        let Taken::Held(held) = one.take(&[1], SOON).await else { panic!("the first account is free") };
-        one.failed(&held, "answered 503").await;
+        let Taken::Held(held) = one.take(next(), &[1], SOON).await else { panic!("the first account is free") };
+        one.failed(&held, "answered 503", None).await;
     }
     eventually("an open breaker", SOON, || async { (workers.flow(1, 1) == Flow::Open).then_some(()) }).await;
 }

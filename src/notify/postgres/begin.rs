@@ -1,27 +1,67 @@
 //! What is known of messages before their attempts.
 
+use std::time::Duration;
+
 use jiff_sqlx::Timestamp;
 use sqlx::Row;
 
 use crate::jobs::Error;
-use crate::notify::{Asked, Begun, recipient};
+use crate::notify::{Asked, Begun, DeliveryState, recipient};
 use crate::postgres::Db;
 
-// Laterals with a limit are one probe of an index each.
+/// How long a message that goes first to a recipient has for it, in seconds; after that another one goes.
+const FIRST_S: f64 = 60.0;
+
+/// How long the others wait for it at a time.
+const BEHIND_S: f64 = 10.0;
+
+// Laterals with a limit are one probe of an index each. Of the messages for a recipient whose rest is over one goes first; whoever
+// comes while another sees to that is not the one.
 pub(super) const BEGIN: &str = "
-select u.reason, d.tries, d.last_outcome, d.requeued_at, greatest(j.created_at, j.run_at, d.requeued_at) as waits_since
-from (
+with asked as materialized (
     select * from unnest($1::bigint[], $2::text[], $3::bytea[]) with ordinality as a(job_id, channel, digest, n)
-) s
+),
+due as materialized (
+    select h.channel, h.recipient_digest
+    from (select distinct a.channel, a.digest from asked a order by a.channel, a.digest) a
+    cross join lateral (
+        select r.channel, r.recipient_digest from flyball.recipient_rest r
+        where r.channel = a.channel and r.recipient_digest = a.digest and r.rests_until <= clock_timestamp()
+            and r.first_until <= clock_timestamp()
+        limit 1
+        for update skip locked
+    ) h
+),
+first as (
+    update flyball.recipient_rest r
+    set first_until = clock_timestamp() + make_interval(secs => $4)
+    from due
+    where r.channel = due.channel and r.recipient_digest = due.recipient_digest
+    returning r.channel, r.recipient_digest
+)
+select u.reason, d.tries, d.last_outcome, d.requeued_at, j.since as waits_since,
+    coalesce(extract(epoch from clock_timestamp() - j.since), 0)::float8 as waited_s,
+    d.state, r.failures,
+    case
+        when r.failures is null then null
+        when f.channel is not null and row_number() over (partition by s.channel, s.digest, f.channel order by s.n) = 1 then null
+        else greatest(extract(epoch from r.rests_until - clock_timestamp()), $5)::float8
+    end as rest_s
+from asked s
+left join first f on f.channel = s.channel and f.recipient_digest = s.digest
 left join lateral (
     select h.reason from flyball.suppression h where h.channel = s.channel and h.recipient_digest = s.digest limit 1
 ) u on true
 left join lateral (
-    select h.tries, h.last_outcome, h.requeued_at from flyball.delivery h where h.job_id = s.job_id limit 1
+    select h.state, h.tries, h.last_outcome, h.requeued_at from flyball.delivery h where h.job_id = s.job_id limit 1
 ) d on true
 left join lateral (
-    select h.created_at, h.run_at from flyball.job h where h.id = s.job_id limit 1
+    select greatest(h.created_at, h.run_at, d.requeued_at) as since from flyball.job h where h.id = s.job_id limit 1
 ) j on true
+left join lateral (
+    select h.failures, h.rests_until from flyball.recipient_rest h
+    where h.channel = s.channel and h.recipient_digest = s.digest limit 1
+) r on true
 order by s.n";
 
 /// One answer for each, in order.
@@ -29,7 +69,7 @@ pub(super) async fn begin(db: &Db, asked: &[Asked]) -> Result<Vec<Begun>, Error>
     let ids: Vec<i64> = asked.iter().map(|one| one.job_id).collect();
     let channels: Vec<&str> = asked.iter().map(|one| one.channel.word()).collect();
     let digests: Vec<Vec<u8>> = asked.iter().map(|one| recipient::digest(one.channel, &one.recipient)).collect();
-    let rows = sqlx::query(BEGIN).bind(ids).bind(channels).bind(digests).fetch_all(db).await?;
+    let rows = sqlx::query(BEGIN).bind(ids).bind(channels).bind(digests).bind(FIRST_S).bind(BEHIND_S).fetch_all(db).await?;
     let begun = |row: &sqlx::postgres::PgRow| {
         let moment = |column| row.try_get::<Option<Timestamp>, _>(column).ok().flatten().map(Timestamp::to_jiff);
         Ok(Begun {
@@ -38,7 +78,15 @@ pub(super) async fn begin(db: &Db, asked: &[Asked]) -> Result<Vec<Begun>, Error>
             last_outcome: row.try_get("last_outcome")?,
             requeued_at: moment("requeued_at"),
             waits_since: moment("waits_since"),
+            waited: seconds(row.try_get("waited_s")?),
+            state: row.try_get::<Option<&str>, _>("state")?.and_then(DeliveryState::of),
+            failures: row.try_get::<Option<i32>, _>("failures")?.unwrap_or(0).unsigned_abs(),
+            rest: row.try_get::<Option<f64>, _>("rest_s")?.map(seconds),
         })
     };
     Ok(rows.iter().map(begun).collect::<Result<_, sqlx::Error>>()?)
+}
+
+fn seconds(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or_default()
 }

@@ -45,13 +45,28 @@ where ctid = any(array(
     select ctid from flyball.account_tally where hour < now() - make_interval(days => greatest($1, 90)) order by hour limit $2
 ))";
 
+pub(super) const FORGET_ACCOUNT_EVENTS: &str = "
+delete from flyball.account_event
+where id = any(array(
+    select id from flyball.account_event where created_at < now() - make_interval(days => greatest($1, 90)) order by created_at limit $2
+))";
+
+// Nobody has asked for the recipient since its rest was over; whoever comes now finds out anew.
+pub(super) const FORGET_RESTS: &str = "
+delete from flyball.recipient_rest
+where ctid = any(array(
+    select ctid from flyball.recipient_rest
+    where rests_until < now() - make_interval(days => least($1, 1)) order by rests_until limit $2
+    for update skip locked
+))";
+
 impl Deliveries {
     /// Forgets what is older than so many days and has no job any more; answers how many rows. Recipients to whom nothing goes
     /// are kept for ever.
     pub async fn forget(&self, days: u32) -> Result<u64, Error> {
         let days = days.min(36_500) as i32;
         let mut forgotten = self.forget_deliveries(days).await?;
-        for statement in [FORGET_EVENTS, FORGET_TALLIES] {
+        for statement in [FORGET_EVENTS, FORGET_TALLIES, FORGET_ACCOUNT_EVENTS, FORGET_RESTS] {
             for _ in 0..STEPS_MAX {
                 let rows = sqlx::query(statement).bind(days).bind(LOOKED_AT).execute(&self.db).await?.rows_affected();
                 forgotten += rows;

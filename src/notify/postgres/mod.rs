@@ -15,6 +15,8 @@ pub use deliveries::Deliveries;
 pub const STATEMENTS: &[(&str, &str)] = &[
     ("begin deliveries", begin::BEGIN),
     ("record deliveries", record::RECORD),
+    ("leave recipients alone", record::REST),
+    ("recipients are there again", record::REST_NO_MORE),
     ("tell events", events::TELL),
     ("apply events", events::APPLY),
     ("unmatched events", events::UNMATCHED),
@@ -29,4 +31,6 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("forget deliveries", forget::FORGET_DELIVERIES),
     ("forget events", forget::FORGET_EVENTS),
     ("forget tallies", forget::FORGET_TALLIES),
+    ("forget account events", forget::FORGET_ACCOUNT_EVENTS),
+    ("forget rests", forget::FORGET_RESTS),
 ];

@@ -6,7 +6,7 @@ use sqlx::types::Json;
 use super::events;
 use crate::jobs::Error;
 use crate::notify::record::NO_ACCOUNT;
-use crate::notify::{Attempt, Written, recipient};
+use crate::notify::{Attempt, Met, Written, recipient};
 use crate::postgres::Db;
 
 /// Longest reason and status that are kept.
@@ -79,6 +79,28 @@ where s.provider_id is not null and exists (
     select from flyball.delivery_event e where e.pool = s.pool and e.provider_id = s.provider_id and e.job_id is null
 )";
 
+// Rests of a recipient whose messages were under way together are one: the longest.
+pub(super) const REST: &str = "
+insert into flyball.recipient_rest as r (channel, recipient_digest, failures, rests_until)
+select s.channel, s.digest, max(s.failures), clock_timestamp() + make_interval(secs => max(s.rest_s))
+from unnest($1::text[], $2::bytea[], $3::int[], $4::float8[]) as s(channel, digest, failures, rest_s)
+group by s.channel, s.digest
+order by s.channel, s.digest
+on conflict (channel, recipient_digest) do update
+set failures = greatest(r.failures, excluded.failures), rests_until = greatest(r.rests_until, excluded.rests_until),
+    first_until = '-infinity'";
+
+// As everybody else: in the order of their keys.
+pub(super) const REST_NO_MORE: &str = "
+delete from flyball.recipient_rest
+where ctid = any(array(
+    select r.ctid
+    from unnest($1::text[], $2::bytea[]) as s(channel, digest)
+    join flyball.recipient_rest r on r.channel = s.channel and r.recipient_digest = s.digest
+    order by r.channel, r.recipient_digest
+    for update of r
+))";
+
 /// One `()` for each; all or none are written.
 pub(super) async fn record(db: &Db, written: &[Written]) -> Result<Vec<()>, Error> {
     let told: Vec<(String, String)> = sqlx::query_as(RECORD)
@@ -103,7 +125,38 @@ pub(super) async fn record(db: &Db, written: &[Written]) -> Result<Vec<()>, Erro
     if !told.is_empty() {
         events::apply(db, &told).await?;
     }
+    rest(db, written).await?;
     Ok(vec![(); written.len()])
+}
+
+/// Keeps what was met at recipients.
+async fn rest(db: &Db, written: &[Written]) -> Result<(), Error> {
+    let unable = |one: &Written| match one.met {
+        Some(Met::Unable { failures, rest }) => {
+            let failures = i32::try_from(failures).unwrap_or(i32::MAX);
+            Some((one.channel.word(), recipient::digest(one.channel, &one.recipient), failures, rest.as_secs_f64()))
+        }
+        _ => None,
+    };
+    let unable: Vec<_> = written.iter().filter_map(unable).collect();
+    if !unable.is_empty() {
+        sqlx::query(REST)
+            .bind(column(&unable, |one| one.0))
+            .bind(column(&unable, |one| one.1.clone()))
+            .bind(column(&unable, |one| one.2))
+            .bind(column(&unable, |one| one.3))
+            .execute(db)
+            .await?;
+    }
+    let able: Vec<&Written> = written.iter().filter(|one| one.met == Some(Met::Able)).collect();
+    if !able.is_empty() {
+        sqlx::query(REST_NO_MORE)
+            .bind(column(&able, |one| one.channel.word()))
+            .bind(column(&able, |one| recipient::digest(one.channel, &one.recipient)))
+            .execute(db)
+            .await?;
+    }
+    Ok(())
 }
 
 /// It died because no account was there, so that it may run again when one is.

@@ -81,7 +81,8 @@ pub(super) fn judge(status: u16, headers: &Headers, body: &[u8], now_s: i64, to:
         // The next attempt goes by another connection.
         (*key, *delay) = (None, Some(Duration::from_secs(1)));
     }
-    let answer = Answer { is_untimed: is_rejection(status), ..Answer::new(sent, code) };
+    let delay = retry_after(headers, now_s);
+    let answer = Answer { is_untimed: is_rejection(status), delay, ..Answer::new(sent, code) };
     (answer, word.to_owned())
 }
 

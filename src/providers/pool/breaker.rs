@@ -7,6 +7,10 @@
 //! ```
 //!
 //! A 429 is no failure: the account works, and says so. Neither is anything that concerns the message alone.
+//!
+//! Whether a failure was the account's or the message's own, one message cannot tell. So each message counts once in a window, an
+//! account is given up by the word of two at least, and the message that finds out whether it is back is another one than those that
+//! failed. What a message met at an account that then took another one was the message's own, and does not count again.
 
 /// Where a breaker stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
@@ -32,10 +36,19 @@ impl State {
     }
 }
 
+/// Messages that must agree that an account is away, at least.
+const AGREE: usize = 2;
+
+/// Messages of each list that are remembered: the latest.
+const REMEMBERED: usize = 16;
+
+/// Where no other message comes for so many more cooldowns, one that failed finds out as well: it keeps nobody waiting.
+const ALONE_COOLDOWNS: i64 = 2;
+
 /// When a breaker opens and for how long.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Law {
-    /// Failures within a window that open it, where they are at least half of what ended.
+    /// Messages whose failure within a window opens it, where they are at least half of what ended; never fewer than two.
     pub failures: u32,
     /// The window, in milliseconds.
     pub window_ms: i64,
@@ -48,7 +61,7 @@ pub struct Law {
 pub struct Breaker {
     /// Where it stands.
     pub state: State,
-    /// Failures in this window,
+    /// Messages that failed in this window,
     pub failures: u32,
     /// and successes beside them, as far as workers told of them.
     pub successes: u64,
@@ -60,6 +73,15 @@ pub struct Breaker {
     pub until_ms: i64,
     /// What opened it.
     pub why: String,
+    /// The last of those that failed in this window.
+    #[serde(default)]
+    pub failed: Vec<i64>,
+    /// Messages with which the account itself was refused, or that opened the breaker, or failed as its probe.
+    #[serde(default)]
+    pub against: Vec<i64>,
+    /// Messages that were against an account that took another one afterwards.
+    #[serde(default)]
+    pub disproved: Vec<i64>,
 }
 
 /// A change, for those who are to hear of it.
@@ -93,30 +115,54 @@ impl Breaker {
 
     /// A message failed at `now_ms`, and `successes` of whoever tells so did not in this window since it last told of a failure.
     #[must_use]
-    pub fn failed(&self, now_ms: i64, law: &Law, successes: u64, why: &str) -> Self {
+    pub fn failed(&self, now_ms: i64, law: &Law, successes: u64, message: i64, why: &str) -> Self {
         match self.state {
             State::Closed => {
                 let is_new = now_ms - self.window_from_ms >= law.window_ms;
-                let (from, failures, before) =
-                    if is_new { (now_ms, 0, 0) } else { (self.window_from_ms, self.failures, self.successes) };
-                let counted =
-                    Self { failures: failures + 1, successes: before + successes, window_from_ms: from, ..self.clone() };
+                let mut counted = Self { successes: self.successes + successes, ..self.clone() };
+                if is_new {
+                    counted = Self { window_from_ms: now_ms, failures: 0, successes, failed: Vec::new(), ..counted };
+                }
+                if counted.failed.contains(&message) || counted.disproved.contains(&message) {
+                    return counted;
+                }
+                counted.failures += 1;
+                remember(&mut counted.failed, message);
                 let is_most = u64::from(counted.failures) >= counted.successes;
-                if counted.failures >= law.failures && is_most { counted.open(now_ms, law, why) } else { counted }
+                let enough = law.failures.max(AGREE as u32);
+                if counted.failures >= enough && is_most { counted.open(now_ms, law, message, why) } else { counted }
             }
-            State::HalfOpen => self.open(now_ms, law, why),
+            State::HalfOpen => self.open(now_ms, law, message, why),
             // Whoever was under way when it opened says nothing new.
             State::Open => self.clone(),
         }
     }
 
-    /// The account itself was refused at `now_ms`: it opens at once.
+    /// The account itself was refused at `now_ms` with this message: the second that says so opens it at once.
     #[must_use]
-    pub fn account_failed(&self, now_ms: i64, law: &Law, why: &str) -> Self {
+    pub fn account_failed(&self, now_ms: i64, law: &Law, message: i64, why: &str) -> Self {
         match self.state {
             State::Open if now_ms < self.until_ms => self.clone(),
-            _ => self.open(now_ms, law, why),
+            State::Closed if self.disproved.contains(&message) => self.clone(),
+            State::Closed if self.against.iter().all(|other| *other == message) => {
+                let mut doubted = self.clone();
+                remember(&mut doubted.against, message);
+                doubted
+            }
+            _ => self.open(now_ms, law, message, why),
         }
+    }
+
+    /// Whether this message may go at `now_ms`: one that failed here does not find out whether the account is back, unless nobody else
+    /// has come to do so.
+    pub fn lets(&self, now_ms: i64, law: &Law, message: i64) -> bool {
+        let since_ms = match self.state {
+            State::Closed => return true,
+            State::Open => self.until_ms,
+            State::HalfOpen => self.changed_at_ms,
+        };
+        let is_known = self.against.contains(&message) || self.disproved.contains(&message);
+        !is_known || now_ms - since_ms >= ALONE_COOLDOWNS * law.cooldown_ms
     }
 
     /// One message is about to go at `now_ms` although the breaker is not closed.
@@ -130,24 +176,38 @@ impl Breaker {
 
     /// A message went well at `now_ms`.
     #[must_use]
-    pub fn succeeded(&self, now_ms: i64) -> Self {
+    pub fn succeeded(&self, now_ms: i64, message: i64) -> Self {
+        let mut disproved = self.disproved.clone();
+        self.against.iter().filter(|other| **other != message).for_each(|other| remember(&mut disproved, *other));
         match self.state {
-            State::Closed => self.clone(),
+            State::Closed => Self { against: Vec::new(), disproved, ..self.clone() },
             // It was under way when the breaker opened.
             State::Open if now_ms < self.until_ms => self.clone(),
-            State::Open | State::HalfOpen => Self { changed_at_ms: now_ms, window_from_ms: now_ms, ..Self::default() },
+            State::Open | State::HalfOpen => Self { changed_at_ms: now_ms, window_from_ms: now_ms, disproved, ..Self::default() },
         }
     }
 
-    fn open(&self, now_ms: i64, law: &Law, why: &str) -> Self {
+    fn open(&self, now_ms: i64, law: &Law, message: i64, why: &str) -> Self {
+        let mut against = self.against.clone();
+        self.failed.iter().chain([&message]).for_each(|one| remember(&mut against, *one));
         Self {
             state: State::Open,
             changed_at_ms: now_ms,
             until_ms: now_ms + law.cooldown_ms,
             why: why.to_owned(),
+            failed: Vec::new(),
+            against,
             ..self.clone()
         }
     }
+}
+
+fn remember(list: &mut Vec<i64>, message: i64) {
+    if !list.contains(&message) {
+        list.push(message);
+    }
+    let over = list.len().saturating_sub(REMEMBERED);
+    list.drain(..over);
 }
 
 #[cfg(test)]
@@ -158,12 +218,20 @@ mod tests {
 
     const LAW: Law = Law { failures: 5, window_ms: 10_000, cooldown_ms: 30_000 };
 
+    /// So many messages failed, one after the other.
     fn after(failures: u32) -> Breaker {
-        (0..failures).fold(Breaker::default(), |breaker, nth| breaker.failed(1000 + i64::from(nth), &LAW, 0, "answered 503"))
+        (0..failures).fold(Breaker::default(), |breaker, nth| {
+            breaker.failed(1000 + i64::from(nth), &LAW, 0, i64::from(nth), "answered 503")
+        })
+    }
+
+    /// Two messages found the account refused at 1000.
+    fn refused() -> Breaker {
+        Breaker::default().account_failed(1000, &LAW, 1, "").account_failed(1000, &LAW, 2, "answered 401")
     }
 
     #[test]
-    fn the_nth_failure_opens_it_and_not_the_one_before() {
+    fn the_nth_message_that_fails_opens_it_and_not_the_one_before() {
         assert_eq!(after(4).state, State::Closed);
         let open = after(5);
         assert_eq!((open.state, open.until_ms, open.why.as_str()), (State::Open, 31_004, "answered 503"));
@@ -171,9 +239,9 @@ mod tests {
 
     #[test]
     fn failures_of_an_old_window_or_among_many_successes_do_not() {
-        let late = after(4).failed(12_000, &LAW, 0, "");
+        let late = after(4).failed(12_000, &LAW, 0, 9, "");
         assert_eq!((late.state, late.failures), (State::Closed, 1));
-        let few = after(4).failed(1010, &LAW, 100, "");
+        let few = after(4).failed(1010, &LAW, 100, 9, "");
         assert_eq!((few.state, few.failures, few.successes), (State::Closed, 5, 100));
     }
 
@@ -186,12 +254,12 @@ mod tests {
     }
 
     #[test]
-    fn an_account_that_is_refused_opens_it_at_once_and_those_under_way_change_nothing() {
-        let open = Breaker::default().account_failed(1000, &LAW, "answered 401");
+    fn an_account_that_two_messages_find_refused_is_given_up_at_once_and_those_under_way_change_nothing() {
+        let open = refused();
         assert_eq!((open.state, open.until_ms), (State::Open, 31_000));
-        assert_eq!(open.account_failed(2000, &LAW, "answered 401"), open);
-        assert_eq!(open.failed(2000, &LAW, 0, ""), open);
-        assert_eq!(open.succeeded(2000), open);
+        assert_eq!(open.account_failed(2000, &LAW, 3, "answered 401"), open);
+        assert_eq!(open.failed(2000, &LAW, 0, 3, ""), open);
+        assert_eq!(open.succeeded(2000, 3), open);
     }
 
     #[test]
@@ -201,26 +269,59 @@ mod tests {
         let half = open.probed(31_004);
         assert_eq!(half.state, State::HalfOpen);
         assert_eq!(half.probed(31_005), half);
-        let closed = half.succeeded(32_000);
+        let closed = half.succeeded(32_000, 9);
         assert_eq!((closed.state, closed.failures), (State::Closed, 0));
-        let again = half.failed(32_000, &LAW, 0, "timed out");
+        let again = half.failed(32_000, &LAW, 0, 9, "timed out");
         assert_eq!((again.state, again.until_ms), (State::Open, 62_000));
-        assert_eq!(half.account_failed(32_000, &LAW, "suspended").until_ms, 62_000);
+        assert_eq!(half.account_failed(32_000, &LAW, 9, "suspended").until_ms, 62_000);
+    }
+
+    #[test]
+    fn a_message_that_was_against_an_account_does_not_find_out_whether_it_is_back_while_another_may() {
+        let open = refused();
+        assert!(open.lets(31_000, &LAW, 3) && !open.lets(31_000, &LAW, 1) && !open.lets(90_999, &LAW, 2));
+        assert!(open.lets(91_000, &LAW, 2), "it is alone");
+        let again = open.probed(31_000).account_failed(32_000, &LAW, 3, "");
+        assert!(!again.lets(62_000, &LAW, 3) && !again.lets(62_000, &LAW, 1) && again.lets(62_000, &LAW, 4));
+        let failing = after(5);
+        assert!((0..5).all(|message| !failing.lets(31_004, &LAW, message)));
+    }
+
+    #[test]
+    fn what_a_message_met_where_another_went_well_was_its_own_and_counts_no_more() {
+        let doubted = Breaker::default().account_failed(1000, &LAW, 1, "");
+        let well = doubted.succeeded(1001, 9);
+        assert_eq!((well.state, well.against.len()), (State::Closed, 0));
+        // Not even beside another that is wrong.
+        let other = well.account_failed(1002, &LAW, 2, "").account_failed(1003, &LAW, 1, "");
+        assert_eq!(other.state, State::Closed);
+        assert_eq!(other.account_failed(1004, &LAW, 3, "").state, State::Open);
+        let closed = refused().probed(31_000).succeeded(31_001, 9);
+        assert_eq!(closed.account_failed(31_002, &LAW, 1, "").account_failed(31_003, &LAW, 2, ""), closed);
+    }
+
+    #[test]
+    fn a_breaker_of_an_earlier_form_is_read() {
+        let note = r#"{"state":"closed","failures":2,"successes":0,"window_from_ms":1,"changed_at_ms":0,"until_ms":0,"why":""}"#;
+        assert_eq!(serde_json::from_str::<Breaker>(note).unwrap().failures, 2);
     }
 
     proptest! {
-        /// Whatever happens in whatever order, it never goes from open to closed before its cooldown is over.
+        /// Whatever happens in whatever order, it never goes from open to closed before its cooldown is over, and what it remembers
+        /// is bounded.
         #[test]
-        fn an_open_breaker_stays_open_for_its_cooldown(steps in prop::collection::vec((0_u8..4, 0_i64..20_000), 1..60)) {
+        fn an_open_breaker_stays_open_for_its_cooldown(
+            steps in prop::collection::vec((0_u8..4, 0_i64..20_000, 0_i64..40), 1..80),
+        ) {
             let (mut breaker, mut now) = (Breaker::default(), 0);
             let mut opened_at = None;
-            for (what, wait) in steps {
+            for (what, wait, message) in steps {
                 now += wait;
                 let next = match what {
-                    0 => breaker.failed(now, &LAW, 0, ""),
-                    1 => breaker.account_failed(now, &LAW, ""),
+                    0 => breaker.failed(now, &LAW, 0, message, ""),
+                    1 => breaker.account_failed(now, &LAW, message, ""),
                     2 => breaker.probed(now),
-                    _ => breaker.succeeded(now),
+                    _ => breaker.succeeded(now, message),
                 };
                 if let (State::Open, Some(at)) = (breaker.state, opened_at) {
                     prop_assert!(next.state == State::Open || now - at >= LAW.cooldown_ms);
@@ -228,7 +329,24 @@ mod tests {
                 if next.state == State::Open && next.changed_at_ms == now && breaker.changed_at_ms != now {
                     opened_at = Some(now);
                 }
+                prop_assert!([&next.failed, &next.against, &next.disproved].iter().all(|list| list.len() <= REMEMBERED));
                 breaker = next;
+            }
+        }
+
+        /// Whatever one message meets, however often, while all others go well: nobody is stopped.
+        #[test]
+        fn one_message_alone_never_opens_it(steps in prop::collection::vec((0_u8..3, 0_i64..20_000), 1..200), law in 1_u32..4) {
+            let law = Law { failures: law, ..LAW };
+            let (mut breaker, mut now) = (Breaker::default(), 0);
+            for (what, wait) in steps {
+                now += wait;
+                breaker = match what {
+                    0 => breaker.failed(now, &law, 0, 7, ""),
+                    1 => breaker.account_failed(now, &law, 7, ""),
+                    _ => breaker.succeeded(now, 8),
+                };
+                prop_assert_eq!(breaker.state, State::Closed);
             }
         }
     }

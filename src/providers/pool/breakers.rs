@@ -1,6 +1,7 @@
 //! The breakers of a pool, shared by all workers: notes beside the accounts' throttle, changed by compare-and-set.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -9,6 +10,15 @@ use crate::throttle::{Error, Name, Notes};
 
 /// How often a change is tried again that others came before.
 const TRIES: u32 = 20;
+
+/// What becomes of a message that may be the probe of an account.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Probe {
+    /// It goes.
+    Goes(Option<Change>),
+    /// Another one has to find out: this one has failed there.
+    Another,
+}
 
 /// The breakers of one pool as this process last saw them, and the way to change them for all.
 pub struct Breakers {
@@ -45,23 +55,29 @@ impl Breakers {
     }
 
     /// A message failed at the account.
-    pub async fn failed(&self, account: &str, why: &str) -> Result<Option<Change>, Error> {
+    pub async fn failed(&self, account: &str, message: i64, why: &str) -> Result<Option<Change>, Error> {
         let counted = locked(&self.successes).remove(account);
         let (successes, over_ms) = counted.map_or((0, 0), |(successes, since)| (successes, since.elapsed().as_millis() as i64));
         self.change(account, |breaker, now| {
-            breaker.failed(now, &self.law, breaker.of_window(now, &self.law, successes, over_ms), why)
+            breaker.failed(now, &self.law, breaker.of_window(now, &self.law, successes, over_ms), message, why)
         })
         .await
     }
 
-    /// The account itself was refused.
-    pub async fn account_failed(&self, account: &str, why: &str) -> Result<Option<Change>, Error> {
-        self.change(account, |breaker, now| breaker.account_failed(now, &self.law, why)).await
+    /// The account itself was refused with this message.
+    pub async fn account_failed(&self, account: &str, message: i64, why: &str) -> Result<Option<Change>, Error> {
+        self.change(account, |breaker, now| breaker.account_failed(now, &self.law, message, why)).await
     }
 
-    /// A message is about to go that may be the probe of an account; `None` where the breaker is closed or has its probe already.
-    pub async fn probed(&self, account: &str) -> Result<Option<Change>, Error> {
-        self.change(account, Breaker::probed).await
+    /// A message is about to go that may be the probe of an account; no change where the breaker is closed or has its probe already.
+    pub async fn probed(&self, account: &str, message: i64) -> Result<Probe, Error> {
+        let lets = AtomicBool::new(true);
+        let change = self.change(account, |breaker, now| {
+            lets.store(breaker.lets(now, &self.law, message), Ordering::Relaxed);
+            if lets.load(Ordering::Relaxed) { breaker.probed(now) } else { breaker.clone() }
+        });
+        let change = change.await?;
+        Ok(if lets.into_inner() { Probe::Goes(change) } else { Probe::Another })
     }
 
     /// A person says that the account is back.
@@ -73,13 +89,18 @@ impl Breakers {
         .await
     }
 
-    /// A message went well. Says nothing to others where the breaker is closed, as almost always.
-    pub async fn succeeded(&self, account: &str) -> Result<Option<Change>, Error> {
-        if self.seen(account).state == State::Closed {
+    /// A message went well. Says nothing to others where nothing is known against the account, as almost always.
+    pub async fn succeeded(&self, account: &str, message: i64) -> Result<Option<Change>, Error> {
+        if self.is_trusted(account) {
             locked(&self.successes).entry(account.to_owned()).or_insert_with(|| (0, Instant::now())).0 += 1;
             return Ok(None);
         }
-        self.change(account, Breaker::succeeded).await
+        self.change(account, |breaker, now| breaker.succeeded(now, message)).await
+    }
+
+    /// Nothing is known against the account.
+    fn is_trusted(&self, account: &str) -> bool {
+        locked(&self.seen).get(account).is_none_or(|breaker| breaker.state == State::Closed && breaker.against.is_empty())
     }
 
     /// Changes a breaker for all; tells how, if where it stands is another place.
@@ -119,7 +140,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicI64, Ordering};
+    use std::sync::atomic::AtomicI64;
 
     use super::*;
     use crate::throttle::MemoryNotes;
@@ -144,8 +165,8 @@ mod tests {
     async fn failures_of_several_workers_add_up_and_one_of_them_tells_the_change() {
         let Workers { workers, .. } = workers(5);
         let mut told = Vec::new();
-        for worker in &workers {
-            told.extend(worker.failed("a", "answered 503").await.unwrap());
+        for (message, worker) in (0..).zip(&workers) {
+            told.extend(worker.failed("a", message, "answered 503").await.unwrap());
         }
         assert_eq!(told.len(), 1);
         assert_eq!((told[0].from, told[0].to, told[0].why.as_str()), (State::Closed, State::Open, "answered 503"));
@@ -157,15 +178,17 @@ mod tests {
     #[tokio::test]
     async fn of_ten_workers_one_tells_of_the_probe_and_its_success_closes_it_for_all() {
         let Workers { now_us, workers } = workers(10);
-        workers[3].account_failed("a", "answered 401").await.unwrap().unwrap();
+        assert_eq!(workers[4].account_failed("a", 1, "answered 401").await.unwrap(), None);
+        workers[3].account_failed("a", 2, "answered 401").await.unwrap().unwrap();
         now_us.fetch_add(30_000_000, Ordering::Relaxed);
 
         let mut probes = 0;
         for worker in &workers {
-            probes += usize::from(worker.probed("a").await.unwrap().is_some());
+            assert_eq!(worker.probed("a", 1).await.unwrap(), Probe::Another);
+            probes += usize::from(matches!(worker.probed("a", 3).await.unwrap(), Probe::Goes(Some(_))));
         }
         assert_eq!(probes, 1);
-        let closed = workers[7].succeeded("a").await.unwrap().unwrap();
+        let closed = workers[7].succeeded("a", 3).await.unwrap().unwrap();
         assert_eq!((closed.from, closed.to), (State::HalfOpen, State::Closed));
         workers[3].refresh().await.unwrap();
         assert_eq!(workers[3].seen("a").state, State::Closed);
@@ -174,27 +197,27 @@ mod tests {
     #[tokio::test]
     async fn successes_of_this_window_are_counted_here_and_told_with_the_next_failure() {
         let Workers { now_us, workers } = workers(1);
-        assert_eq!(workers[0].failed("a", "").await.unwrap(), None);
+        assert_eq!(workers[0].failed("a", 100, "").await.unwrap(), None);
         now_us.fetch_add(5_000_000, Ordering::Relaxed);
-        for _ in 0..10 {
-            assert_eq!(workers[0].succeeded("a").await.unwrap(), None);
+        for message in 0..10 {
+            assert_eq!(workers[0].succeeded("a", message).await.unwrap(), None);
         }
-        for _ in 0..8 {
-            assert_eq!(workers[0].failed("a", "").await.unwrap(), None);
+        for message in 10..18 {
+            assert_eq!(workers[0].failed("a", message, "").await.unwrap(), None);
         }
-        assert_eq!(workers[0].failed("a", "").await.unwrap().map(|change| change.to), Some(State::Open));
+        assert_eq!(workers[0].failed("a", 18, "").await.unwrap().map(|change| change.to), Some(State::Open));
     }
 
     #[tokio::test]
     async fn an_account_that_was_well_for_long_is_given_up_as_soon_as_any_other() {
         let Workers { workers, .. } = workers(2);
-        for _ in 0..1_000 {
-            workers[0].succeeded("a").await.unwrap();
-            workers[1].succeeded("a").await.unwrap();
+        for message in 0..1_000 {
+            workers[0].succeeded("a", message).await.unwrap();
+            workers[1].succeeded("a", message).await.unwrap();
         }
         for nth in 0..4 {
-            assert_eq!(workers[nth % 2].failed("a", "").await.unwrap(), None);
+            assert_eq!(workers[nth % 2].failed("a", 2_000 + nth as i64, "").await.unwrap(), None);
         }
-        assert_eq!(workers[1].failed("a", "").await.unwrap().map(|change| change.to), Some(State::Open));
+        assert_eq!(workers[1].failed("a", 3_000, "").await.unwrap().map(|change| change.to), Some(State::Open));
     }
 }

@@ -9,6 +9,7 @@ use arc_swap::ArcSwap;
 use tokio::sync::{mpsc, oneshot};
 
 use super::breaker::{Change, Law, State};
+use super::breakers::Probe;
 use super::{Breakers, Choice, PoolView, Ring};
 use crate::jobs::Quota;
 use crate::providers::Pool;
@@ -29,6 +30,12 @@ const UNKNOWN_WAIT: Duration = Duration::from_millis(250);
 /// The shortest rest of an account that gave less than was wanted, so that nobody asks for it without a pause.
 const SHORTEST_REST: Duration = Duration::from_millis(1);
 
+/// How long a message waits that may not be the one that finds out whether an account is back.
+const LEFT_TO_OTHERS: Duration = Duration::from_secs(5);
+
+/// The longest that an account is left alone because its provider said so with an error of its own.
+const LONGEST_REST: Duration = Duration::from_secs(300);
+
 /// How long a process that asked for accounts is remembered.
 const HOLDER_TTL: Duration = Duration::from_secs(10);
 
@@ -44,6 +51,8 @@ const FREE_RPS: f64 = 1e6;
 pub struct Held {
     /// Its place in the pool.
     pub at: usize,
+    /// The message that has it.
+    message: i64,
     /// What was taken for it.
     grant: Grant,
     /// What one message costs in tokens of the accounts' throttle.
@@ -67,6 +76,7 @@ pub enum Taken {
 }
 
 struct Wish {
+    message: i64,
     not: Vec<usize>,
     patience: Duration,
     since: Instant,
@@ -175,23 +185,41 @@ impl Desk {
         &self.shared
     }
 
-    /// Asks for the next account in turn besides those in `not`, and waits for it for no longer than `patience`.
-    pub async fn take(&self, not: &[usize], patience: Duration) -> Taken {
-        let (reply, answer) = oneshot::channel();
-        let wish = Wish { not: not.to_vec(), patience, since: Instant::now(), reply };
-        let closed = || Taken::Wait { wait: UNKNOWN_WAIT, why: "the process is stopping".to_owned() };
-        if self.wishes.send(wish).await.is_err() {
-            return closed();
-        }
-        let taken = answer.await.unwrap_or_else(|_| closed());
-        if let Taken::Held(held) = &taken
-            && self.is_suspect(held)
-        {
+    /// Asks for the next account in turn besides those in `not` for the message of this number, and waits for it for no longer than
+    /// `patience`. An account of which it is to be found out whether it is back does not go to a message that failed there.
+    pub async fn take(&self, message: i64, not: &[usize], patience: Duration) -> Taken {
+        let (since, mut not, mut is_left_to_others) = (Instant::now(), not.to_vec(), false);
+        loop {
+            let (reply, answer) = oneshot::channel();
+            let wish = Wish { message, not: not.clone(), patience, since, reply };
+            let closed = || Taken::Wait { wait: UNKNOWN_WAIT, why: "the process is stopping".to_owned() };
+            if self.wishes.send(wish).await.is_err() {
+                return closed();
+            }
+            let held = match answer.await.unwrap_or_else(|_| closed()) {
+                Taken::Held(held) if self.is_suspect(&held) => held,
+                Taken::Nobody if is_left_to_others => {
+                    let why = "another message finds out whether the account is back".to_owned();
+                    return Taken::Wait { wait: LEFT_TO_OTHERS, why };
+                }
+                taken => return taken,
+            };
             // The breaker may be open, and this the message that finds out; all others wait for it.
-            let probed = self.shared.breakers.probed(&self.shared.name(held.at)).await;
-            self.shared.told(probed);
+            match self.shared.breakers.probed(&self.shared.name(held.at), message).await {
+                Ok(Probe::Another) => {
+                    self.unused(&held).await;
+                    not.push(held.at);
+                    is_left_to_others = true;
+                }
+                probed => {
+                    self.shared.told(probed.map(|probe| match probe {
+                        Probe::Goes(change) => change,
+                        Probe::Another => None,
+                    }));
+                    return Taken::Held(held);
+                }
+            }
         }
-        taken
     }
 
     /// The message went through, or failed for reasons that are not the account's.
@@ -200,7 +228,7 @@ impl Desk {
             let end = End { account: held.at, is_success: true, cost: held.cost, quota };
             let _ = self.ends.try_send(end);
         }
-        let closed = self.shared.breakers.succeeded(&self.shared.name(held.at)).await;
+        let closed = self.shared.breakers.succeeded(&self.shared.name(held.at), held.message).await;
         self.shared.told(closed);
     }
 
@@ -221,18 +249,31 @@ impl Desk {
         self.shared.moved.notify_one();
     }
 
-    /// The message failed at the account: an error of the provider's own, a time-out, a connection that was cut.
-    pub async fn failed(&self, held: &Held, why: &str) {
-        let change = self.shared.breakers.failed(&self.shared.name(held.at), why).await;
-        if !self.opened(held, change).await {
+    /// The message failed at the account: an error of the provider's own, a time-out, a connection that was cut. Where the provider
+    /// said how long to stay away and this is not the only message that failed, nobody goes there for so long. Answers whether the
+    /// account is known to be away.
+    pub async fn failed(&self, held: &Held, why: &str, delay: Option<Duration>) -> bool {
+        let name = self.shared.name(held.at);
+        let change = self.shared.breakers.failed(&name, held.message, why).await;
+        let is_known = change.is_ok();
+        if !self.opened(held, change, delay).await {
             self.unjudged(held);
+            if let Some(delay) = delay.filter(|_| self.shared.breakers.seen(&name).failed.len() > 1) {
+                self.shut(held, delay.min(LONGEST_REST), why).await;
+            }
         }
+        is_known && self.shared.breakers.seen(&name).state != State::Closed
     }
 
-    /// The account itself was refused.
-    pub async fn account_failed(&self, held: &Held, why: &str) {
-        let change = self.shared.breakers.account_failed(&self.shared.name(held.at), why).await;
-        self.opened(held, change).await;
+    /// The account itself was refused. Answers whether it is known to be away, so that this is not the message's own fault.
+    pub async fn account_failed(&self, held: &Held, why: &str) -> bool {
+        let name = self.shared.name(held.at);
+        let change = self.shared.breakers.account_failed(&name, held.message, why).await;
+        let is_known = change.is_ok();
+        if !self.opened(held, change, None).await {
+            self.unjudged(held);
+        }
+        is_known && self.shared.breakers.seen(&name).state != State::Closed
     }
 
     /// How the message ended says nothing about the account.
@@ -268,29 +309,27 @@ impl Desk {
     }
 
     /// Where the breaker has opened, nobody gets the account before its cooldown is over, and then one message does.
-    async fn opened(&self, held: &Held, change: Result<Option<Change>, Error>) -> bool {
+    async fn opened(&self, held: &Held, change: Result<Option<Change>, Error>, delay: Option<Duration>) -> bool {
         let opened = matches!(&change, Ok(Some(change)) if change.to == State::Open);
         if let Ok(Some(change)) = &change
             && opened
         {
-            let key = self.shared.name(held.at);
             let cooldown = Duration::from_millis(self.shared.breakers.law().cooldown_ms.max(0) as u64);
-            let refused = Refused {
-                key: &key,
-                scope: Scope::Key,
-                is_overload: true,
-                is_hearsay: false,
-                delay: Some(cooldown),
-                jitter: 0.0,
-                why: &change.why,
-            };
-            self.shared.rest(held.at, cooldown, &change.why);
-            if let Err(error) = self.shared.refuse(&refused).await {
-                tracing::warn!(pool = %self.shared.pool.name, account = %key, %error, "an open breaker could not be told to others");
-            }
+            let told = delay.unwrap_or_default().min(LONGEST_REST);
+            self.shut(held, cooldown.max(told), &change.why).await;
         }
         self.shared.told(change);
         opened
+    }
+
+    /// Nobody gets the account for so long, and then one message does.
+    async fn shut(&self, held: &Held, delay: Duration, why: &str) {
+        let key = self.shared.name(held.at);
+        let refused = Refused { key: &key, scope: Scope::Key, is_overload: true, is_hearsay: false, delay: Some(delay), jitter: 0.0, why };
+        self.shared.rest(held.at, delay, why);
+        if let Err(error) = self.shared.refuse(&refused).await {
+            tracing::warn!(pool = %self.shared.pool.name, account = %key, %error, "that an account is away could not be told to others");
+        }
     }
 
     /// Something is known against the account, so that this message may be its probe.
@@ -461,7 +500,7 @@ async fn round(shared: &Shared, waiting: &mut Vec<Wish>) -> Next {
                 continue;
             }
             left -= 1;
-            let held = Held { at, grant: Grant { granted: 1, ..grant.clone() }, cost: lane.cost };
+            let held = Held { at, message: wish.message, grant: Grant { granted: 1, ..grant.clone() }, cost: lane.cost };
             if wish.reply.send(Taken::Held(held)).is_err() {
                 let refund = Refund { key: &lane.key, grant: &grant, units: 1, cost: lane.cost };
                 let _ = shared.store.refund_many(&shared.accounts, &[refund]).await;

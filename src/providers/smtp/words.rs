@@ -111,8 +111,9 @@ pub(super) fn judge(digits: u16, text: &str, stage: Stage, phrases: &[String], t
     let row = enhanced.and_then(|code| code::find(CODES, code, word)).or_else(|| code::find(CODES, &digits, word));
     let class = row.map_or(Class::Transient, |row| row.class);
     let reason = outcome::line(&format!("{digits} {text} ({})", stage.word()), &[to]);
-    let facts = Facts { provider_id: None, key: Some(to.to_owned()), delay: delay_in(&low), reason };
-    Answer::new(outcome::sent(class, facts), enhanced.unwrap_or(&digits))
+    let delay = delay_in(&low);
+    let facts = Facts { provider_id: None, key: Some(to.to_owned()), delay, reason };
+    Answer { delay, ..Answer::new(outcome::sent(class, facts), enhanced.unwrap_or(&digits)) }
 }
 
 /// The first `x.y.z` that begins a line.

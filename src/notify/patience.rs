@@ -1,0 +1,83 @@
+//! How long a recipient is left alone that could not take a message: longer with each try in a row that fails.
+//!
+//! ```text
+//!   webhook            5 s, 5 min, 30 min, 2 h, 5 h, 10 h, 14 h, 20 h, 24 h     as Standard Webhooks says
+//!   email              5 min, 30 min, 30 min, 1 h, 2 h, then 3 h                RFC 5321, 4.5.4.1; greylists take the second try
+//!   sms, push, chat    5 s, doubling up to an hour
+//!   told by an answer  as long as was said, and no less than 1 s, doubling up to half an hour
+//! ```
+//!
+//! The rest is the recipient's and not the message's: whatever waits for it waits as long, and then one message goes first.
+
+use std::time::Duration;
+
+use crate::control::backoff;
+use crate::providers::Channel;
+
+/// The longest rest.
+pub const LONGEST: Duration = Duration::from_secs(24 * 3600);
+
+/// Rests of endpoints, in seconds; the last one is repeated.
+const WEBHOOK_S: [u64; 9] = [5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400];
+
+/// Rests of mailboxes.
+const EMAIL_S: [u64; 6] = [300, 1_800, 1_800, 3_600, 7_200, 10_800];
+
+/// The rest of all others doubles from the first to the second.
+const OTHERS: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(3_600));
+
+/// Whoever says how long and then refuses again is asked less often all the same: from the first to the second.
+const TOLD: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(1_800));
+
+/// The rest after so many tries in a row that the recipient could not take, the last one included.
+///
+/// ```
+/// use std::time::Duration;
+/// use flyball::notify::patience::rest;
+/// use flyball::providers::Channel;
+///
+/// assert_eq!(rest(Channel::Webhook, 2, None), Duration::from_secs(300));
+/// assert_eq!(rest(Channel::Webhook, 1, Some(Duration::from_secs(40))), Duration::from_secs(40));
+/// ```
+pub fn rest(channel: Channel, failures: u32, told: Option<Duration>) -> Duration {
+    let nth = failures.max(1) - 1;
+    let of = |table: &[u64]| Duration::from_secs(table[(nth as usize).min(table.len() - 1)]);
+    let rest = match (told, channel) {
+        (Some(told), _) => told.max(backoff::bound(nth, TOLD.0, TOLD.1)),
+        (None, Channel::Webhook) => of(&WEBHOOK_S),
+        (None, Channel::Email) => of(&EMAIL_S),
+        (None, Channel::Sms | Channel::Push | Channel::Chat) => backoff::bound(nth, OTHERS.0, OTHERS.1),
+    };
+    rest.min(LONGEST)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn seconds(channel: Channel, told: Option<u64>) -> Vec<u64> {
+        (1..=7).map(|nth| rest(channel, nth, told.map(Duration::from_secs)).as_secs()).collect()
+    }
+
+    #[test]
+    fn tries_at_one_recipient_back_off() {
+        assert_eq!(seconds(Channel::Webhook, None), [5, 300, 1_800, 7_200, 18_000, 36_000, 50_400]);
+        assert_eq!(seconds(Channel::Email, None), [300, 1_800, 1_800, 3_600, 7_200, 10_800, 10_800]);
+        assert_eq!(seconds(Channel::Chat, None), [5, 10, 20, 40, 80, 160, 320]);
+        assert_eq!(seconds(Channel::Chat, Some(1)), [1, 2, 4, 8, 16, 32, 64]);
+        assert_eq!(seconds(Channel::Webhook, Some(40)), [40, 40, 40, 40, 40, 40, 64]);
+    }
+
+    proptest! {
+        #[test]
+        fn a_rest_is_what_was_said_or_longer_and_never_over_a_day(failures in any::<u32>(), told in prop::option::of(0_u64..200_000)) {
+            for (_, channel) in Channel::WORDS {
+                let rested = rest(channel, failures, told.map(Duration::from_secs));
+                prop_assert!(rested >= told.map(Duration::from_secs).unwrap_or_default().min(LONGEST) && rested <= LONGEST);
+                prop_assert!(rest(channel, failures.saturating_add(1), told.map(Duration::from_secs)) >= rested);
+            }
+        }
+    }
+}
