@@ -28,6 +28,8 @@ pub enum Fault {
     },
     /// The provider's own form of an error with this status. For SMTP it is the reply's code.
     Status(u16),
+    /// The provider's own form of a 503, with `Retry-After`; for SMTP a 450 that says so in words.
+    Unavailable(Duration),
     /// The provider's own form of an error with this status and this code of the provider's.
     Code(u16, String),
     /// The request is read and never answered.

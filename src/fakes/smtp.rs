@@ -259,6 +259,7 @@ fn failed(fault: &Fault) -> String {
         Fault::Status(status @ 400..=499) => format!("{status} 4.3.0 Temporary failure"),
         Fault::Status(status @ 550..=599) => format!("{status} 5.0.0 Failed"),
         Fault::Status(_) => "451 4.3.0 Temporary local problem".to_owned(),
+        Fault::Unavailable(delay) => format!("450 4.4.2 Not now. Try again in {} seconds", whole_seconds(*delay)),
         Fault::Code(status, code) => format!("{status} {code}"),
         Fault::Suspend => "535 5.7.13 User account disabled".to_owned(),
         Fault::BadCredentials => "535 5.7.8 Authentication credentials invalid".to_owned(),

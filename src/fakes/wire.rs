@@ -204,6 +204,7 @@ pub trait Wire: Send + Sync + 'static {
         match fault {
             Fault::Throttle { whom, delay } => Some(self.throttled(asked, *whom, *delay, now_ms)),
             Fault::Status(status) => Some(self.failed(asked, *status, None)),
+            Fault::Unavailable(delay) => Some(self.failed(asked, 503, None).after(Some(*delay))),
             Fault::Code(status, code) => Some(self.failed(asked, *status, Some(code))),
             Fault::Garbage => {
                 let body =

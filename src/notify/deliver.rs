@@ -434,6 +434,10 @@ impl Run<'_> {
         // Pools are looked at each second, and clocks differ a little.
         let was_away = self.carrier.desk.view().away_at_ms.is_some_and(|at_ms| self.ended_at_s * 1000 <= at_ms + AWAY_MS);
         let (outcome, error) = match is_refused || was_away {
+            // It found an account, and nobody at the other end.
+            _ if self.failures > 0 && !was_away => {
+                ("expired", format!("its recipient could not take it until its deadline, {seconds} s after it was queued"))
+            }
             true => {
                 (NO_ACCOUNT, format!("no account of pool {pool} took it until its deadline, {seconds} s after it was queued"))
             }

@@ -35,6 +35,7 @@ mod leave;
 mod library;
 mod limitlion;
 mod notification_kind;
+mod notification_laws;
 mod notifications;
 mod notifications_api;
 mod operate;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use flyball::jobs::postgres::{Ending, Finish, LaneClaim, NewWorker};
 use flyball::jobs::{NewJob, Queue, RetryAnswer, State};
 use flyball::notify::record::NO_ACCOUNT;
-use flyball::notify::{Asked, Attempt, Begun, Deliveries, DeliveryState, Notice, Written, recipient};
+use flyball::notify::{Asked, Attempt, Begun, Deliveries, DeliveryState, Met, Notice, Written, recipient};
 use flyball::providers::{Channel, Event, Happened};
 use futures_util::future::join_all;
 use jiff::Timestamp;
@@ -564,4 +564,101 @@ async fn the_urgency_of_a_message_is_its_priority_by_every_door_of_the_database(
     }
     assert_eq!(priority(enqueue_one(&queue, message("a@b.c")).await).await, 2, "normal where nothing is said");
     assert_eq!(priority(enqueue_one(&queue, NewJob::new("notification", of("low")).priority(0)).await).await, 0, "it was named");
+}
+
+// === Recipients that are left alone ===
+
+async fn met(deliveries: &Deliveries, job_id: i64, to: &str, met: Met) {
+    let state = DeliveryState::Queued;
+    deliveries.record(Written { state, provider_id: None, met: Some(met), ..sent(job_id, to) }).await.unwrap();
+}
+
+fn unable(failures: u32, rest: Duration) -> Met {
+    Met::Unable { failures, rest }
+}
+
+#[tokio::test]
+async fn of_all_messages_for_a_recipient_whose_rest_is_over_one_goes_first() {
+    let (database, queue, deliveries) = store().await;
+    let jobs: Vec<NewJob> = (0..20).map(|_| message("ill@b.c")).collect();
+    let ids: Vec<i64> = queue.enqueue(&jobs).await.unwrap().iter().map(|one| one.id).collect();
+    let well = enqueue_one(&queue, message("well@b.c")).await;
+    // Those that were under way together count once, and the longest rest holds.
+    met(&deliveries, ids[0], "ill@b.c", unable(1, HOUR)).await;
+    met(&deliveries, ids[1], "Ill@B.c", unable(1, Duration::from_secs(5))).await;
+
+    let asked = || join_all(ids.iter().map(|id| begun(&deliveries, *id, "ill@b.c")));
+    for one in asked().await {
+        assert_eq!(one.failures, 1);
+        assert!(one.rest.is_some_and(|rest| rest > HOUR - Duration::from_secs(300) && rest <= HOUR), "{one:?}");
+    }
+    assert_eq!(begun(&deliveries, well, "well@b.c").await.rest, None);
+
+    run(&database, "update flyball.recipient_rest set rests_until = now() - interval '1 s'").await;
+    let first = asked().await.into_iter().chain(asked().await).filter(|one| one.rest.is_none()).count();
+    assert_eq!(first, 1, "one finds out, and whoever comes later waits for it");
+
+    // It fails: all wait again, longer. Then it goes well, and all may go.
+    met(&deliveries, ids[0], "ill@b.c", unable(2, 3 * HOUR)).await;
+    assert!(asked().await.iter().all(|one| one.failures == 2 && one.rest.is_some_and(|rest| rest > 2 * HOUR)));
+    met(&deliveries, ids[0], "ill@b.c", Met::Able).await;
+    assert!(asked().await.iter().all(|one| one.failures == 0 && one.rest.is_none()));
+}
+
+#[tokio::test]
+async fn rests_and_changes_of_accounts_are_forgotten() {
+    let (database, _, deliveries) = store().await;
+    run(
+        &database,
+        "insert into flyball.recipient_rest (channel, recipient_digest, failures, rests_until)
+         values ('sms', 'a', 1, now() - interval '2 days'), ('sms', 'b', 1, now()), ('sms', 'c', 1, now() + interval '1 day')",
+    )
+    .await;
+    run(
+        &database,
+        "insert into flyball.account_event (pool, account, from_state, to_state, reason, changed_at, created_at)
+         select 'sms', 'a', 'closed', 'open', '', now(), now() - make_interval(days => n) from unnest(array[1, 89, 91, 400]) n",
+    )
+    .await;
+
+    deliveries.forget(7).await.unwrap();
+
+    let left: (i64, i64) =
+        sqlx::query_as("select (select count(*) from flyball.recipient_rest), (select count(*) from flyball.account_event)")
+            .fetch_one(database.pool())
+            .await
+            .unwrap();
+    assert_eq!(left, (2, 2));
+}
+
+#[tokio::test]
+async fn how_long_a_message_has_waited_is_told_by_the_clock_of_postgres() {
+    let (database, queue, deliveries) = store().await;
+    let id = enqueue_one(&queue, message("a@b.c")).await;
+    grow_older(&database, "2 hours").await;
+    let waited = begun(&deliveries, id, "a@b.c").await.waited;
+    assert!(waited >= 2 * HOUR && waited < 3 * HOUR, "{waited:?}");
+}
+
+#[tokio::test]
+async fn what_was_recorded_decides_until_somebody_asks_for_the_message_again() {
+    let (database, queue, deliveries) = store().await;
+    let id = enqueue_one(&queue, message("a@b.c")).await;
+    assert!(!begun(&deliveries, id, "a@b.c").await.is_settled());
+    let doubtful = Written {
+        state: DeliveryState::Failed,
+        provider_id: None,
+        attempts: vec![attempt("a1", "ambiguous", 1)],
+        ..sent(id, "a@b.c")
+    };
+    deliveries.record(doubtful).await.unwrap();
+    let before = begun(&deliveries, id, "a@b.c").await;
+    assert!(before.is_doubtful() && !before.is_settled());
+    deliveries.record(Written { attempts: vec![attempt("a1", "accepted", 2)], ..sent(id, "a@b.c") }).await.unwrap();
+    assert!(begun(&deliveries, id, "a@b.c").await.is_settled());
+
+    run(&database, "update flyball.delivery set requeued_at = now(), last_outcome = null").await;
+    assert!(!begun(&deliveries, id, "a@b.c").await.is_settled());
+    deliveries.record(Written { attempts: vec![attempt("a1", "accepted", 3)], ..sent(id, "a@b.c") }).await.unwrap();
+    assert!(begun(&deliveries, id, "a@b.c").await.is_settled());
 }

@@ -208,6 +208,19 @@ async fn errors_of_the_server_are_no_fault_of_the_account() {
 }
 
 #[tokio::test]
+async fn an_error_of_the_server_that_says_how_long_to_stay_away_is_heard_by_every_driver() {
+    for pair in pairs().await {
+        pair.fail(Fault::Unavailable(Duration::from_secs(40)));
+        let answer = pair.send().await;
+        let delay = match &answer.sent {
+            Sent::Throttled { delay, .. } => *delay,
+            _ => answer.delay,
+        };
+        assert_eq!(delay, Some(Duration::from_secs(40)), "{}: {answer:?}", pair.subject.name);
+    }
+}
+
+#[tokio::test]
 async fn what_is_never_answered_is_ambiguous_when_the_time_is_over() {
     for pair in pairs().await {
         assert!(pair.send().await.sent.is_success(), "{}", pair.subject.name);

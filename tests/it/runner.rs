@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use flyball::jobs::postgres::{LaneClaim, NewWorker};
 use flyball::jobs::retry::Policy;
-use flyball::jobs::{Context, Filter, Handler, Issue, Job, Kinds, NewJob, Outcome, Queue, Scope, Signed, State};
+use flyball::jobs::{Context, Filter, Handler, Issue, Job, Kinds, NewJob, OnAmbiguous, Outcome, Queue, Scope, Signed, State};
 use flyball::runner::{Config, Metrics, Worker};
 use flyball::throttle::{Answer, Ask, Change, Ended, Error, Holder, KeyState, Name, Paused, Refund, Refused, Status, Store};
 use futures_util::future::BoxFuture;
@@ -788,4 +788,46 @@ async fn a_job_never_runs_under_the_tokens_of_another_lane_that_has_its_number()
     let error = house.queue.get(stranger).await.unwrap().unwrap().summary.last_error.unwrap();
     assert!(error.contains("has the number of another lane, key \"a\" of throttle fast"), "{error}");
     worker.stop().await;
+}
+
+#[tokio::test]
+async fn work_that_was_handed_over_and_cut_off_goes_the_way_of_its_policy() {
+    let mut house = House::new().await;
+    let over = |policy: OnAmbiguous| {
+        move |job: Job, context: Context| async move {
+            context.hand_over(policy);
+            match job.key.as_str() {
+                "panics" => panic!("as it was told"),
+                // Whatever it is told, it goes on.
+                _ => std::future::pending().await,
+            }
+        }
+    };
+    house.kind("once", over(OnAmbiguous::Dead));
+    house.kind("twice", over(OnAmbiguous::Retry));
+    let config = Config { grace: Duration::from_millis(100), ..Config::default() };
+    let worker = house.worker(config).await;
+    let late = |kind: &str| NewJob::new(kind, json!({})).throttle("fast").timeout(Duration::from_millis(200));
+    sqlx::query("select flyball.register_kind(k) from unnest(array['once', 'twice']) k")
+        .execute(&house.queue.pool)
+        .await
+        .unwrap();
+    let timed_out = house.queue.enqueue(&[late("once"), late("twice")]).await.unwrap();
+    let panicked = house.enqueue("once", "fast", "panics", 1).await;
+    let stopped = [house.enqueue("once", "fast", "hangs", 1).await[0], house.enqueue("twice", "fast", "hangs", 1).await[0]];
+    let state = async |id: i64| house.queue.get(id).await.unwrap().unwrap().summary.state;
+    for id in [timed_out[0].id, panicked[0]] {
+        eventually("a dead letter", SOON, || async { (state(id).await == State::Dead).then_some(()) }).await;
+    }
+    eventually("another attempt", SOON, || async { (state(timed_out[1].id).await != State::Running).then_some(()) }).await;
+    assert_ne!(state(timed_out[1].id).await, State::Dead);
+    for id in stopped {
+        eventually("it runs", SOON, || async { (state(id).await == State::Running).then_some(()) }).await;
+    }
+
+    worker.stop().await;
+
+    // The one that may be done twice is given back.
+    assert_eq!(state(stopped[0]).await, State::Dead);
+    assert_eq!(state(stopped[1]).await, State::Ready);
 }

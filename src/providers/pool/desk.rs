@@ -325,7 +325,8 @@ impl Desk {
     /// Nobody gets the account for so long, and then one message does.
     async fn shut(&self, held: &Held, delay: Duration, why: &str) {
         let key = self.shared.name(held.at);
-        let refused = Refused { key: &key, scope: Scope::Key, is_overload: true, is_hearsay: false, delay: Some(delay), jitter: 0.0, why };
+        let refused =
+            Refused { key: &key, scope: Scope::Key, is_overload: true, is_hearsay: false, delay: Some(delay), jitter: 0.0, why };
         self.shared.rest(held.at, delay, why);
         if let Err(error) = self.shared.refuse(&refused).await {
             tracing::warn!(pool = %self.shared.pool.name, account = %key, %error, "that an account is away could not be told to others");
