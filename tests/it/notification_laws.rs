@@ -413,8 +413,8 @@ async fn a_message_that_may_have_been_sent_is_kept_as_its_policy_says_even_if_th
     let house = House::new(twilio_at(&fake)).await;
     fake.fail(SID, Fault::ResetAfterWrite);
     let trigger = "
-        create function public.full() returns trigger language plpgsql as $$ begin raise exception 'the disk is full'; end $$;
-        create trigger full before insert or update on flyball.delivery for each row execute function public.full();";
+        create function public.refuse_all() returns trigger language plpgsql as $$ begin raise exception 'the disk is full'; end $$;
+        create trigger refuse_all before insert or update on flyball.delivery for each row execute function public.refuse_all();";
     house.database.pool().execute(sqlx::raw_sql(trigger)).await.unwrap();
     let sms = |policy: &str| job("sms", json!({"channel": "sms", "to": "+15550123", "body": "hello", "on_ambiguous": policy}));
     let doubtful = house.enqueue(&[sms("dead")]).await;
