@@ -425,7 +425,16 @@ impl Backfill<'_> {
             }
             if let Some(why) = rejected {
                 let jitter = rand::random();
-                let refused = Refused { key: &key, scope: Scope::Key, is_overload: true, delay: None, jitter, why: &why };
+                // An operator has named the sink, so its word counts.
+                let refused = Refused {
+                    key: &key,
+                    scope: Scope::Key,
+                    is_overload: true,
+                    is_hearsay: false,
+                    delay: None,
+                    jitter,
+                    why: &why,
+                };
                 if let Err(error) = store.refused(&throttle, &refused).await {
                     tracing::warn!(throttle.name = %throttle, %error, "the throttle was not told what the index rejected");
                 }
