@@ -100,12 +100,12 @@ impl Handler for ReindexHandler {
         Box::pin(async move { self.start(&job, &context).await })
     }
 
-    /// A reindex takes as long as it takes; it is bounded by its progress, not by a clock.
-    /// What it reads and where it writes is named by its arguments, so that it is for operators.
+    /// It reads and writes whole tables in the name of the operator, so that it is for operators.
     fn public(&self) -> bool {
         false
     }
 
+    /// A reindex takes as long as it takes; it is bounded by its progress, not by a clock.
     fn timeout(&self) -> Option<Duration> {
         None
     }

@@ -23,7 +23,7 @@ impl House {
         let house = Self { database: database().await, tag: unique()[..8].to_owned() };
         for role in ["web", "bank", "team", "member", "planner"] {
             let role = house.role(role);
-            house.owner(&format!("create role {role}; grant usage on schema flyball to {role}")).await;
+            house.owner(&format!("create role {role}; grant {role} to flyball; grant usage on schema flyball to {role}")).await;
         }
         let (team, member, planner) = (house.role("team"), house.role("member"), house.role("planner"));
         house.owner(&format!("grant {team} to {member}; grant select on flyball.kind to {planner}")).await;
@@ -40,8 +40,9 @@ impl House {
         format!("leave_{name}_{}", self.tag)
     }
 
+    /// By the superuser, who alone makes roles and lets the owner of the schema become them.
     async fn owner(&self, sql: &str) {
-        self.pool().execute(sqlx::raw_sql(AssertSqlSafe(sql.to_owned()))).await.unwrap();
+        self.database.superuser().execute(sqlx::raw_sql(AssertSqlSafe(sql.to_owned()))).await.unwrap();
     }
 
     /// Runs a statement as a role and keeps what it did, or answers why not.
