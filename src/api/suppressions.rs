@@ -14,7 +14,7 @@ use super::query::Query;
 use super::state::App;
 use super::within::{MANY, ONE, within};
 use crate::notify::Suppression;
-use crate::providers::Channel;
+use crate::providers::{Channel, Recipient};
 
 /// The longest recipient, in bytes.
 const RECIPIENT_BYTES_MAX: usize = 4096;
@@ -83,7 +83,8 @@ pub async fn list(State(app): State<App>, Pairs(pairs): Pairs<Vec<(String, Strin
         return Err(Problem::fields(Code::InvalidQuery, query.errors));
     }
     if let (Some(channel), Some(recipient)) = (channel, recipient) {
-        let found = within(ONE, app.deps.deliveries.suppression(channel, &recipient)).await?;
+        let recipient = read(&mut query, channel, &recipient)?;
+        let found = within(ONE, app.deps.deliveries.suppression(&recipient)).await?;
         return Ok(Json(Suppressions { suppressions: found.into_iter().collect(), next: None }));
     }
     let suppressions = within(MANY, app.deps.deliveries.suppressions(channel, after.flatten(), limit)).await?;
@@ -119,16 +120,20 @@ pub async fn add(
             };
             fields.wrong(name, format!("the field is missing; allowed: {allowed}"));
         }
-        (channel.zip(recipient), reason)
+        let whom = channel.zip(recipient).map(|(channel, text)| Recipient::parse(channel, &text));
+        if let Some(Err(message)) = &whom {
+            fields.wrong("recipient", *message);
+        }
+        (whom.and_then(Result::ok), reason)
     };
     let ((whom, reason), mut signed) = signed(request, &caller, &["channel", "recipient", "reason"], read).await?;
-    let Some((channel, recipient)) = whom else {
+    let Some(recipient) = whom else {
         return Err(Problem::new(Code::Internal, "a recipient was neither read nor refused"));
     };
     if signed.why.is_empty() {
         signed.why = reason;
     }
-    let changed = within(ONE, app.deps.deliveries.suppress(channel, &recipient, &signed)).await?;
+    let changed = within(ONE, app.deps.deliveries.suppress(&recipient, &signed)).await?;
     let status = if changed { StatusCode::CREATED } else { StatusCode::OK };
     Ok((status, Json(Suppressed { suppressed: true, changed })))
 }
@@ -160,8 +165,17 @@ pub async fn remove(
     let (Some(channel), Some(recipient), true) = (channel, recipient, query.errors.is_empty()) else {
         return Err(Problem::fields(Code::InvalidQuery, query.errors));
     };
-    let changed = within(ONE, app.deps.deliveries.unsuppress(channel, &recipient, &signed)).await?;
+    let recipient = read(&mut query, channel, &recipient)?;
+    let changed = within(ONE, app.deps.deliveries.unsuppress(&recipient, &signed)).await?;
     Ok(Json(Suppressed { suppressed: false, changed }))
+}
+
+/// The recipient that a query names.
+fn read(query: &mut Query, channel: Channel, text: &str) -> Result<Recipient, Problem> {
+    Recipient::parse(channel, text).map_err(|message| {
+        query.wrong("recipient", message);
+        Problem::fields(Code::InvalidQuery, std::mem::take(&mut query.errors))
+    })
 }
 
 /// The channel and the digest of a cursor.

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::jobs::{Issue, OnAmbiguous};
 use crate::outbound::template;
-use crate::providers::{Channel, Message};
+use crate::providers::{Channel, Message, Recipient};
 
 /// The fields of the arguments.
 pub const FIELDS: [&str; 14] = [
@@ -64,7 +64,7 @@ pub struct Notification {
     /// How it travels.
     pub channel: Channel,
     /// Whom it is for.
-    pub to: String,
+    pub to: Recipient,
     /// Who sends it, where not the account's own sender.
     pub from: Option<String>,
     /// What it says.
@@ -95,26 +95,23 @@ impl Notification {
         }
         let mut read = Reader { args, issues: &mut issues };
         let channel = read.channel();
-        let to = read.recipient();
+        let to = read.recipient(channel);
         let (texts, data) = read.content(channel);
         if let Some(word) = read.text("priority", 16)
             && !PRIORITIES.iter().any(|(known, _)| *known == word)
         {
             read.complain("priority", "must be critical, high, normal or low");
         }
-        let notification = Self {
-            channel: channel.unwrap_or(Channel::Sms),
-            to,
-            from: read.text("from", TO_BYTES),
-            texts,
-            data,
-            category: read.text("category", CATEGORY_BYTES).unwrap_or_else(|| USUAL_CATEGORY.to_owned()),
-            provider: read.text("provider", 128),
-            extra: read.extra(),
-            valid_for: read.valid_for(),
-            on_ambiguous: read.on_ambiguous(),
-        };
-        if issues.is_empty() { Ok(notification) } else { Err(issues) }
+        let from = read.text("from", TO_BYTES);
+        let category = read.text("category", CATEGORY_BYTES).unwrap_or_else(|| USUAL_CATEGORY.to_owned());
+        let provider = read.text("provider", 128);
+        let (extra, valid_for, on_ambiguous) = (read.extra(), read.valid_for(), read.on_ambiguous());
+        match (channel, to) {
+            (Some(channel), Some(to)) if issues.is_empty() => {
+                Ok(Self { channel, to, from, texts, data, category, provider, extra, valid_for, on_ambiguous })
+            }
+            _ => Err(issues),
+        }
     }
 
     /// Fills the texts in, where they are templates; bounded, and so slow that it belongs on a thread of its own.
@@ -181,15 +178,14 @@ impl Reader<'_> {
         found
     }
 
-    fn recipient(&mut self) -> String {
+    /// The one recipient; what it is depends on the channel.
+    fn recipient(&mut self, channel: Option<Channel>) -> Option<Recipient> {
         if self.args.get("to").is_none_or(Value::is_null) {
             self.complain("to", "is missing: say whom the message is for");
         }
-        let to = self.text("to", TO_BYTES).unwrap_or_default();
-        if to.chars().any(char::is_control) {
-            self.complain("to", "has control characters");
-        }
-        to
+        let to = self.text("to", TO_BYTES)?;
+        let read = Recipient::parse(channel?, &to);
+        read.map_err(|message| self.complain("to", message)).ok()
     }
 
     fn content(&mut self, channel: Option<Channel>) -> (Texts, Option<Value>) {

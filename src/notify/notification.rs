@@ -93,7 +93,7 @@ pub struct NotificationPage {
 pub struct Suppression {
     /// The channel.
     pub channel: String,
-    /// SHA-256 of the channel, the byte 31 and the recipient in its one spelling, in hexadecimal.
+    /// The digest of the channel and the recipient in its one spelling, under a key of this installation, in hexadecimal.
     pub recipient_digest: String,
     /// Why.
     pub reason: String,

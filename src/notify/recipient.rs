@@ -1,55 +1,56 @@
-//! Recipients: when two are the same, how they are kept, and what people may see of them. The law in
-//! `flyball.normal_recipient`, `flyball.recipient_digest` and `flyball.mask_recipient` is the same.
+//! Recipients as they are kept and shown: digests under which they are known, and what people may see of them and of messages.
+//!
+//! What is computed here is a digest without a key; Postgres keys it before it is stored or looked up
+//! (`flyball.keyed_digest`), so that no list of digests can be tried against all the numbers that there are. For the spellings that
+//! SQL can read, `flyball.normal_recipient` and `flyball.mask_recipient` say the same.
 
 use aws_lc_rs::digest;
 use serde_json::Value;
 
-use crate::providers::Channel;
+use crate::providers::{Channel, Recipient};
 
 /// The kind of a message's job.
 pub const KIND: &str = "notification";
 
-/// What is blank to both languages.
-const BLANKS: [char; 6] = [' ', '\t', '\n', '\r', '\u{c}', '\u{b}'];
+/// Stands for what is not shown.
+const HIDDEN: &str = "***";
 
-/// What people put between the digits of a number.
-const BETWEEN_DIGITS: [char; 4] = ['-', '(', ')', '.'];
+/// Arguments of a message that may hold what is its recipient's business alone: a code, a name, a debt.
+const CONTENTS: [&str; 6] = ["subject", "body", "html", "template", "data", "extra"];
 
-/// The one spelling of a recipient: mail addresses in lower case, numbers without blanks and dashes, all without blanks around.
-pub fn normal(channel: Channel, recipient: &str) -> String {
-    match channel {
-        Channel::Email => recipient.trim_matches(BLANKS).to_ascii_lowercase(),
-        Channel::Sms => recipient.chars().filter(|c| !BLANKS.contains(c) && !BETWEEN_DIGITS.contains(c)).collect(),
-        Channel::Push | Channel::Chat | Channel::Webhook => recipient.trim_matches(BLANKS).to_owned(),
-    }
-}
-
-/// The digest under which a recipient is known on a channel.
-pub fn digest(channel: Channel, recipient: &str) -> Vec<u8> {
-    let text = format!("{}\u{1f}{}", channel.word(), normal(channel, recipient));
+/// The digest, not yet keyed, of a recipient in its one spelling.
+pub fn digest(channel: Channel, identity: &str) -> Vec<u8> {
+    let text = format!("{}\u{1f}{identity}", channel.word());
     digest::digest(&digest::SHA256, text.as_bytes()).as_ref().to_vec()
 }
 
+/// All digests, not yet keyed, under which a recipient may be suppressed; the first is the one that is written.
+pub fn digests(recipient: &Recipient) -> Vec<Vec<u8>> {
+    recipient.known_as().iter().map(|text| digest(recipient.channel(), text)).collect()
+}
+
 /// A recipient as people may see it: `a***@e***.com`, `+1555***00`.
-pub fn mask(channel: Channel, recipient: &str) -> String {
-    let recipient = normal(channel, recipient);
-    match channel {
-        Channel::Email => match recipient.rsplit_once('@') {
-            Some((_, domain)) => format!("{}***@{}", first(&recipient, 1), mask_host(domain)),
-            None => "***".to_owned(),
+pub fn mask(recipient: &Recipient) -> String {
+    let identity = recipient.identity();
+    match recipient.channel() {
+        Channel::Email => match identity.rsplit_once('@') {
+            Some((_, domain)) => format!("{}***@{}", first(identity, 1), mask_host(domain)),
+            None => HIDDEN.to_owned(),
         },
         Channel::Webhook => {
-            let scheme = ["https://", "http://"].into_iter().find(|scheme| recipient.starts_with(scheme));
-            let Some(scheme) = scheme else { return "***".to_owned() };
-            let host = recipient[scheme.len()..].split(['/', '?', '#']).next().unwrap_or_default();
+            let scheme = ["https://", "http://"].into_iter().find(|scheme| identity.starts_with(scheme));
+            let Some(scheme) = scheme else { return HIDDEN.to_owned() };
+            let host = identity[scheme.len()..].split(['/', '?', '#']).next().unwrap_or_default();
+            // What stands before an @ is a name and a password.
+            let host = host.rsplit('@').next().unwrap_or_default();
             format!("{scheme}{}/***", mask_host(host))
         }
-        Channel::Sms => mask_text(&recipient, 10, 5),
-        Channel::Push | Channel::Chat => mask_text(&recipient, 12, 3),
+        Channel::Sms => mask_text(identity, 10, 5),
+        Channel::Push | Channel::Chat => mask_text(identity, 12, 3),
     }
 }
 
-/// Masks the recipient in the arguments of a message's job; those of other kinds stay as they are.
+/// Masks the recipient and the contents in the arguments of a message's job; those of other kinds stay as they are.
 pub fn mask_args(kind: &str, args: &mut Value) {
     if kind != KIND {
         return;
@@ -57,8 +58,26 @@ pub fn mask_args(kind: &str, args: &mut Value) {
     let channel = args.get("channel").and_then(Value::as_str);
     let channel = channel.and_then(|word| Channel::WORDS.iter().find(|(known, _)| *known == word)).map(|(_, channel)| *channel);
     if let Some(to) = args.get_mut("to").filter(|to| !to.is_null()) {
-        let masked = channel.zip(to.as_str()).map(|(channel, to)| mask(channel, to));
-        *to = Value::String(masked.unwrap_or_else(|| "***".to_owned()));
+        let recipient = channel.zip(to.as_str()).and_then(|(channel, to)| Recipient::parse(channel, to).ok());
+        *to = Value::String(recipient.map_or_else(|| HIDDEN.to_owned(), |recipient| mask(&recipient)));
+    }
+    for field in CONTENTS {
+        if let Some(value) = args.get_mut(field) {
+            hide(value);
+        }
+    }
+}
+
+/// Hides every text, number and flag; what the fields of an object are called stays, so that one sees which were given.
+fn hide(value: &mut Value) {
+    match value {
+        Value::Null => {}
+        Value::Object(fields) => fields.values_mut().for_each(|value| {
+            if !value.is_null() {
+                *value = HIDDEN.into()
+            }
+        }),
+        other => *other = HIDDEN.into(),
     }
 }
 
@@ -91,22 +110,33 @@ mod tests {
 
     use super::*;
 
+    fn known(channel: Channel, text: &str) -> Vec<u8> {
+        let recipient = Recipient::parse(channel, text).unwrap();
+        digest(channel, recipient.identity())
+    }
+
     #[test]
     fn two_spellings_of_one_recipient_are_the_same() {
         for (channel, one, other) in [
             (Channel::Email, " Ada@Example.COM\n", "ada@example.com"),
+            (Channel::Email, "\"Ada, L.\" <ADA@example.com>", "ada@example.com"),
+            (Channel::Email, "ada@bücher.example", "ada@XN--BCHER-KVA.example"),
             (Channel::Sms, "+1 (555) 010-00.00", "+15550100000"),
+            (Channel::Sms, "whatsapp:+15550100000", "+1 555 0100000"),
             (Channel::Push, " abc ", "abc"),
-            (Channel::Webhook, "https://a.example/B ", "https://a.example/B"),
+            (Channel::Chat, "@News", "@news"),
+            (Channel::Webhook, "HTTPS://A.example:443/x/../B#part ", "https://a.example/B"),
+            (Channel::Webhook, "https://a.example./%7eb?c=%2f", "https://a.example/~b?c=%2F"),
         ] {
-            assert_eq!(digest(channel, one), digest(channel, other), "{one}");
+            assert_eq!(known(channel, one), known(channel, other), "{one}");
         }
     }
 
     #[test]
     fn another_channel_or_case_of_a_token_is_another_recipient() {
-        assert_ne!(digest(Channel::Push, "abc"), digest(Channel::Chat, "abc"));
-        assert_ne!(digest(Channel::Push, "abc"), digest(Channel::Push, "ABC"));
+        assert_ne!(known(Channel::Push, "abc"), known(Channel::Chat, "abc"));
+        assert_ne!(known(Channel::Push, "abc"), known(Channel::Push, "ABC"));
+        assert_eq!(known(Channel::Push, &"ab".repeat(32)), known(Channel::Push, &"AB".repeat(32)), "Apple's are numbers");
     }
 
     #[test]
@@ -117,9 +147,16 @@ mod tests {
         };
         assert_eq!(
             masked(KIND, json!({"channel": "email", "to": "ada@example.com", "body": "x"})),
-            json!({"channel": "email", "to": "a***@e***.com", "body": "x"})
+            json!({"channel": "email", "to": "a***@e***.com", "body": "***"})
         );
         assert_eq!(masked(KIND, json!({"channel": "fax", "to": ["ada@example.com"]}))["to"], "***");
+        let code = json!({"channel": "sms", "to": "+15550100000", "template": {"body": "{{ code }}"}, "data": {"code": 123_456}, "subject": null,
+            "extra": {"content_variables": {"1": "123456"}}, "priority": "high"});
+        assert_eq!(
+            masked(KIND, code),
+            json!({"channel": "sms", "to": "+1555***00", "template": {"body": "***"}, "data": {"code": "***"}, "subject": null,
+                "extra": {"content_variables": "***"}, "priority": "high"})
+        );
         assert_eq!(masked("http", json!({"to": "ada@example.com"}))["to"], "ada@example.com");
         assert_eq!(masked(KIND, json!("text")), json!("text"));
     }
@@ -129,16 +166,12 @@ mod tests {
         for (channel, recipient, shown) in [
             (Channel::Email, "Ada@Example.com", "a***@e***.com"),
             (Channel::Email, "a@localhost", "a***@l***"),
-            (Channel::Email, "nonsense", "***"),
             (Channel::Sms, "+1 555 0100 00", "+1555***00"),
-            (Channel::Sms, "12345", "***45"),
-            (Channel::Sms, "110", "***"),
             (Channel::Push, "0123456789abcdef", "012***ef"),
             (Channel::Chat, "-10012345", "***45"),
-            (Channel::Webhook, "https://u:p@hooks.example.com/x?token=1", "https://u***.com/***"),
-            (Channel::Webhook, "ftp://x", "***"),
+            (Channel::Webhook, "https://u:p@hooks.example.com/x?token=1", "https://h***.com/***"),
         ] {
-            assert_eq!(mask(channel, recipient), shown, "{recipient}");
+            assert_eq!(mask(&Recipient::parse(channel, recipient).unwrap()), shown, "{recipient}");
         }
     }
 }

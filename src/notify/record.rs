@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::DeliveryState;
-use crate::providers::{Channel, Event, Happened};
+use crate::providers::{Channel, Event, Happened, Recipient};
 
 /// How an attempt ended that found no account.
 pub const NO_ACCOUNT: &str = "no_account";
@@ -19,7 +19,7 @@ pub struct Asked {
     /// How it travels.
     pub channel: Channel,
     /// Whom it is for.
-    pub recipient: String,
+    pub recipient: Recipient,
 }
 
 impl fmt::Debug for Asked {
@@ -102,8 +102,8 @@ pub struct Written {
     pub state: DeliveryState,
     /// The provider's own id of it.
     pub provider_id: Option<String>,
-    /// Whom it is for; kept as a digest and masked.
-    pub recipient: String,
+    /// Whom it is for; kept as a keyed digest and masked.
+    pub recipient: Recipient,
     /// What sort of message it is: `marketing`, for instance; empty for none.
     pub category: String,
     /// The attempts since the last word, oldest first.

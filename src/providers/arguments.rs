@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use super::{Message, words};
+use super::mailbox::ONE_MAILBOX;
+use super::{Mailbox, Message};
 use crate::jobs::Issue;
 
 /// An issue with an argument.
@@ -10,18 +11,20 @@ pub fn issue(pointer: &str, message: impl Into<String>) -> Issue {
     Issue { pointer: pointer.to_owned(), message: message.into() }
 }
 
-/// What is wrong with the recipient, the sender and the size of a mail.
-pub fn check_mail(message: &Message, own_from: Option<&str>, most_bytes: usize) -> Vec<Issue> {
+/// What is wrong with the sender and the size of a mail. Its recipient was read at the door.
+pub fn check_mail(message: &Message, own_from: Option<&Mailbox>, most_bytes: usize) -> Vec<Issue> {
     let mut issues = Vec::new();
-    if words::mailbox(&message.to).is_none() {
-        issues.push(issue("/to", "must be a mail address such as ann@example.com"));
+    match message.from.as_deref().map(Mailbox::parse) {
+        None if own_from.is_none() => issues.push(issue("/from", "is missing, and the account has no from: give one of them")),
+        Some(None) => issues.push(issue("/from", ONE_MAILBOX)),
+        _ => {}
     }
-    match message.from.as_deref().or(own_from) {
-        None => issues.push(issue("/from", "is missing, and the account has no from: give one of them")),
-        Some(from) if words::mailbox(from).is_none() => {
-            issues.push(issue("/from", "must be a mail address such as news@example.com or News <news@example.com>"));
+    for (at, text) in extra_texts(message, "reply_to").into_iter().enumerate() {
+        if Mailbox::parse(text).is_none() {
+            let place =
+                if message.extra["reply_to"].is_array() { format!("/extra/reply_to/{at}") } else { "/extra/reply_to".to_owned() };
+            issues.push(issue(&place, ONE_MAILBOX));
         }
-        Some(_) => {}
     }
     if message.subject.as_deref().is_some_and(|subject| subject.contains(['\r', '\n'])) {
         issues.push(issue("/subject", "must be one line"));
@@ -31,6 +34,11 @@ pub fn check_mail(message: &Message, own_from: Option<&str>, most_bytes: usize) 
         issues.push(issue("/body", format!("and html have {bytes} bytes; at most {most_bytes} are allowed")));
     }
     issues
+}
+
+/// Who sends a mail.
+pub fn sender(message: &Message, own_from: Option<&Mailbox>) -> Option<Mailbox> {
+    message.from.as_deref().and_then(Mailbox::parse).or_else(|| own_from.cloned())
 }
 
 /// What a key of `extra` holds.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::code::{self, Code};
-use super::{Account, Channel, Class, Http, HttpAnswer, Message, Secret, Sent, Tools};
+use super::{Account, Channel, Class, Http, HttpAnswer, Message, Recipient, Secret, Sent, Tools};
 use crate::outbound::Guard;
 
 /// Our clock in tests.
@@ -57,7 +57,7 @@ pub fn message(channel: Channel, to: &str, extra: Value) -> Message {
     Message {
         id: "job_1_2".to_owned(),
         channel,
-        to: to.to_owned(),
+        to: Recipient::parse(channel, to).unwrap(),
         from: None,
         subject: (channel == Channel::Email).then(|| "Hello".to_owned()),
         body: "Good day".to_owned(),

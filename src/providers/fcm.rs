@@ -112,12 +112,12 @@ impl Fcm {
                 Ok(token) => token,
                 Err(sent) => return Answer::new(sent, ""),
             };
-            let hidden = [token.as_str(), message.to.as_str()];
+            let hidden = [token.as_str(), message.to.address()];
             let answer = match self.http.send(self.request(message, &token, told), &told.stop).await {
                 Ok(answer) => answer,
                 Err(error) => return outcome::unanswered(error, &hidden),
             };
-            let (judged, word) = judge(&answer, told.now_s, &message.to);
+            let (judged, word) = judge(&answer, told.now_s, message.to.address());
             // The token may have been withdrawn before its time. Nothing was processed, so once another one is tried.
             let is_token = answer.status == 401 && word != THIRD_PARTY;
             if !is_token || rejected.is_some() {
@@ -136,9 +136,10 @@ impl Driver for Fcm {
     fn check(&self, message: &Message) -> Vec<Issue> {
         let mut issues = Vec::new();
         let mut issue = |pointer: String, text: &str| issues.push(Issue { pointer, message: text.to_owned() });
-        let is_fit = |c: char| c.is_ascii_graphic();
-        if !(1..=4096).contains(&message.to.len()) || !message.to.chars().all(is_fit) {
-            issue("/to".to_owned(), "must be a device's token, or /topics/ and a topic's name");
+        let is_name = |c: char| c.is_ascii_alphanumeric() || "-_.~%".contains(c);
+        let topic = message.to.address().strip_prefix("/topics/");
+        if topic.is_some_and(|topic| topic.is_empty() || !topic.chars().all(is_name)) {
+            issue("/to".to_owned(), "must be a device's token, or /topics/ and a name of letters, digits and -_.~%");
         }
         for name in OBJECTS {
             if message.extra.get(*name).is_some_and(|value| !value.is_object()) {
@@ -173,9 +174,9 @@ impl Driver for Fcm {
 /// The request's body.
 pub(super) fn body(message: &Message, now_s: i64) -> Value {
     let mut sent = Map::new();
-    match message.to.strip_prefix("/topics/") {
+    match message.to.address().strip_prefix("/topics/") {
         Some(topic) => sent.insert("topic".to_owned(), json!(topic)),
-        None => sent.insert("token".to_owned(), json!(message.to)),
+        None => sent.insert("token".to_owned(), json!(message.to.address())),
     };
     let mut notification = Map::new();
     notification.extend(message.subject.iter().map(|title| ("title".to_owned(), json!(title))));

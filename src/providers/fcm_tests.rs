@@ -101,7 +101,7 @@ fn wrong_messages_and_settings_are_told() {
     let driver = Fcm::new(&fcm_account("http://127.0.0.1:9"), &tools()).unwrap();
     let mut sent = message(Channel::Push, "device");
     assert!(driver.check(&sent).is_empty());
-    sent.to = "two words".to_owned();
+    sent.to = message(Channel::Push, "/topics/a/b").to;
     sent.body = "x".repeat(4097);
     sent.extra = extra(json!({ "data": { "a/b": 1 }, "android": 1, "priority": 5 }));
     let pointers: Vec<String> = driver.check(&sent).into_iter().map(|issue| issue.pointer).collect();

@@ -16,7 +16,8 @@ use super::exchange::exchange;
 use super::outcome::{self, Facts, refused};
 use super::words;
 use super::{
-    Account, Answer, Call, Class, Code, Driver, Field, Http, HttpAnswer, Message, Provider, Refused, Scope, Told, Tools, code,
+    Account, Answer, Call, Class, Code, Driver, Field, Http, HttpAnswer, Mailbox, Message, Provider, Refused, Scope, Told, Tools,
+    code,
 };
 use crate::jobs::Issue;
 use crate::outbound::quota::quota;
@@ -89,7 +90,7 @@ pub struct Mailgun {
     account: Account,
     url: String,
     authorization: String,
-    from: Option<String>,
+    from: Option<Mailbox>,
     http: Arc<Http>,
 }
 
@@ -110,7 +111,7 @@ impl Mailgun {
         Ok(Self {
             url: format!("{}/v3/{domain}/messages", outcome::base_url(account, own)?),
             authorization: words::basic("api", key),
-            from: words::from_option(account)?.map(str::to_owned),
+            from: words::from_option(account)?,
             http,
             account: account.clone(),
         })
@@ -122,14 +123,15 @@ impl Mailgun {
         let labels = |key: &str| message.extra.get(key).and_then(Value::as_object).cloned().unwrap_or_default();
         let mut fields: Vec<(String, String)> = Vec::new();
         let mut put = |name: &str, value: Option<String>| fields.extend(value.map(|value| (name.to_owned(), value)));
-        put("from", message.from.clone().or_else(|| self.from.clone()));
-        put("to", Some(message.to.clone()));
+        put("from", arguments::sender(message, self.from.as_ref()).map(|from| from.quoted()));
+        // The form takes a list, so the one mailbox is written by us, its name in quotes.
+        put("to", message.to.mailbox().map(|to| to.quoted()));
         put("subject", message.subject.clone());
         put("text", Some(message.body.clone()).filter(|body| !body.is_empty()));
         put("html", message.html.clone());
         put("template", text("template"));
         put("t:variables", message.extra.get("template_variables").map(Value::to_string));
-        put("h:Reply-To", text("reply_to"));
+        put("h:Reply-To", text("reply_to").as_deref().and_then(Mailbox::parse).map(|to| to.quoted()));
         for (name, value) in labels("headers") {
             put(&format!("h:{name}"), value.as_str().map(str::to_owned));
         }
@@ -192,13 +194,10 @@ impl Driver for Mailgun {
 
     fn check(&self, message: &Message) -> Vec<Issue> {
         let mut issues = arguments::check_extra(message, EXTRA);
-        issues.extend(arguments::check_mail(message, self.from.as_deref(), BODY_BYTES));
+        issues.extend(arguments::check_mail(message, self.from.as_ref(), BODY_BYTES));
         let has_html = message.html.as_deref().is_some_and(|html| !html.is_empty());
         if message.body.is_empty() && !has_html && !message.extra.contains_key("template") {
             issues.push(issue("/body", "must not be empty without html or extra.template"));
-        }
-        if arguments::extra_text(message, "reply_to").is_some_and(|text| words::mailbox(text).is_none()) {
-            issues.push(issue("/extra/reply_to", "must be a mail address"));
         }
         issues
     }

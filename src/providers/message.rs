@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde_json::{Map, Value};
 
+use super::Recipient;
+
 /// How a message reaches people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -39,7 +41,7 @@ pub struct Message {
     /// How it travels.
     pub channel: Channel,
     /// Whom it is for.
-    pub to: String,
+    pub to: Recipient,
     /// Who sends it, where not the account's own `from`.
     pub from: Option<String>,
     /// Subject of a mail, or title of a push notification.

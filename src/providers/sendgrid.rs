@@ -16,7 +16,8 @@ use super::exchange::exchange;
 use super::outcome::{self, Facts, refused};
 use super::words;
 use super::{
-    Account, Answer, Call, Class, Code, Driver, Field, Http, HttpAnswer, Message, Provider, Refused, Scope, Told, Tools, code,
+    Account, Answer, Call, Class, Code, Driver, Field, Http, HttpAnswer, Mailbox, Message, Provider, Refused, Scope, Told, Tools,
+    code,
 };
 use crate::jobs::Issue;
 use crate::outbound::quota::quota;
@@ -91,7 +92,7 @@ pub struct Sendgrid {
     account: Account,
     url: String,
     authorization: String,
-    from: Option<String>,
+    from: Option<Mailbox>,
     ip_pool: Option<String>,
     http: Arc<Http>,
 }
@@ -112,7 +113,7 @@ impl Sendgrid {
         Ok(Self {
             url: format!("{}/v3/mail/send", outcome::base_url(account, own)?),
             authorization: format!("Bearer {key}"),
-            from: words::from_option(account)?.map(str::to_owned),
+            from: words::from_option(account)?,
             ip_pool: ip_pool.map(str::to_owned),
             http,
             account: account.clone(),
@@ -124,7 +125,7 @@ impl Sendgrid {
         let text = |key| arguments::extra_text(message, key);
         let mut arguments = message.extra.get("custom_args").and_then(Value::as_object).cloned().unwrap_or_default();
         arguments.insert(ID_ARGUMENT.to_owned(), message.id.clone().into());
-        let mut whom = Map::from_iter([("to".to_owned(), json!([person(&message.to)]))]);
+        let mut whom = Map::from_iter([("to".to_owned(), json!([message.to.mailbox().as_ref().map(person)]))]);
         if let Some(data) = message.extra.get("dynamic_template_data") {
             whom.insert("dynamic_template_data".to_owned(), data.clone());
         }
@@ -135,8 +136,8 @@ impl Sendgrid {
         let mut body = Map::new();
         let mut put = |name: &str, value: Option<Value>| body.extend(value.map(|value| (name.to_owned(), value)));
         put("personalizations", Some(json!([whom])));
-        put("from", message.from.as_deref().or(self.from.as_deref()).map(person));
-        put("reply_to", text("reply_to").map(person));
+        put("from", arguments::sender(message, self.from.as_ref()).as_ref().map(person));
+        put("reply_to", text("reply_to").and_then(Mailbox::parse).as_ref().map(person));
         put("subject", message.subject.clone().map(Value::from));
         put("content", (!texts.is_empty()).then(|| texts.into()));
         put("template_id", text("template_id").map(Value::from));
@@ -182,11 +183,10 @@ fn word(error: &Value) -> String {
 }
 
 /// A mailbox as SendGrid has it.
-fn person(text: &str) -> Value {
-    match words::mailbox(text) {
-        Some((Some(name), address)) => json!({ "email": address, "name": name }),
-        Some((None, address)) => json!({ "email": address }),
-        None => json!({ "email": text }),
+fn person(mailbox: &Mailbox) -> Value {
+    match mailbox.name() {
+        Some(name) => json!({ "email": mailbox.address(), "name": name }),
+        None => json!({ "email": mailbox.address() }),
     }
 }
 
@@ -197,16 +197,13 @@ impl Driver for Sendgrid {
 
     fn check(&self, message: &Message) -> Vec<Issue> {
         let mut issues = arguments::check_extra(message, EXTRA);
-        issues.extend(arguments::check_mail(message, self.from.as_deref(), BODY_BYTES));
+        issues.extend(arguments::check_mail(message, self.from.as_ref(), BODY_BYTES));
         let has_template = message.extra.contains_key("template_id");
         if message.subject.as_deref().unwrap_or_default().is_empty() && !has_template {
             issues.push(issue("/subject", "is missing: SendGrid takes no mail without one, unless extra.template_id is given"));
         }
         if message.body.is_empty() && message.html.as_deref().unwrap_or_default().is_empty() && !has_template {
             issues.push(issue("/body", "must not be empty without html or extra.template_id"));
-        }
-        if arguments::extra_text(message, "reply_to").is_some_and(|text| words::mailbox(text).is_none()) {
-            issues.push(issue("/extra/reply_to", "must be a mail address"));
         }
         issues
     }

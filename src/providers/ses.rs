@@ -19,7 +19,8 @@ use super::exchange::exchange;
 use super::outcome::{self, Facts, refused};
 use super::words;
 use super::{
-    Account, Answer, Call, Class, Code, Driver, Field, Http, HttpAnswer, Message, Provider, Refused, Scope, Told, Tools, code,
+    Account, Answer, Call, Class, Code, Driver, Field, Http, HttpAnswer, Mailbox, Message, Provider, Refused, Scope, Told, Tools,
+    code,
 };
 use crate::jobs::Issue;
 use crate::outbound::quota::quota;
@@ -143,7 +144,7 @@ pub struct Ses {
     base: String,
     region: String,
     credentials: Credentials,
-    from: Option<String>,
+    from: Option<Mailbox>,
     configuration_set: Option<String>,
     http: Arc<Http>,
 }
@@ -163,7 +164,7 @@ impl Ses {
             base: outcome::base_url(account, &format!("https://email.{region}.{end}"))?,
             region: region.to_owned(),
             credentials: Credentials::new(id, secret, token, None, "flyball"),
-            from: words::from_option(account)?.map(str::to_owned),
+            from: words::from_option(account)?,
             configuration_set: account.option("configuration_set").map(str::to_owned),
             http,
             account: account.clone(),
@@ -178,9 +179,11 @@ impl Ses {
         tags.push(json!({ "Name": ID_TAG, "Value": label(&message.id) }));
         let mut body = Map::new();
         let mut put = |name: &str, value: Option<Value>| body.extend(value.map(|value| (name.to_owned(), value)));
-        put("FromEmailAddress", message.from.as_deref().or(self.from.as_deref()).map(Value::from));
-        put("Destination", Some(json!({ "ToAddresses": [message.to] })));
-        put("ReplyToAddresses", Some(arguments::extra_texts(message, "reply_to")).filter(|to| !to.is_empty()).map(Value::from));
+        put("FromEmailAddress", arguments::sender(message, self.from.as_ref()).map(|from| from.encoded().into()));
+        put("Destination", Some(json!({ "ToAddresses": [message.to.mailbox().map(|to| to.encoded())] })));
+        let reply_to: Vec<String> =
+            arguments::extra_texts(message, "reply_to").into_iter().filter_map(Mailbox::parse).map(|to| to.encoded()).collect();
+        put("ReplyToAddresses", Some(reply_to).filter(|to| !to.is_empty()).map(Value::from));
         put("Content", Some(content(message, pairs("headers"))));
         put("EmailTags", Some(tags.into()));
         put("ConfigurationSetName", self.configuration_set.clone().map(Value::from));
@@ -288,16 +291,13 @@ impl Driver for Ses {
 
     fn check(&self, message: &Message) -> Vec<Issue> {
         let mut issues = arguments::check_extra(message, EXTRA);
-        issues.extend(arguments::check_mail(message, self.from.as_deref(), BODY_BYTES));
+        issues.extend(arguments::check_mail(message, self.from.as_ref(), BODY_BYTES));
         let has_template = message.extra.contains_key("template");
         if message.subject.as_deref().unwrap_or_default().is_empty() && !has_template {
             issues.push(issue("/subject", "is missing: SES takes no mail without one, unless extra.template is given"));
         }
         if message.body.is_empty() && message.html.as_deref().unwrap_or_default().is_empty() && !has_template {
             issues.push(issue("/body", "must not be empty without html or extra.template"));
-        }
-        if arguments::extra_texts(message, "reply_to").into_iter().any(|text| words::mailbox(text).is_none()) {
-            issues.push(issue("/extra/reply_to", "must be a mail address, or several"));
         }
         let tags = message.extra.get("tags").and_then(Value::as_object);
         let is_odd = |text: &str| text.is_empty() || text != label(text);

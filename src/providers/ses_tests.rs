@@ -192,13 +192,9 @@ async fn the_account_says_what_it_may_send() {
 #[test]
 fn messages_are_checked_field_by_field() {
     let pointers = |driver: &Ses, message: &Message| driver.check(message).into_iter().map(|i| i.pointer).collect::<Vec<_>>();
-    let bad = Message {
-        to: "x".into(),
-        subject: None,
-        body: String::new(),
-        ..message(json!({ "cc": 1, "tags": { "a b": "c" }, "reply_to": ["x"] }))
-    };
-    let expected = ["/extra/cc", "/to", "/from", "/subject", "/body", "/extra/reply_to", "/extra/tags"];
+    let bad =
+        Message { subject: None, body: String::new(), ..message(json!({ "cc": 1, "tags": { "a b": "c" }, "reply_to": ["x"] })) };
+    let expected = ["/extra/cc", "/from", "/extra/reply_to/0", "/subject", "/body", "/extra/tags"];
     assert_eq!(pointers(&driver(&[]), &bad), expected);
 }
 

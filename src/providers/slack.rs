@@ -41,6 +41,9 @@ const EXTRA: &[&str] = &[
     "username",
 ];
 
+/// Longest id or name of a channel, in bytes.
+const TO_BYTES: usize = 80;
+
 /// Most characters of a text; Slack cuts what is longer.
 const TEXT_CHARS: usize = 40_000;
 
@@ -157,7 +160,7 @@ impl Slack {
         let mut headers = vec![("content-type", "application/json; charset=utf-8".to_owned())];
         if let Some(token) = &self.token {
             headers.push(("authorization", format!("Bearer {token}")));
-            body.insert("channel".to_owned(), json!(message.to));
+            body.insert("channel".to_owned(), json!(message.to.address()));
         }
         body.insert("text".to_owned(), json!(message.body));
         let known = message.extra.iter().filter(|(key, _)| EXTRA.contains(&key.as_str()));
@@ -188,8 +191,7 @@ impl Driver for Slack {
     fn check(&self, message: &Message) -> Vec<Issue> {
         let mut issues = Vec::new();
         let mut issue = |pointer: &str, text: &str| issues.push(Issue { pointer: pointer.to_owned(), message: text.to_owned() });
-        let is_fit = |c: char| !c.is_whitespace() && !c.is_control();
-        if self.token.is_some() && !((1..=80).contains(&message.to.len()) && message.to.chars().all(is_fit)) {
+        if self.token.is_some() && message.to.address().len() > TO_BYTES {
             issue("/to", "must be the id of a channel or a user, such as C0123456789, or a channel's #name");
         }
         let blocks = message.extra.get("blocks");
@@ -208,8 +210,10 @@ impl Driver for Slack {
     fn send<'a>(&'a self, message: &'a Message, told: &'a Told) -> BoxFuture<'a, Answer> {
         Box::pin(async move {
             match self.http.send(self.request(message, told), &told.stop).await {
-                Ok(answer) => judge(answer.status, &answer.headers, &answer.body, told.now_s, &message.to),
-                Err(error) => outcome::unanswered(error, &[&message.to, &self.url, self.token.as_deref().unwrap_or_default()]),
+                Ok(answer) => judge(answer.status, &answer.headers, &answer.body, told.now_s, message.to.address()),
+                Err(error) => {
+                    outcome::unanswered(error, &[message.to.address(), &self.url, self.token.as_deref().unwrap_or_default()])
+                }
             }
         })
     }
@@ -297,7 +301,7 @@ mod tests {
         let mut sent = message(Channel::Chat, "C1");
         assert!(pointers(&sent).is_empty());
         sent.body = String::new();
-        sent.to = "a b".to_owned();
+        sent.to = message(Channel::Chat, &"C".repeat(81)).to;
         assert_eq!(pointers(&sent), ["/to", "/body"]);
         sent.extra = extra(json!({ "blocks": vec![0; 51] }));
         assert_eq!(pointers(&sent), ["/to", "/extra/blocks"]);

@@ -97,7 +97,7 @@ struct Telegram {
 impl Telegram {
     fn request(&self, message: &Message, told: &Told) -> Call {
         let mut body = Map::new();
-        body.insert("chat_id".to_owned(), json!(message.to));
+        body.insert("chat_id".to_owned(), json!(message.to.address()));
         body.insert("text".to_owned(), json!(message.body));
         let known = message.extra.iter().filter(|(key, _)| EXTRA.contains(&key.as_str()));
         body.extend(known.map(|(key, value)| (key.clone(), value.clone())));
@@ -119,7 +119,7 @@ impl Driver for Telegram {
     fn check(&self, message: &Message) -> Vec<Issue> {
         let mut issues = Vec::new();
         let mut issue = |pointer: &str, text: &str| issues.push(Issue { pointer: pointer.to_owned(), message: text.to_owned() });
-        if message.to.parse::<i64>().is_err() && !message.to.strip_prefix('@').is_some_and(is_name) {
+        if message.to.address().parse::<i64>().is_err() && !message.to.address().strip_prefix('@').is_some_and(is_name) {
             issue("/to", "must be a chat's id, a whole number, or a channel's name, such as @news");
         }
         if message.body.trim().is_empty() {
@@ -134,7 +134,7 @@ impl Driver for Telegram {
 
     fn send<'a>(&'a self, message: &'a Message, told: &'a Told) -> BoxFuture<'a, Answer> {
         Box::pin(async move {
-            let hidden = [self.token.as_str(), message.to.as_str()];
+            let hidden = [self.token.as_str(), message.to.address()];
             match self.http.send(self.request(message, told), &told.stop).await {
                 Ok(answer) => judge(answer.status, &answer.headers, &answer.body, told.now_s, &hidden),
                 Err(error) => outcome::unanswered(error, &hidden),

@@ -208,7 +208,7 @@ impl Twilio {
         let left = message.expires_at_s.map(|at| (at - now_s).clamp(1, VALIDITY_S));
         let validity = message.extra.get("validity_period").and_then(Value::as_i64).or(left);
         let scheduled = text("send_at");
-        let mut fields = vec![("To".to_owned(), message.to.clone())];
+        let mut fields = vec![("To".to_owned(), message.to.address().to_owned())];
         let mut put = |name: &str, value: Option<String>| fields.extend(value.map(|value| (name.to_owned(), value)));
         put("From", from.map(str::to_owned));
         put("MessagingServiceSid", service.map(str::to_owned));
@@ -251,7 +251,7 @@ impl Twilio {
         let (from, service) = self.sender(message);
         let key = match class {
             Class::Throttled(Scope::Sender) => from.or(service).map(str::to_owned),
-            Class::Throttled(Scope::Recipient) => Some(message.to.clone()),
+            Class::Throttled(Scope::Recipient) => Some(message.to.address().to_owned()),
             _ => None,
         };
         let own = DELAYS.iter().find(|(code, _)| *code == told).map(|(_, seconds)| Duration::from_secs(*seconds));
@@ -274,9 +274,6 @@ impl Driver for Twilio {
 
     fn check(&self, message: &Message) -> Vec<Issue> {
         let mut issues = arguments::check_extra(message, EXTRA);
-        if !words::is_e164(message.to.strip_prefix("whatsapp:").unwrap_or(&message.to)) {
-            issues.push(issue("/to", "must be a number in E.164 form such as +15550100"));
-        }
         match message.from.as_deref() {
             Some(from) if !is_sender(from) && !is_sid(from, "MG") => {
                 issues.push(issue("/from", format!("must be {SENDERS}, or a messaging service (MG...)")));

@@ -122,13 +122,8 @@ fn messages_are_checked_field_by_field() {
     let with = driver(&[("from", "NEWS")]);
     assert_eq!(pointers(&with, &message(json!({}))), Vec::<String>::new());
     assert_eq!(pointers(&driver(&[]), &message(json!({}))), ["/from"]);
-    let bad = Message {
-        to: "0151 123".into(),
-        from: Some("much too long a name".into()),
-        body: "x".repeat(1601),
-        ..message(json!({ "x/y": 1 }))
-    };
-    assert_eq!(pointers(&with, &bad), ["/extra/x~1y", "/to", "/from", "/body"]);
+    let bad = Message { from: Some("much too long a name".into()), body: "x".repeat(1601), ..message(json!({ "x/y": 1 })) };
+    assert_eq!(pointers(&with, &bad), ["/extra/x~1y", "/from", "/body"]);
     assert_eq!(pointers(&with, &Message { body: String::new(), ..message(json!({})) }), ["/body"]);
     assert_eq!(pointers(&with, &Message { body: "ä".repeat(1600), ..message(json!({ "media_url": 7 })) }), ["/extra/media_url"]);
 }

@@ -74,7 +74,7 @@ impl Webhook {
         headers.extend(self.secrets.sign(NAME, &message.id, told.now_s, message.body.as_bytes()).into_iter().flatten());
         Call {
             method: "POST",
-            url: message.to.clone(),
+            url: message.to.address().to_owned(),
             headers: outcome::headers(&self.account, headers),
             body: message.body.clone(),
             timeout: told.timeout,
@@ -89,11 +89,7 @@ impl Driver for Webhook {
 
     fn check(&self, message: &Message) -> Vec<Issue> {
         let mut issues = Vec::new();
-        let is_web = Url::parse(&message.to).is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
-        let wrong = match is_web {
-            true => self.guarded.check_url(&message.to).err(),
-            false => Some("must be a URL that begins with http:// or https://".to_owned()),
-        };
+        let wrong = self.guarded.check_url(message.to.address()).err();
         issues.extend(wrong.map(|message| Issue { pointer: "/to".to_owned(), message }));
         if let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(&message.body) {
             issues.push(Issue { pointer: "/body".to_owned(), message: format!("must be JSON: {error}") });
@@ -104,8 +100,8 @@ impl Driver for Webhook {
     fn send<'a>(&'a self, message: &'a Message, told: &'a Told) -> BoxFuture<'a, Answer> {
         Box::pin(async move {
             match self.guarded.send(self.request(message, told), &told.stop).await {
-                Ok(answer) => judge(answer.status, &answer.headers, told.now_s, &message.to),
-                Err(error) => unanswered(error, &message.to, told.stop.is_cancelled()),
+                Ok(answer) => judge(answer.status, &answer.headers, told.now_s, message.to.address()),
+                Err(error) => unanswered(error, message.to.address(), told.stop.is_cancelled()),
             }
         })
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
-use super::{Account, Channel, Class, Http, Message, Secret, Sent, Told, Tools};
+use super::{Account, Channel, Class, Http, Message, Recipient, Secret, Sent, Told, Tools};
 use crate::outbound::Guard;
 use crate::outbound::retry_after::Headers;
 
@@ -25,7 +25,7 @@ pub fn message(channel: Channel, to: &str) -> Message {
     Message {
         id: "job_7".to_owned(),
         channel,
-        to: to.to_owned(),
+        to: Recipient::parse(channel, to).unwrap(),
         from: None,
         subject: None,
         body: "Hello".to_owned(),

@@ -3,8 +3,9 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
+use super::mailbox::ONE_MAILBOX;
 use super::outcome::refused;
-use super::{Account, Refused};
+use super::{Account, Mailbox, Refused};
 
 /// Most characters of a reason.
 const REASON_CHARS: usize = 200;
@@ -100,40 +101,15 @@ pub fn is_e164(text: &str) -> bool {
     (5..=15).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit()) && !digits.starts_with('0')
 }
 
-/// Name and address of `Ann Example <ann@example.com>` or `ann@example.com`; `None` if no mail could go there.
-pub fn mailbox(text: &str) -> Option<(Option<&str>, &str)> {
-    let (name, address) = match text.trim().strip_suffix('>') {
-        Some(text) => {
-            let (name, address) = text.rsplit_once('<')?;
-            (Some(name.trim().trim_matches('"').trim()), address)
-        }
-        None => (None, text.trim()),
-    };
-    let (local, domain) = address.rsplit_once('@')?;
-    let is_odd = |c: char| c.is_whitespace() || c.is_control() || "<>,;()[]\"".contains(c);
-    let is_label = |label: &str| !label.is_empty() && !label.starts_with('-') && !label.ends_with('-');
-    let fits = (1..=64).contains(&local.len())
-        && (1..=255).contains(&domain.len())
-        && !local.contains('@')
-        && !address.contains(is_odd)
-        && domain.split('.').all(is_label);
-    let is_name_odd = name.is_some_and(|name| name.contains(|c: char| c.is_control() || "<>".contains(c)));
-    (fits && !is_name_odd).then_some((name.filter(|name| !name.is_empty()), address))
-}
-
 /// What is no credential to us, but may be given as one.
 pub fn either<'a>(account: &'a Account, field: &str) -> Option<&'a str> {
     account.option(field).or_else(|| account.secret(field)).filter(|text| !text.is_empty())
 }
 
-/// The account's `from`, which must be a mail address if it is given.
-pub fn from_option(account: &Account) -> Result<Option<&str>, Refused> {
-    match account.option("from") {
-        Some(from) if mailbox(from).is_none() => {
-            Err(refused("from", "must be a mail address such as news@example.com or News <news@example.com>"))
-        }
-        from => Ok(from),
-    }
+/// The account's `from`, which must be one mailbox if it is given.
+pub fn from_option(account: &Account) -> Result<Option<Mailbox>, Refused> {
+    let from = account.option("from").map(|from| Mailbox::parse(from).ok_or_else(|| refused("from", ONE_MAILBOX)));
+    from.transpose()
 }
 
 #[cfg(test)]

@@ -27,21 +27,12 @@ fn reasons_are_one_short_line_without_what_is_nobodys_business() {
 }
 
 #[test]
-fn numbers_and_mailboxes_are_told_from_other_texts() {
+fn numbers_are_told_from_other_texts() {
     for good in ["+15550100", "+4915112345678", "+123456789012345"] {
         assert!(is_e164(good), "{good}");
     }
     for bad in ["15550100", "+0123456", "+1555010a", "+1234567890123456", "", "+"] {
         assert!(!is_e164(bad), "{bad}");
-    }
-    assert_eq!(mailbox("ann@example.com"), Some((None, "ann@example.com")));
-    assert_eq!(mailbox("Ann B <ann@example.com>"), Some((Some("Ann B"), "ann@example.com")));
-    assert_eq!(mailbox("\"Ann, B\" <ann@example.com>"), Some((Some("Ann, B"), "ann@example.com")));
-    assert_eq!(mailbox("<ann@localhost>"), Some((None, "ann@localhost")));
-    for bad in
-        ["ann", "@example.com", "ann@", "a b@example.com", "a@b@c", "a@b..c", "a@-b", "A <a@b.c", "a@b.c, d@e.f", "a\n@b.c"]
-    {
-        assert_eq!(mailbox(bad), None, "{bad}");
     }
 }
 

@@ -6,7 +6,7 @@ use flyball::jobs::postgres::{Ending, Finish, LaneClaim, NewWorker};
 use flyball::jobs::{NewJob, Queue, RetryAnswer, State};
 use flyball::notify::record::NO_ACCOUNT;
 use flyball::notify::{Asked, Attempt, Begun, Deliveries, DeliveryState, Met, Notice, Written, recipient};
-use flyball::providers::{Channel, Event, Happened};
+use flyball::providers::{Channel, Event, Happened, Recipient};
 use futures_util::future::join_all;
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -46,6 +46,10 @@ fn attempt(account: &str, outcome: &'static str, at_ms: i64) -> Attempt {
     }
 }
 
+fn mail(to: &str) -> Recipient {
+    Recipient::parse(Channel::Email, to).unwrap()
+}
+
 fn sent(job_id: i64, to: &str) -> Written {
     Written {
         job_id,
@@ -55,7 +59,7 @@ fn sent(job_id: i64, to: &str) -> Written {
         account: Some("a1".into()),
         state: DeliveryState::Sent,
         provider_id: Some(format!("p{job_id}")),
-        recipient: to.into(),
+        recipient: mail(to),
         category: String::new(),
         attempts: vec![attempt("a1", "accepted", job_id & 0xffff)],
         suppress: None,
@@ -83,7 +87,7 @@ async fn told(deliveries: &Deliveries, events: Vec<Event>) -> u64 {
 }
 
 async fn begun(deliveries: &Deliveries, job_id: i64, to: &str) -> Begun {
-    deliveries.begin(Asked { job_id, channel: Channel::Email, recipient: to.into() }).await.unwrap()
+    deliveries.begin(Asked { job_id, channel: Channel::Email, recipient: mail(to) }).await.unwrap()
 }
 
 async fn seen(database: &Database, job_id: i64) -> (String, String, i32, Value) {
@@ -130,42 +134,190 @@ async fn every_statement_of_the_record_can_be_prepared_on_the_migrated_schema() 
     }
 }
 
+/// The digest under which a recipient is kept, by its digest without the key.
+async fn keyed(database: &Database, known: Vec<u8>) -> Vec<u8> {
+    sqlx::query_scalar("select flyball.keyed_digest($1)").bind(known).fetch_one(database.pool()).await.unwrap()
+}
+
 #[tokio::test]
-async fn a_recipient_is_the_same_and_looks_the_same_in_rust_and_in_sql() {
+async fn what_sql_can_read_is_the_same_recipient_there_and_the_rest_it_refuses() {
     let database = database().await;
     let recipients = [
         " Ada@Example.COM\n",
+        "\"Ada, L.\" <ADA@Example.com>",
+        "Ada L. <ada@example.com>",
+        "Ädä <ada@example.com>",
         "ÄDA@Exämple.de",
+        "ada@xn--exmple-cua.de",
         "a@localhost",
+        "a@b@c.d",
+        "a@127.0.0.1",
+        "a@x.example, Bob <b@y.example>",
+        "Bob, A <a@x.example>",
+        "b@y.example <a@x.example>",
+        "=?utf-8?q?b?= <a@x.example>",
+        "a..b@x.example",
         "nonsense",
         "@",
-        "a@b@c.d",
         "+1 (555) 010-00.00\t",
+        "WhatsApp:+1 555 0100000",
+        "0015550100000",
         "12345",
-        "110",
         "",
         "0123456789abcdef",
+        "00FC13ADFF785122B4AD28809A3420982341241421348097878E577C991DE8F0",
+        "/topics/news",
         "-1001234567890",
-        "https://u:p@hooks.example.com:8443/x?token=1",
+        "+0042",
+        "@News",
+        "C0123456789",
+        "a,b",
+        "https://hooks.example.com:8443/x?token=1",
+        "https://hooks.example.com",
+        "HTTPS://Hooks.example.com:443/a/../b",
+        "https://u:p@hooks.example.com/x",
+        "https://hooks.example.com/%7Ex",
+        "http://127.1/x",
         "http://",
-        "https://localhost",
         "ftp://x.y",
         "\u{b}täst\u{c}",
         "日本語の宛先です日本語の宛先です",
     ];
 
+    let mut read = 0;
     for (word, channel) in Channel::WORDS {
         for to in recipients {
-            let (digest, masked): (Vec<u8>, String) =
-                sqlx::query_as("select flyball.recipient_digest($1, $2), flyball.mask_recipient($1, $2)")
-                    .bind(word)
-                    .bind(to)
-                    .fetch_one(database.pool())
-                    .await
-                    .unwrap();
-            assert_eq!(digest, recipient::digest(channel, to), "{word} {to:?}");
-            assert_eq!(masked, recipient::mask(channel, to), "{word} {to:?}");
+            let (normal, digest, masked): (Option<String>, Option<Vec<u8>>, String) = sqlx::query_as(
+                "select flyball.normal_recipient($1, $2), flyball.recipient_digest($1, $2), flyball.mask_recipient($1, $2)",
+            )
+            .bind(word)
+            .bind(to)
+            .fetch_one(database.pool())
+            .await
+            .unwrap();
+            let Some(normal) = normal else {
+                assert_eq!((digest, masked.as_str()), (None, "***"), "{word} {to:?}");
+                continue;
+            };
+            read += 1;
+            let recipient = Recipient::parse(channel, to).unwrap_or_else(|message| panic!("{word} {to:?} {message}"));
+            assert_eq!(normal, recipient.identity(), "{word} {to:?}");
+            assert_eq!(digest, Some(keyed(&database, recipient::digest(channel, &normal)).await), "{word} {to:?}");
+            assert_eq!(masked, recipient::mask(&recipient), "{word} {to:?}");
         }
+    }
+    assert!(read >= 30, "SQL reads the usual forms; it read {read}");
+}
+
+#[tokio::test]
+async fn a_suppressed_recipient_gets_nothing_in_any_spelling() {
+    let (database, queue, deliveries) = store().await;
+    let spellings: [(Channel, &str, &[&str]); 6] = [
+        (
+            Channel::Email,
+            "victim@example.com",
+            &[
+                "Victim <victim@example.com>",
+                "\"V., the\" <VICTIM@Example.Com>",
+                " <victim@EXAMPLE.com>\n",
+                "victim@ｅxample。com",
+            ],
+        ),
+        (Channel::Email, "victim@bücher.example", &["Victim <victim@xn--bcher-kva.example>", "Victim@BÜCHER.example"]),
+        (Channel::Sms, "+15550100000", &["whatsapp:+15550100000", "+1 (555) 010-0000", "WhatsApp: +1.555.010.0000"]),
+        (Channel::Chat, "-1001", &["-001001"]),
+        (Channel::Push, "token", &[" token\n"]),
+        (
+            Channel::Webhook,
+            "https://a.example/in?x=1",
+            &[
+                "HTTPS://A.EXAMPLE/in?x=1",
+                "https://a.example:443/b/../in?x=1#y",
+                "https://a.example./%69n?x=1",
+                "https://ａ.example/in?x=1",
+            ],
+        ),
+    ];
+    let asked = |channel, to: &str| Asked { job_id: 1, channel, recipient: Recipient::parse(channel, to).unwrap() };
+    for (channel, first, others) in spellings {
+        let all: Vec<&str> = others.iter().copied().chain([first]).collect();
+        for said in &all {
+            let recipient = Recipient::parse(channel, said).unwrap();
+            let signed = flyball::jobs::Signed { by: "test".into(), why: "asked".into() };
+            assert!(deliveries.suppress(&recipient, &signed).await.unwrap(), "{said}");
+            for to in &all {
+                let begun = deliveries.begin(asked(channel, to)).await.unwrap();
+                assert_eq!(begun.suppressed.as_deref(), Some("asked"), "{said} keeps {to} back");
+            }
+            assert!(!deliveries.suppress(&Recipient::parse(channel, first).unwrap(), &signed).await.unwrap(), "not twice");
+            assert!(deliveries.unsuppress(&Recipient::parse(channel, all[0]).unwrap(), &signed).await.unwrap());
+        }
+        assert_eq!(deliveries.begin(asked(channel, first)).await.unwrap().suppressed, None);
+    }
+
+    // Providers name people as they like.
+    let id = enqueue_one(&queue, message("Victim <victim@example.com>")).await;
+    deliveries.record(sent(id, "Victim <victim@example.com>")).await.unwrap();
+    told(&deliveries, vec![event("e1", id, Happened::Unsubscribed, Some("V, (of old) <VICTIM@example.com>"))]).await;
+    assert_eq!(begun(&deliveries, 1, "\"Mr. V\" <victim@example.com>").await.suppressed.as_deref(), Some("unsubscribed"));
+    // One that comes without a name concerns whom the message went to.
+    let id = enqueue_one(&queue, message("Other <other@example.com>")).await;
+    deliveries.record(sent(id, "Other <other@example.com>")).await.unwrap();
+    told(&deliveries, vec![event("e2", id, Happened::Complained, None)]).await;
+    assert_eq!(begun(&deliveries, 1, "other@example.com").await.suppressed.as_deref(), Some("complained"));
+    drop(database);
+}
+
+#[tokio::test]
+async fn a_digest_tells_nothing_without_the_key_that_only_postgres_has() {
+    let (database, _, deliveries) = store().await;
+    let number = Recipient::parse(Channel::Sms, "+15550100000").unwrap();
+    deliveries.suppress(&number, &flyball::jobs::Signed::default()).await.unwrap();
+    let listed = deliveries.suppressions(None, None, 10).await.unwrap()[0].recipient_digest.clone();
+    let plain: String = recipient::digest(Channel::Sms, "+15550100000").iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_ne!(listed, plain, "whoever lists digests cannot try all numbers");
+
+    let (inner, outer): (Vec<u8>, Vec<u8>) =
+        sqlx::query_as("select inner_pad, outer_pad from flyball.digest_key").fetch_one(database.pool()).await.unwrap();
+    let key: Vec<u8> = inner[..32].iter().map(|byte| byte ^ 0x36).collect();
+    assert_eq!(key, outer[..32].iter().map(|byte| byte ^ 0x5c).collect::<Vec<u8>>());
+    let key = aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA256, &key);
+    let expected = aws_lc_rs::hmac::sign(&key, &recipient::digest(Channel::Sms, "+15550100000"));
+    let expected: String = expected.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(listed, expected, "it is HMAC-SHA-256");
+
+    // A role that may read all tables reads no key, and computes no digest.
+    let role = format!("reports_{}", std::process::id());
+    let mut reports = database.pool().begin().await.unwrap();
+    let statement = format!(
+        "create role {role}; grant usage on schema flyball to {role}; grant select on all tables in schema flyball to {role}; set local role {role}"
+    );
+    reports.execute(AssertSqlSafe(statement)).await.unwrap();
+    let keys: i64 = sqlx::query_scalar("select count(*) from flyball.digest_key").fetch_one(&mut *reports).await.unwrap();
+    assert_eq!(keys, 0);
+    let refused = sqlx::query("select flyball.keyed_digest('x')").execute(&mut *reports).await.unwrap_err();
+    assert!(refused.to_string().contains("permission denied"), "{refused}");
+    reports.rollback().await.unwrap();
+}
+
+#[tokio::test]
+async fn who_was_suppressed_by_an_older_version_stays_so() {
+    let (database, _, deliveries) = store().await;
+    for (channel, before, now) in [
+        (Channel::Sms, "whatsapp:+15550100000", "+15550100000"),
+        (Channel::Email, "ada@bücher.example", "Ada <ada@xn--bcher-kva.example>"),
+        (Channel::Email, "ada <ada@example.com>", "Ada <Ada@example.com>"),
+        (Channel::Webhook, "https://A.example", "https://A.example"),
+        (Channel::Chat, "@News", "@News"),
+    ] {
+        let kept = keyed(&database, recipient::digest(channel, before)).await;
+        let insert = sqlx::query("insert into flyball.suppression (channel, recipient_digest, reason) values ($1, $2, 'old')");
+        insert.bind(channel.word()).bind(kept).execute(database.pool()).await.unwrap();
+        let recipient = Recipient::parse(channel, now).unwrap();
+        let begun = deliveries.begin(Asked { job_id: 1, channel, recipient: recipient.clone() }).await.unwrap();
+        assert_eq!(begun.suppressed.as_deref(), Some("old"), "{before}");
+        assert_eq!(deliveries.suppression(&recipient).await.unwrap().unwrap().reason, "old");
+        assert!(deliveries.unsuppress(&recipient, &flyball::jobs::Signed::default()).await.unwrap());
     }
 }
 
@@ -196,7 +348,10 @@ async fn a_message_is_queued_then_what_was_written_down() {
     assert_eq!(begun(&deliveries, id, "ada@example.com").await.last_outcome.as_deref(), Some("accepted"));
     let (recipient, digest): (String, Vec<u8>) =
         sqlx::query_as("select recipient, recipient_digest from flyball.delivery").fetch_one(database.pool()).await.unwrap();
-    assert_eq!((recipient.as_str(), digest), ("a***@e***.com", recipient::digest(Channel::Email, "ada@example.com")));
+    assert_eq!(
+        (recipient.as_str(), digest),
+        ("a***@e***.com", keyed(&database, recipient::digest(Channel::Email, "ada@example.com")).await)
+    );
     let rows: i64 = sqlx::query_scalar("select count(*) from flyball.delivery_attempt").fetch_one(database.pool()).await.unwrap();
     assert_eq!(rows, 3);
     assert_eq!(tally(&database).await, (1, 0, 0, 0, 0));
@@ -232,7 +387,7 @@ async fn two_hundred_at_once_are_all_written_and_one_that_cannot_be_fails_alone(
         let deliveries = deliveries.clone();
         async move {
             let to = format!("u{n}@b.c");
-            let asked = Asked { job_id: *id, channel: Channel::Email, recipient: to.clone() };
+            let asked = Asked { job_id: *id, channel: Channel::Email, recipient: mail(&to) };
             assert_eq!(deliveries.begin(asked).await.unwrap().attempts, 0);
             let pool = if n == 77 { "ma\0il" } else { "mail" };
             let written = deliveries.record(Written { pool: pool.into(), ..sent(*id, &to) }).await;
@@ -343,7 +498,7 @@ async fn whoever_is_suppressed_is_told_before_an_attempt() {
     for (call, said) in [
         ("suppress('fax', '1')", "channel: \"fax\" is not a channel; allowed are sms, email, push, chat and webhook"),
         ("suppress(null, '1')", "channel: null is not a channel"),
-        ("suppress('sms', ' - ')", "recipient: is empty"),
+        ("suppress('sms', ' - ')", "recipient: must be a number"),
         ("unsuppress('email', null)", "recipient: is empty"),
     ] {
         let error = database.pool().execute(AssertSqlSafe(format!("select flyball.{call}"))).await.unwrap_err().to_string();

@@ -8,7 +8,7 @@ use aws_lc_rs::hmac;
 use flyball::api::{self, Deps, Live, NoDecisions, Secret, Token};
 use flyball::jobs::{Context, Handler, Issue, Job, Kinds, Outcome, Queue};
 use flyball::notify::{Attempt, Deliveries, DeliveryState, Written};
-use flyball::providers::{Account, Channel, Limited, Pool, Pools, Provider, Secret as Credential};
+use flyball::providers::{Account, Channel, Limited, Pool, Pools, Provider, Recipient, Secret as Credential};
 use flyball::throttle::{Knobs, Store};
 use futures_util::future::BoxFuture;
 use reqwest::{Method, Response, StatusCode};
@@ -158,7 +158,7 @@ impl Api {
             account: Some(account.into()),
             state: DeliveryState::Sent,
             provider_id: Some(format!("m{id}@mg.example.com")),
-            recipient: "Ada@Example.com".into(),
+            recipient: Recipient::parse(Channel::Email, "Ada@Example.com").unwrap(),
             category: "billing".into(),
             attempts: vec![attempt("a0", "transient", "503 busy"), attempt(account, "accepted", "")],
             suppress: None,
@@ -358,7 +358,7 @@ async fn an_event_of_twilio_is_checked_against_the_address_that_the_outside_know
         account: Some("t1".into()),
         state: DeliveryState::Sent,
         provider_id: Some("SM1".into()),
-        recipient: "+15550100000".into(),
+        recipient: Recipient::parse(Channel::Sms, "+15550100000").unwrap(),
         category: String::new(),
         attempts: Vec::new(),
         suppress: None,

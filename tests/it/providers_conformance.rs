@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use flyball::fakes::{Fake, Fault, Options, Quota};
 use flyball::outbound::Guard;
-use flyball::providers::{Answer, Channel, Driver, Http, Message, Refused, Scope, Secret, Sent, Told, Tools};
+use flyball::providers::{Answer, Channel, Driver, Http, Message, Recipient, Refused, Scope, Secret, Sent, Told, Tools};
 use serde_json::Map;
 use tokio_util::sync::CancellationToken;
 
@@ -56,7 +56,7 @@ impl Subject {
         Message {
             id: "job_1".to_owned(),
             channel: self.channel,
-            to: (self.to)(fake),
+            to: Recipient::parse(self.channel, &(self.to)(fake)).unwrap(),
             from: None,
             subject: (self.channel == Channel::Email).then(|| "A subject".to_owned()),
             body: BODY.to_owned(),
@@ -103,7 +103,7 @@ impl Pair {
     fn is_discreet(&self, answer: &Answer, message: &Message) {
         let texts = [format!("{answer:?}"), answer.sent.reason().to_owned(), format!("{message:?}")];
         let secret = self.subject.secret;
-        let address = message.to.trim_start_matches('+');
+        let address = message.to.address().trim_start_matches('+');
         for text in texts {
             for hidden in [address, secret, BODY.trim_matches('"'), OWN_HEADER.1].into_iter().filter(|hidden| hidden.len() > 3) {
                 assert!(!text.contains(hidden), "{}: {hidden:?} is seen: {text}", self.subject.name);
@@ -255,7 +255,7 @@ async fn a_refused_connection_is_safe_to_send_again() {
         fake.stop().await;
         let answer = tokio::time::timeout(LONG, driver.send(&message, &told(Duration::from_secs(30)))).await.unwrap();
         assert_eq!(answer.sent.word(), subject.unreachable, "{}: {answer:?}", subject.name);
-        assert!(!format!("{answer:?}").contains(message.to.trim_start_matches('+')), "{}: {answer:?}", subject.name);
+        assert!(!format!("{answer:?}").contains(message.to.address().trim_start_matches('+')), "{}: {answer:?}", subject.name);
         assert!(subject.secret.is_empty() || !format!("{answer:?}").contains(subject.secret), "{}: {answer:?}", subject.name);
     }
 }

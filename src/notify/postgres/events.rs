@@ -11,7 +11,7 @@ use crate::jobs::Error;
 use crate::notify::record::Fresh;
 use crate::notify::{Notice, recipient};
 use crate::postgres::Db;
-use crate::providers::Event;
+use crate::providers::{Event, Recipient};
 
 /// Most events of one statement.
 const MOST: usize = 2_000;
@@ -29,9 +29,9 @@ const FIRST_S: f64 = 3_600.0;
 // the message it does when it is applied.
 pub(super) const TELL: &str = "
 with said as materialized (
-    select *
+    select s.pool, s.account, s.channel, s.event_id, s.provider_id, s.happened, flyball.keyed_digest(s.known) as digest, s.reason, s.at_s
     from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bytea[], $8::text[], $9::float8[])
-        as s(pool, account, channel, event_id, provider_id, happened, digest, reason, at_s)
+        as s(pool, account, channel, event_id, provider_id, happened, known, reason, at_s)
 ),
 new as (
     insert into flyball.delivery_event (pool, account, channel, event_id, provider_id, happened, recipient_digest, reason, at)
@@ -163,7 +163,8 @@ pub(super) async fn tell(db: &Db, notices: &[Notice]) -> Result<Vec<Fresh>, Erro
 
 async fn write(db: &Db, events: &[(&Notice, &Event)]) -> Result<Vec<(String, String)>, Error> {
     let digest = |notice: &Notice, event: &Event| {
-        event.recipient.as_deref().filter(|to| !to.is_empty()).map(|to| recipient::digest(notice.channel, to))
+        let recipient = event.recipient.as_deref().and_then(|to| Recipient::reported(notice.channel, to));
+        recipient.map(|to| recipient::digest(notice.channel, to.identity()))
     };
     let statement = sqlx::query_as(TELL)
         .bind(column(events, |(notice, _)| notice.pool.as_str()))

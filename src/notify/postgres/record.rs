@@ -22,10 +22,11 @@ const KEPT: usize = 50;
 // The answer names the messages of which something was told before they were written down.
 pub(super) const RECORD: &str = "
 with said as materialized (
-    select *
+    select s.job_id, s.channel, s.pool, s.provider, s.account, s.state, s.provider_id, flyball.keyed_digest(s.known) as digest, s.recipient,
+        s.category, s.attempts, s.tries, s.outcome, s.reason, s.suppress, s.unsent
     from unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::bytea[], $9::text[], $10::text[],
             $11::jsonb[], $12::int[], $13::text[], $14::text[], $15::text[], $16::boolean[])
-        as s(job_id, channel, pool, provider, account, state, provider_id, digest, recipient, category, attempts, tries, outcome, reason,
+        as s(job_id, channel, pool, provider, account, state, provider_id, known, recipient, category, attempts, tries, outcome, reason,
             suppress, unsent)
 ),
 written as (
@@ -83,7 +84,10 @@ where s.provider_id is not null and exists (
 pub(super) const REST: &str = "
 insert into flyball.recipient_rest as r (channel, recipient_digest, failures, rests_until)
 select s.channel, s.digest, max(s.failures), clock_timestamp() + make_interval(secs => max(s.rest_s))
-from unnest($1::text[], $2::bytea[], $3::int[], $4::float8[]) as s(channel, digest, failures, rest_s)
+from (
+    select k.channel, flyball.keyed_digest(k.known) as digest, k.failures, k.rest_s
+    from unnest($1::text[], $2::bytea[], $3::int[], $4::float8[]) as k(channel, known, failures, rest_s)
+) s
 group by s.channel, s.digest
 order by s.channel, s.digest
 on conflict (channel, recipient_digest) do update
@@ -95,7 +99,9 @@ pub(super) const REST_NO_MORE: &str = "
 delete from flyball.recipient_rest
 where ctid = any(array(
     select r.ctid
-    from unnest($1::text[], $2::bytea[]) as s(channel, digest)
+    from (
+        select k.channel, flyball.keyed_digest(k.known) as digest from unnest($1::text[], $2::bytea[]) as k(channel, known) offset 0
+    ) s
     join flyball.recipient_rest r on r.channel = s.channel and r.recipient_digest = s.digest
     order by r.channel, r.recipient_digest
     for update of r
@@ -111,8 +117,8 @@ pub(super) async fn record(db: &Db, written: &[Written]) -> Result<Vec<()>, Erro
         .bind(column(written, |one| one.account.as_deref()))
         .bind(column(written, |one| one.state.word()))
         .bind(column(written, |one| one.provider_id.as_deref().filter(|id| !id.is_empty()).map(line)))
-        .bind(column(written, |one| recipient::digest(one.channel, &one.recipient)))
-        .bind(column(written, |one| recipient::mask(one.channel, &one.recipient)))
+        .bind(column(written, |one| recipient::digest(one.channel, one.recipient.identity())))
+        .bind(column(written, |one| recipient::mask(&one.recipient)))
         .bind(column(written, |one| one.category.as_str()))
         .bind(column(written, |one| Json(attempts(&one.attempts))))
         .bind(column(written, |one| one.attempts.len() as i32))
@@ -134,7 +140,7 @@ async fn rest(db: &Db, written: &[Written]) -> Result<(), Error> {
     let unable = |one: &Written| match one.met {
         Some(Met::Unable { failures, rest }) => {
             let failures = i32::try_from(failures).unwrap_or(i32::MAX);
-            Some((one.channel.word(), recipient::digest(one.channel, &one.recipient), failures, rest.as_secs_f64()))
+            Some((one.channel.word(), recipient::digest(one.channel, one.recipient.identity()), failures, rest.as_secs_f64()))
         }
         _ => None,
     };
@@ -152,7 +158,7 @@ async fn rest(db: &Db, written: &[Written]) -> Result<(), Error> {
     if !able.is_empty() {
         sqlx::query(REST_NO_MORE)
             .bind(column(&able, |one| one.channel.word()))
-            .bind(column(&able, |one| recipient::digest(one.channel, &one.recipient)))
+            .bind(column(&able, |one| recipient::digest(one.channel, one.recipient.identity())))
             .execute(db)
             .await?;
     }

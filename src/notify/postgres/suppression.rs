@@ -7,12 +7,13 @@ use sqlx::postgres::PgRow;
 use super::Deliveries;
 use crate::jobs::{Error, Signed};
 use crate::notify::{Suppression, recipient};
-use crate::providers::Channel;
+use crate::providers::{Channel, Recipient};
 
 pub(super) const FIND: &str = "
 select channel, encode(recipient_digest, 'hex') as digest, reason, pool, account, created_at
 from flyball.suppression
-where channel = $1 and recipient_digest = $2";
+where channel = $1 and recipient_digest = any(array(select flyball.keyed_digest(k) from unnest($2::bytea[]) as k))
+limit 1";
 
 pub(super) const LIST: &str = "
 select channel, encode(recipient_digest, 'hex') as digest, reason, pool, account, created_at
@@ -21,15 +22,15 @@ where (channel, recipient_digest) > ($1, decode($2, 'hex')) and ($3::text is nul
 order by channel, recipient_digest
 limit $4";
 
-pub(super) const SUPPRESS: &str = "select flyball.suppress($1, $2, $3, $4)";
+pub(super) const SUPPRESS: &str = "select flyball.suppress_known($1, $2, $3, $4, $5)";
 
-pub(super) const UNSUPPRESS: &str = "select flyball.unsuppress($1, $2, $3, $4)";
+pub(super) const UNSUPPRESS: &str = "select flyball.unsuppress_known($1, $2, $3, $4, $5)";
 
 impl Deliveries {
     /// Why nothing goes to a recipient; `None` where it may.
-    pub async fn suppression(&self, channel: Channel, recipient: &str) -> Result<Option<Suppression>, Error> {
-        let digest = recipient::digest(channel, recipient);
-        let row = sqlx::query(FIND).bind(channel.word()).bind(digest).fetch_optional(&self.db).await?;
+    pub async fn suppression(&self, recipient: &Recipient) -> Result<Option<Suppression>, Error> {
+        let digests = recipient::digests(recipient);
+        let row = sqlx::query(FIND).bind(recipient.channel().word()).bind(digests).fetch_optional(&self.db).await?;
         Ok(row.as_ref().map(suppression).transpose()?)
     }
 
@@ -48,14 +49,23 @@ impl Deliveries {
     }
 
     /// Lets nothing go to a recipient any more; false if it was so already.
-    pub async fn suppress(&self, channel: Channel, recipient: &str, signed: &Signed) -> Result<bool, Error> {
-        let statement = sqlx::query_scalar(SUPPRESS).bind(channel.word()).bind(recipient).bind(&signed.why).bind(signed.line());
-        Ok(statement.fetch_one(&self.db).await?)
+    pub async fn suppress(&self, recipient: &Recipient, signed: &Signed) -> Result<bool, Error> {
+        self.change(SUPPRESS, recipient, signed).await
     }
 
     /// Lets messages go to a recipient again; false if none were kept back.
-    pub async fn unsuppress(&self, channel: Channel, recipient: &str, signed: &Signed) -> Result<bool, Error> {
-        let statement = sqlx::query_scalar(UNSUPPRESS).bind(channel.word()).bind(recipient).bind(signed.line()).bind(&signed.why);
+    pub async fn unsuppress(&self, recipient: &Recipient, signed: &Signed) -> Result<bool, Error> {
+        self.change(UNSUPPRESS, recipient, signed).await
+    }
+
+    async fn change(&self, statement: &'static str, recipient: &Recipient, signed: &Signed) -> Result<bool, Error> {
+        let (digests, shown) = (recipient::digests(recipient), recipient::mask(recipient));
+        let statement = sqlx::query_scalar(statement)
+            .bind(recipient.channel().word())
+            .bind(digests)
+            .bind(shown)
+            .bind(&signed.why)
+            .bind(signed.line());
         Ok(statement.fetch_one(&self.db).await?)
     }
 }

@@ -85,7 +85,7 @@ impl Apns {
     fn request(&self, message: &Message, token: &str) -> Option<Request<Full<Bytes>>> {
         let mut own = push::headers(message, &self.topic);
         own.push(("authorization", format!("bearer {token}")));
-        let mut request = Request::post(format!("{}/3/device/{}", self.base, message.to));
+        let mut request = Request::post(format!("{}/3/device/{}", self.base, message.to.address()));
         for (name, value) in outcome::headers(&self.account, own) {
             let (name, value) = header(&name, &value)?;
             request = request.header(name, value);
@@ -94,7 +94,7 @@ impl Apns {
     }
 
     async fn send_once(&self, message: &Message, told: &Told, token: &str, deadline: Instant) -> Try {
-        let hidden = [message.to.as_str(), token];
+        let hidden = [message.to.address(), token];
         let sent = |sent: Sent| Try::Done(Answer::new(sent, ""));
         let transient = |text: &str| sent(Sent::Transient { reason: outcome::line(text, &hidden) });
         let ambiguous = |text: &str| sent(Sent::Ambiguous { reason: outcome::line(text, &hidden) });
@@ -102,7 +102,7 @@ impl Apns {
             let throttled = Sent::Throttled { scope: Scope::Connection, key: None, delay, reason: reason.to_owned() };
             Try::Done(Answer { is_untimed: true, ..Answer::new(throttled, "") })
         };
-        let Some(request) = self.request(message, token).filter(|_| push::is_token(&message.to)) else {
+        let Some(request) = self.request(message, token).filter(|_| push::is_token(message.to.address())) else {
             return sent(Sent::PermanentRequest {
                 reason: "the push cannot be sent: a header or the token is not valid".to_owned(),
             });
@@ -134,7 +134,7 @@ impl Apns {
         };
         let (status, heads) = (answer.status().as_u16(), headers(answer.headers()));
         let id = push::id(&message.id);
-        let (mut judged, word) = reasons::judge(status, &heads, answer.body(), told.now_s, &message.to, &id);
+        let (mut judged, word) = reasons::judge(status, &heads, answer.body(), told.now_s, message.to.address(), &id);
         judged.is_untimed |= has_waited || stream.is_narrow();
         stream.said(match status {
             200 => Said::Good,
@@ -160,7 +160,9 @@ impl Apns {
             match self.send_once(message, told, &token, deadline).await {
                 Try::Done(answer) => return answer,
                 Try::Stale(_) if !is_fresh => is_fresh = true,
-                Try::Stale(reason) => return Answer::new(Sent::Transient { reason: outcome::line(&reason, &[&message.to]) }, ""),
+                Try::Stale(reason) => {
+                    return Answer::new(Sent::Transient { reason: outcome::line(&reason, &[message.to.address()]) }, "");
+                }
                 Try::Expired(answer) => {
                     let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
                     if is_renewed || !tokens.expired(&token, told.now_s) {

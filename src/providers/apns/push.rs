@@ -109,7 +109,7 @@ pub(super) fn payload(message: &Message) -> String {
 pub(super) fn check(message: &Message) -> Vec<Issue> {
     let mut issues = Vec::new();
     let mut issue = |pointer: &str, text: &str| issues.push(Issue { pointer: pointer.to_owned(), message: text.to_owned() });
-    if !is_token(&message.to) {
+    if !is_token(message.to.address()) {
         issue("/to", "must be a device's token: 1 to 200 letters and digits");
     }
     let extra = |name: &str| message.extra.get(name);
@@ -209,7 +209,7 @@ mod tests {
         expected.push("/body".to_owned());
         assert_eq!(pointers, expected);
         sent.extra = extra(json!({ "push_type": "voip" }));
-        sent.to = "abc".to_owned();
+        sent.to = message(Channel::Push, "abc").to;
         assert!(check(&sent).is_empty(), "a voip push may be longer");
     }
 }

@@ -83,7 +83,10 @@ impl Driver for Smtp {
                 Ok(mail) => mail,
                 Err(issues) => {
                     let reason = issues.iter().map(|issue| format!("{} {}", issue.pointer, issue.message)).collect::<Vec<_>>();
-                    return Answer::new(Sent::PermanentRequest { reason: outcome::line(&reason.join("; "), &[&message.to]) }, "");
+                    return Answer::new(
+                        Sent::PermanentRequest { reason: outcome::line(&reason.join("; "), &[message.to.address()]) },
+                        "",
+                    );
                 }
             };
             let is_written = AtomicBool::new(false);
@@ -95,7 +98,7 @@ impl Driver for Smtp {
                     Err(Trouble::Lost(format!("no answer within {} ms", told.timeout.as_millis())))
                 }
             };
-            self.judge(done, is_written.load(Ordering::Relaxed), mail.id, &message.to)
+            self.judge(done, is_written.load(Ordering::Relaxed), mail.id, message.to.address())
         })
     }
 

@@ -8,7 +8,8 @@ use lettre::message::{Mailbox, Message as Mail, MultiPart, SinglePart};
 use serde_json::Value;
 
 use crate::jobs::Issue;
-use crate::providers::{Account, Message};
+use crate::providers::mailbox::ONE_MAILBOX;
+use crate::providers::{Account, Mailbox as OneMailbox, Message};
 
 /// Headers that are made here and cannot be given.
 const OURS: &[&str] =
@@ -64,16 +65,14 @@ impl Parts {
     fn of(message: &Message, account: &Account) -> Result<Self, Vec<Issue>> {
         let mut issues = Vec::new();
         let mut issue = |pointer: String, text: &str| issues.push(Issue { pointer, message: text.to_owned() });
-        let to = mailbox(&message.to);
+        let to = message.to.mailbox().as_ref().and_then(parts);
         if to.is_none() {
-            issue("/to".to_owned(), "must be a mail address, such as ann@example.com");
+            issue("/to".to_owned(), ONE_MAILBOX);
         }
         let from = message.from.as_deref().or_else(|| account.option("from")).map(mailbox);
         match &from {
             None => issue("/from".to_owned(), "is missing, and the account has no from of its own"),
-            Some(None) => {
-                issue("/from".to_owned(), "must be a mail address, such as shop@example.com or Shop <shop@example.com>")
-            }
+            Some(None) => issue("/from".to_owned(), ONE_MAILBOX),
             Some(Some(_)) => {}
         }
         if message.body.is_empty() && message.html.as_deref().unwrap_or_default().is_empty() {
@@ -81,7 +80,7 @@ impl Parts {
         }
         let reply_to = message.extra.get("reply_to").map(|value| value.as_str().and_then(mailbox));
         if matches!(reply_to, Some(None)) {
-            issue("/extra/reply_to".to_owned(), "must be a mail address");
+            issue("/extra/reply_to".to_owned(), ONE_MAILBOX);
         }
         let mut headers = Vec::new();
         for (name, value) in account.headers.iter().map(|(name, value)| (name, value.reveal())) {
@@ -119,7 +118,12 @@ pub(super) fn header(name: &str, value: &Value) -> Option<(HeaderName, String)> 
 
 /// An address, with or without a name before it.
 pub(super) fn mailbox(text: &str) -> Option<Mailbox> {
-    text.parse().ok().filter(|_| !text.chars().any(char::is_control))
+    OneMailbox::parse(text).as_ref().and_then(parts)
+}
+
+/// A mailbox in the words of the library that writes mails.
+fn parts(mailbox: &OneMailbox) -> Option<Mailbox> {
+    Some(Mailbox::new(mailbox.name().map(str::to_owned), mailbox.address().parse().ok()?))
 }
 
 /// A message's id as the first part of a Message-ID.

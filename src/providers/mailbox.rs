@@ -1,0 +1,222 @@
+//! A mail address with the name that may stand before it, read once; what is sent is built from these parts and never from the text.
+//!
+//! Whatever could be read as two addresses is refused. The grammar is that of RFC 5322 without what only few programs read alike:
+//! comments, groups, quoted local parts and addresses of hosts.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+/// What a mailbox must be.
+pub const ONE_MAILBOX: &str = "must be exactly one mail address, such as ann@example.com or Ann <ann@example.com>; a name with commas, colons or brackets stands in double quotes";
+
+/// Longest name, in characters.
+const NAME_CHARS: usize = 256;
+
+/// Longest address, local part, domain and part of a domain, in bytes (RFC 5321).
+const ADDRESS_BYTES: usize = 254;
+const LOCAL_BYTES: usize = 64;
+const DOMAIN_BYTES: usize = 253;
+const LABEL_BYTES: usize = 63;
+
+/// Most bytes of a name in one encoded word: with what stands around them they have fewer than 75 characters.
+const WORD_BYTES: usize = 42;
+
+/// Signs that are an `@`, a bracket or a comma to whoever folds wide and small forms.
+const LOOKALIKES: &[char] = &['＠', '﹫', '＜', '＞', '﹤', '﹥', '，', '﹐', '；', '﹔', '＂', '\u{2028}', '\u{2029}'];
+
+/// One mail address and its name.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Mailbox {
+    name: Option<String>,
+    address: String,
+}
+
+impl Mailbox {
+    /// Reads `ann@example.com`, `Ann Example <ann@example.com>` or `"Example, Ann" <ann@example.com>`; `None` for all else.
+    pub fn parse(text: &str) -> Option<Self> {
+        let text = text.trim_matches([' ', '\t', '\r', '\n']);
+        let (name, address) = match text.strip_suffix('>') {
+            Some(text) => {
+                let (name, address) = text.rsplit_once('<')?;
+                (display_name(name)?, address)
+            }
+            None => (None, text),
+        };
+        Some(Self { name, address: address_of(address)? })
+    }
+
+    /// The name, without quotes.
+    pub fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    /// The address; its domain is in lower case and in ASCII.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// The text of a header, with a name in quotes; letters beyond ASCII stay as they are.
+    pub fn quoted(&self) -> String {
+        match &self.name {
+            Some(name) => format!("\"{}\" <{}>", escaped(name), self.address),
+            None => self.address.clone(),
+        }
+    }
+
+    /// The text of a header in ASCII: a name with other letters is in encoded words (RFC 2047).
+    pub fn encoded(&self) -> String {
+        match &self.name {
+            Some(name) if !name.is_ascii() => format!("{} <{}>", encoded_words(name), self.address),
+            _ => self.quoted(),
+        }
+    }
+}
+
+/// The name before an address; `Some(None)` where there is none, `None` where it could hold more than a name.
+fn display_name(text: &str) -> Option<Option<String>> {
+    let text = text.trim();
+    let name = match text.strip_prefix('"') {
+        Some(text) => unquoted(text.strip_suffix('"')?)?,
+        None if text.contains(|c| ",;:()[]\\\"".contains(c)) => return None,
+        None => text.to_owned(),
+    };
+    let is_odd = |c: char| c.is_control() || "<>@".contains(c) || LOOKALIKES.contains(&c);
+    // An encoded word may hold anything once it is decoded.
+    let fits = name.chars().count() <= NAME_CHARS && !name.contains(is_odd) && !name.contains("=?");
+    fits.then_some(Some(name).filter(|name| !name.is_empty()))
+}
+
+/// The text between quotes; `None` if one stands inside by itself.
+fn unquoted(text: &str) -> Option<String> {
+    let mut out = String::new();
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' => out.push(chars.next()?),
+            '"' => return None,
+            c => out.push(c),
+        }
+    }
+    Some(out.trim().to_owned())
+}
+
+fn escaped(name: &str) -> String {
+    name.replace('\\', "\\\\").replace('"', "\\\"")
+}
+
+fn encoded_words(name: &str) -> String {
+    let mut words: Vec<String> = vec![String::new()];
+    for c in name.chars() {
+        if words.last().is_none_or(|word| word.len() + c.len_utf8() > WORD_BYTES) {
+            words.push(String::new());
+        }
+        if let Some(word) = words.last_mut() {
+            word.push(c);
+        }
+    }
+    let words: Vec<String> = words.iter().map(|word| format!("=?UTF-8?B?{}?=", STANDARD.encode(word))).collect();
+    words.join(" ")
+}
+
+/// The address with its domain in the one spelling; `None` if it is not exactly one address.
+fn address_of(text: &str) -> Option<String> {
+    let (local, domain) = text.rsplit_once('@')?;
+    let is_atom = |part: &str| {
+        !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+/=?^_`{|}~-".contains(&byte))
+    };
+    let domain = domain_of(domain)?;
+    let fits = local.len() <= LOCAL_BYTES && local.split('.').all(is_atom) && local.len() + 1 + domain.len() <= ADDRESS_BYTES;
+    fits.then(|| format!("{local}@{domain}"))
+}
+
+/// A domain in lower case and in ASCII, as it is looked up; `None` for what is no domain.
+fn domain_of(text: &str) -> Option<String> {
+    if text.contains('%') {
+        return None;
+    }
+    let url::Host::Domain(domain) = url::Host::parse(text).ok()? else { return None };
+    let is_label = |label: &str| {
+        (1..=LABEL_BYTES).contains(&label.len())
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+    };
+    (domain.len() <= DOMAIN_BYTES && domain.split('.').all(is_label)).then_some(domain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(text: &str) -> Option<(Option<String>, String)> {
+        Mailbox::parse(text).map(|mailbox| (mailbox.name, mailbox.address))
+    }
+
+    #[test]
+    fn one_address_with_or_without_a_name_is_read() {
+        for (text, name, address) in [
+            ("ann@example.com", None, "ann@example.com"),
+            (" Ann@Example.COM\n", None, "Ann@example.com"),
+            ("<ann@localhost>", None, "ann@localhost"),
+            ("Ann B <ann@example.com>", Some("Ann B"), "ann@example.com"),
+            ("Dr. Ann <ann@example.com>", Some("Dr. Ann"), "ann@example.com"),
+            (r#""Ann, \"B\"" <ann@example.com>"#, Some("Ann, \"B\""), "ann@example.com"),
+            ("Jürgen <j+x@bücher.example>", Some("Jürgen"), "j+x@xn--bcher-kva.example"),
+            ("j@BÜCHER。example", None, "j@xn--bcher-kva.example"),
+        ] {
+            assert_eq!(parts(text), Some((name.map(str::to_owned), address.to_owned())), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_could_be_read_as_two_addresses_or_as_none_is_refused() {
+        for text in [
+            "",
+            "ann",
+            "@example.com",
+            "ann@",
+            "a b@example.com",
+            "a@b@c",
+            "a@b..c",
+            "a@-b",
+            "A <a@b.c",
+            "a@b.c, d@e.f",
+            "a\n@b.c",
+            "a@x.example, Bob <b@y.example>",
+            "b@y.example <a@x.example>",
+            "\"b@y.example\" <a@x.example>",
+            "Bob <b@y.example> <a@x.example>",
+            "Bob, Ann <a@x.example>",
+            "Group: a@x.example;",
+            "Bob; <a@x.example>",
+            "\"Bob\" , \"Ann\" <a@x.example>",
+            "(b@y.example) <a@x.example>",
+            "Ann\r\nBcc: b@y.example <a@x.example>",
+            "=?UTF-8?B?Yg==?= <a@x.example>",
+            "b＠y.example， <a@x.example>",
+            "\"a b\"@example.com",
+            "a@[127.0.0.1]",
+            "a@127.0.0.1",
+            "a@0x7f.1",
+            "a@x.example.",
+            "a%40b@x.example%2c",
+            ".a@b.c",
+            "a..b@c.d",
+            "ä@b.c",
+        ] {
+            assert_eq!(parts(text), None, "{text:?}");
+        }
+        assert_eq!(parts(&format!("{}@b.c", "a".repeat(65))), None);
+    }
+
+    #[test]
+    fn headers_are_built_from_the_parts() {
+        let both = |text: &str| Mailbox::parse(text).map(|mailbox| (mailbox.quoted(), mailbox.encoded())).unwrap();
+        assert_eq!(both("a@b.c"), ("a@b.c".to_owned(), "a@b.c".to_owned()));
+        let quoted = r#""A, \"B\"" <a@b.c>"#.to_owned();
+        assert_eq!(both(r#""A, \"B\"" <a@b.c>"#), (quoted.clone(), quoted));
+        assert_eq!(both("Jürgen <a@b.c>"), ("\"Jürgen\" <a@b.c>".to_owned(), "=?UTF-8?B?SsO8cmdlbg==?= <a@b.c>".to_owned()));
+        let (_, long) = both(&format!("{} <a@b.c>", "ü".repeat(100)));
+        assert!(long.split(' ').all(|word| word.len() <= 75) && long.is_ascii(), "{long}");
+    }
+}
