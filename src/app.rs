@@ -130,7 +130,7 @@ impl App {
         let keep = keep_knobs::run(throttles.clone(), Record::new(queue.pool.clone()), cancel.child_token());
         let mut tasks = vec![vital.spawn("keep knobs", cancel.child_token(), keep)];
         let desks = open.means.carriers.values().map(|carrier| carrier.desk.clone()).collect();
-        tasks.extend(open.start(roles.runner, settings.retention_days, &vital, &cancel));
+        tasks.extend(open.start(roles.runner, (settings.retention_days, settings.dead_message_days), &vital, &cancel));
         let worker = match roles.runner {
             true => {
                 let config = worker_config(settings);

@@ -44,6 +44,7 @@ pub const KEYS: &[(&str, &str)] = &[
     ("grace_s", "FLYBALL_GRACE_S"),
     ("retention_days", "FLYBALL_RETENTION_DAYS"),
     ("dead_retention_days", "FLYBALL_DEAD_RETENTION_DAYS"),
+    ("dead_message_days", "FLYBALL_DEAD_MESSAGE_DAYS"),
     ("allow_private_urls", "FLYBALL_ALLOW_PRIVATE_URLS"),
     ("allow_urls", "FLYBALL_ALLOW_URLS"),
     ("allow_reindex_queries", "FLYBALL_ALLOW_REINDEX_QUERIES"),
@@ -77,6 +78,7 @@ pub struct Settings {
     pub grace_s: f64,
     pub retention_days: u32,
     pub dead_retention_days: u32,
+    pub dead_message_days: u32,
     pub allow_private_urls: bool,
     pub allow_urls: Vec<String>,
     pub allow_reindex_queries: bool,
@@ -405,6 +407,9 @@ impl Settings {
         }
         if self.dead_retention_days > 3650 {
             return refuse("dead_retention_days", self.dead_retention_days.to_string(), "0 to 3650 days");
+        }
+        if self.dead_message_days > 3650 {
+            return refuse("dead_message_days", self.dead_message_days.to_string(), "0 to 3650 days");
         }
         if !self.api_token.is_empty() && self.api_token.len() < 16 {
             return refuse("api_token", "too short".to_owned(), "at least 16 characters, or empty for none");

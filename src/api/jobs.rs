@@ -18,12 +18,12 @@ use super::postgres;
 use super::problem::{Code, Problem};
 use super::query::Query;
 use super::scopes::TokenScope;
+use super::shown::mask_args;
 use super::state::App;
 use super::waiting::{self, Waiting};
 use super::within::{MANY, ONE, within};
 use super::{body, clock, leave};
 use crate::jobs::{Attempt, Backlog, Detail, Enqueued, Filter, NewJob, Queue, State as JobState, Summary};
-use crate::notify::recipient::mask_args;
 use crate::throttle::{self, Ask, LaneAsk, Name, Store};
 
 /// Throttles of a batch that are looked up for its warnings.

@@ -53,6 +53,7 @@ pub mod sample;
 pub mod scopes;
 pub mod serve;
 pub mod sessions;
+pub mod shown;
 pub mod state;
 pub mod stream;
 pub mod suppressions;

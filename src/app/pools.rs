@@ -76,7 +76,13 @@ pub(super) async fn open(
 
 impl Open {
     /// Starts what looks after the pools: in every process what concerns its own desks, and where jobs run, what concerns messages.
-    pub(super) fn start(self, runs_jobs: bool, days: u32, vital: &Vital, cancel: &CancellationToken) -> Vec<JoinHandle<()>> {
+    pub(super) fn start(
+        self,
+        runs_jobs: bool,
+        (days, dead_days): (u32, u32),
+        vital: &Vital,
+        cancel: &CancellationToken,
+    ) -> Vec<JoinHandle<()>> {
         let Means { carriers, deliveries, metrics } = self.means;
         let mut tasks = Vec::new();
         for carrier in carriers.values() {
@@ -89,7 +95,7 @@ impl Open {
             }
         }
         if runs_jobs {
-            let kept = notify::keep(deliveries.clone(), days, cancel.child_token());
+            let kept = notify::keep(deliveries.clone(), days, dead_days, cancel.child_token());
             tasks.push(vital.spawn("keep deliveries", cancel.child_token(), kept));
         }
         // Without a desk there is nobody who could tell a change.

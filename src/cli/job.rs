@@ -141,7 +141,7 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
         Command::List(list) => search(queue, list).await?,
         Command::Show(one) => {
             let Some(mut job) = queue.get(one.id).await? else { bail!(unknown(one.id)) };
-            crate::notify::recipient::mask_args(&job.summary.kind, &mut job.args);
+            crate::api::shown::mask_args(&job.summary.kind, &mut job.args);
             if one.json { output::json(&job)? } else { show(&job)? }
         }
         Command::Cancel(Cancel { id: Some(id), bulk, .. }) => {

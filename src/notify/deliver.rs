@@ -647,7 +647,10 @@ mod tests {
 
         assert_eq!(wrong(&drivers, json!({"body": "hello"})), Vec::<String>::new());
         assert_eq!(wrong(&drivers[..1], json!({"body": "hello"})), ["/from"]);
-        assert_eq!(wrong(&drivers[1..], json!({"to": "Ann", "body": "hello", "extra": {"colour": 1}})), ["/extra/colour", "/to"]);
+        assert_eq!(
+            wrong(&drivers[1..], json!({"from": "+0", "body": "hello", "extra": {"colour": 1}})),
+            ["/extra/colour", "/from"]
+        );
         // How long a text will be that is a template, nobody knows yet.
         let long = "x".repeat(2000);
         assert_eq!(wrong(&drivers[1..], json!({ "body": long })), ["/body"]);

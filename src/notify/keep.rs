@@ -11,8 +11,9 @@ use crate::service::{Pace, periodic};
 const SWEEP_EVERY: Duration = Duration::from_secs(15);
 const FORGET_EVERY: Duration = Duration::from_secs(300);
 
-/// Runs until `cancel` fires. `days` is how long messages are kept whose jobs are gone.
-pub async fn keep(deliveries: Deliveries, days: u32, cancel: CancellationToken) {
+/// Runs until `cancel` fires. `days` is how long messages are kept whose jobs are gone, `dead_days` how long dead letters are that are
+/// messages; 0 leaves them to the retention of all dead letters.
+pub async fn keep(deliveries: Deliveries, days: u32, dead_days: u32, cancel: CancellationToken) {
     let sweep = periodic(Pace { name: "match_events", every: SWEEP_EVERY, wake: None }, cancel.clone(), || {
         let deliveries = deliveries.clone();
         async move {
@@ -25,7 +26,10 @@ pub async fn keep(deliveries: Deliveries, days: u32, cancel: CancellationToken) 
     });
     let forget = periodic(Pace { name: "forget_deliveries", every: FORGET_EVERY, wake: None }, cancel.clone(), || {
         let deliveries = deliveries.clone();
-        async move { deliveries.forget(days).await.map(drop) }
+        async move {
+            deliveries.forget_dead(dead_days).await?;
+            deliveries.forget(days).await.map(drop)
+        }
     });
     tokio::join!(sweep, forget);
 }

@@ -41,6 +41,39 @@ pub fn sender(message: &Message, own_from: Option<&Mailbox>) -> Option<Mailbox> 
     message.from.as_deref().and_then(Mailbox::parse).or_else(|| own_from.cloned())
 }
 
+/// Headers that are made of the other fields; some of them would add recipients.
+const MADE_HERE: &[&str] = &[
+    "bcc",
+    "cc",
+    "content-transfer-encoding",
+    "content-type",
+    "date",
+    "from",
+    "message-id",
+    "mime-version",
+    "reply-to",
+    "resent-bcc",
+    "resent-cc",
+    "resent-to",
+    "return-path",
+    "sender",
+    "subject",
+    "to",
+];
+
+/// What is wrong with the headers that a mail's `extra` adds, beside the names that its provider keeps for itself.
+pub fn check_headers(message: &Message, reserved: &[&str]) -> Vec<Issue> {
+    let given = message.extra.get("headers").and_then(Value::as_object);
+    let wrong = given.into_iter().flatten().filter(|(name, value)| {
+        let low = name.to_ascii_lowercase();
+        let is_name = !low.is_empty() && low.bytes().all(|byte| byte.is_ascii_graphic() && byte != b':');
+        let is_line = value.as_str().is_some_and(|value| !value.chars().any(char::is_control));
+        !is_name || !is_line || MADE_HERE.contains(&low.as_str()) || reserved.contains(&low.as_str())
+    });
+    let text = "must be a header's name with a text of one line; To, Cc, From, Subject, Reply-To, Content-Type and the like cannot be set here";
+    wrong.map(|(name, _)| issue(&format!("/extra/headers/{}", name.replace('~', "~0").replace('/', "~1")), text)).collect()
+}
+
 /// What a key of `extra` holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {

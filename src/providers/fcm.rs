@@ -149,6 +149,14 @@ impl Driver for Fcm {
         match message.extra.get("data") {
             None => {}
             Some(Value::Object(data)) => {
+                let is_kept =
+                    |key: &str| key == "from" || key == "message_type" || key.starts_with("google") || key.starts_with("gcm");
+                if data.keys().any(|key| is_kept(key)) {
+                    issue(
+                        "/extra/data".to_owned(),
+                        "has a key that FCM keeps for itself: from, message_type, google... or gcm...",
+                    );
+                }
                 for key in data.iter().filter(|(_, value)| !value.is_string()).map(|(key, _)| key) {
                     let key = key.replace('~', "~0").replace('/', "~1");
                     issue(format!("/extra/data/{key}"), "must be a text: FCM takes nothing else as data");
@@ -158,6 +166,14 @@ impl Driver for Fcm {
         }
         if message.extra.get("priority").is_some_and(|value| value != "high" && value != "normal") {
             issue("/extra/priority".to_owned(), "must be high or normal");
+        }
+        for name in ["image", "collapse_key"] {
+            if message.extra.get(name).is_some_and(|value| !value.is_string()) {
+                issue(format!("/extra/{name}"), "must be a text");
+            }
+        }
+        if message.extra.get("validate_only").is_some_and(|value| !value.is_boolean()) {
+            issue("/extra/validate_only".to_owned(), "must be true or false");
         }
         let sent = &body(message, 0)["message"];
         if [&sent["notification"], &sent["data"]].iter().map(|part| part.to_string().len()).sum::<usize>() > PAYLOAD_BYTES {

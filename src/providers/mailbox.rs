@@ -55,9 +55,11 @@ impl Mailbox {
         &self.address
     }
 
-    /// The text of a header, with a name in quotes; letters beyond ASCII stay as they are.
+    /// The text of a header, with a name in quotes where it needs them; letters beyond ASCII stay as they are.
     pub fn quoted(&self) -> String {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-/=?^_`{|}~ ".contains(c);
         match &self.name {
+            Some(name) if name.chars().all(is_plain) => format!("{name} <{}>", self.address),
             Some(name) => format!("\"{}\" <{}>", escaped(name), self.address),
             None => self.address.clone(),
         }

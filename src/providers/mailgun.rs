@@ -74,6 +74,10 @@ const EXTRA: &[(&str, Kind)] = &[
     ("test_mode", Kind::Flag),
 ];
 
+/// Most tags of a mail, and most bytes of one.
+const TAGS: usize = 10;
+const TAG_BYTES: usize = 128;
+
 /// Most bytes of the texts of a mail: Mailgun takes 25 MB with everything around.
 const BODY_BYTES: usize = 16_000_000;
 
@@ -199,6 +203,14 @@ impl Driver for Mailgun {
         if message.body.is_empty() && !has_html && !message.extra.contains_key("template") {
             issues.push(issue("/body", "must not be empty without html or extra.template"));
         }
+        if arguments::extra_text(message, "deliver_at").is_some_and(|at| jiff::fmt::rfc2822::parse(at).is_err()) {
+            issues.push(issue("/extra/deliver_at", "must be a date of RFC 2822, such as Tue, 24 Nov 2026 18:00:00 +0000"));
+        }
+        let tags = arguments::extra_texts(message, "tags");
+        if tags.len() > TAGS || tags.iter().any(|tag| !(1..=TAG_BYTES).contains(&tag.len()) || !tag.is_ascii()) {
+            issues.push(issue("/extra/tags", "must be at most 10 texts of 1 to 128 ASCII characters"));
+        }
+        issues.extend(arguments::check_headers(message, &[]));
         issues
     }
 

@@ -81,7 +81,7 @@ fn the_request_is_a_form_with_basic_authentication() {
     assert_eq!(call.headers, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
     let fields: Vec<(String, String)> = url::form_urlencoded::parse(call.body.as_bytes()).into_owned().collect();
     let expected = [
-        ("from", "\"News\" <news@example.com>"),
+        ("from", "News <news@example.com>"),
         ("to", "ann@example.com"),
         ("subject", "Hello"),
         ("text", "Good day"),
@@ -107,6 +107,17 @@ fn messages_are_checked_field_by_field() {
     let bad = Message { body: String::new(), ..message(json!({ "bcc": "x", "tags": 1, "reply_to": "?" })) };
     let expected = ["/extra/bcc", "/extra/tags", "/extra/reply_to", "/body"];
     assert_eq!(pointers(&driver(&[("from", "a@b.c")]), &bad), expected);
+    for (extra, expected) in [
+        (json!({ "deliver_at": "2026-12-01T08:00:00Z" }), "/extra/deliver_at"),
+        (json!({ "deliver_at": "nonsense" }), "/extra/deliver_at"),
+        (json!({ "tags": vec!["a"; 11] }), "/extra/tags"),
+        (json!({ "tags": "ä" }), "/extra/tags"),
+        (json!({ "headers": { "Bcc": "b@y.example" } }), "/extra/headers/Bcc"),
+        (json!({ "headers": { "X-A": "a\r\nBcc: b@y.example" } }), "/extra/headers/X-A"),
+        (json!({ "reply_to": "a@x.example, b@y.example" }), "/extra/reply_to"),
+    ] {
+        assert_eq!(pointers(&driver(&[("from", "a@b.c")]), &message(extra.clone())), [expected], "{extra}");
+    }
 }
 
 #[test]

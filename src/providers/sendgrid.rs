@@ -79,6 +79,14 @@ const EXTRA: &[(&str, Kind)] = &[
     ("send_at", Kind::Count),
 ];
 
+/// Most categories of a mail, most characters of one, and most bytes of the arguments with ours beside them.
+const CATEGORIES: usize = 10;
+const CATEGORY_CHARS: usize = 255;
+const CUSTOM_BYTES: usize = 9_900;
+
+/// Headers that SendGrid refuses besides those that every mail has.
+const RESERVED: &[&str] = &["dkim-signature", "received", "x-sg-eid", "x-sg-id"];
+
 /// Most bytes of the texts of a mail: SendGrid takes 30 MB with everything around.
 const BODY_BYTES: usize = 20_000_000;
 
@@ -125,7 +133,11 @@ impl Sendgrid {
         let text = |key| arguments::extra_text(message, key);
         let mut arguments = message.extra.get("custom_args").and_then(Value::as_object).cloned().unwrap_or_default();
         arguments.insert(ID_ARGUMENT.to_owned(), message.id.clone().into());
-        let mut whom = Map::from_iter([("to".to_owned(), json!([message.to.mailbox().as_ref().map(person)]))]);
+        // In the personalisation, where SendGrid's published schema has objects; of the mail itself it asks for a text.
+        let mut whom = Map::from_iter([
+            ("custom_args".to_owned(), arguments.into()),
+            ("to".to_owned(), json!([message.to.mailbox().as_ref().map(person)])),
+        ]);
         if let Some(data) = message.extra.get("dynamic_template_data") {
             whom.insert("dynamic_template_data".to_owned(), data.clone());
         }
@@ -143,7 +155,6 @@ impl Sendgrid {
         put("template_id", text("template_id").map(Value::from));
         put("categories", (!categories.is_empty()).then(|| categories.into()));
         put("headers", message.extra.get("headers").cloned());
-        put("custom_args", Some(arguments.into()));
         put("send_at", message.extra.get("send_at").cloned());
         put("asm", message.extra.get("asm_group_id").map(|group| json!({ "group_id": group })));
         put("ip_pool_name", self.ip_pool.clone().map(Value::from));
@@ -205,6 +216,14 @@ impl Driver for Sendgrid {
         if message.body.is_empty() && message.html.as_deref().unwrap_or_default().is_empty() && !has_template {
             issues.push(issue("/body", "must not be empty without html or extra.template_id"));
         }
+        let categories = arguments::extra_texts(message, "categories");
+        if categories.len() > CATEGORIES || categories.iter().any(|one| !(1..=CATEGORY_CHARS).contains(&one.chars().count())) {
+            issues.push(issue("/extra/categories", "must be at most 10 texts of 1 to 255 characters"));
+        }
+        if message.extra.get("custom_args").is_some_and(|given| given.to_string().len() > CUSTOM_BYTES) {
+            issues.push(issue("/extra/custom_args", "must have fewer than 10000 bytes in all"));
+        }
+        issues.extend(arguments::check_headers(message, RESERVED));
         issues
     }
 

@@ -78,11 +78,10 @@ fn the_request_is_json_with_a_bearer() {
     assert_eq!(call.headers, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
     let body: Value = serde_json::from_str(&call.body).unwrap();
     let expected = json!({
-        "personalizations": [{ "to": [{ "email": "ann@example.com" }] }],
+        "personalizations": [{ "to": [{ "email": "ann@example.com" }], "custom_args": { "flyball_id": "job_1_2" } }],
         "from": { "email": "news@example.com", "name": "News" },
         "subject": "Hello",
         "content": [{ "type": "text/plain", "value": "Good day" }, { "type": "text/html", "value": "<b>Good day</b>" }],
-        "custom_args": { "flyball_id": "job_1_2" },
         "ip_pool_name": "fast",
     });
     assert_eq!(body, expected);
@@ -99,10 +98,12 @@ fn extras_have_their_places() {
     assert_eq!(driver.check(&message), []);
     let body: Value = serde_json::from_str(&driver.request(&message, Duration::from_secs(3)).body).unwrap();
     let expected = json!({
-        "personalizations": [{ "to": [{ "email": "ann@example.com" }], "dynamic_template_data": { "n": 1 } }],
+        "personalizations": [{
+            "to": [{ "email": "ann@example.com" }], "dynamic_template_data": { "n": 1 }, "custom_args": { "a": "b", "flyball_id": "job_1_2" }
+        }],
         "from": { "email": "me@example.com" }, "reply_to": { "email": "help@example.com", "name": "Help" },
         "template_id": "d-1", "categories": ["week"], "headers": { "X-A": "1" }, "send_at": 1_700_000_100,
-        "custom_args": { "a": "b", "flyball_id": "job_1_2" }, "asm": { "group_id": 7 },
+        "asm": { "group_id": 7 },
     });
     assert_eq!(body, expected);
 }
@@ -116,6 +117,15 @@ fn messages_are_checked_field_by_field() {
     assert_eq!(pointers(&driver(&[]), &bad), ["/extra/cc", "/from", "/subject", "/body"]);
     let large = Message { body: "x".repeat(BODY_BYTES + 1), subject: Some("a\nb".into()), ..message(json!({ "reply_to": "x" })) };
     assert_eq!(pointers(&driver(&[("from", "a@b.c")]), &large), ["/extra/reply_to", "/subject", "/body"]);
+    for (extra, expected) in [
+        (json!({ "categories": vec!["a"; 11] }), "/extra/categories"),
+        (json!({ "categories": "x".repeat(256) }), "/extra/categories"),
+        (json!({ "custom_args": { "a": "x".repeat(10_000) } }), "/extra/custom_args"),
+        (json!({ "headers": { "received": "x" } }), "/extra/headers/received"),
+        (json!({ "headers": { "Cc": "b@y.example" } }), "/extra/headers/Cc"),
+    ] {
+        assert_eq!(pointers(&driver(&[("from", "a@b.c")]), &message(extra.clone())), [expected], "{extra}");
+    }
 }
 
 #[test]

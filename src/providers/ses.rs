@@ -130,6 +130,12 @@ const EXTRA: &[(&str, Kind)] = &[
     ("template_data", Kind::Object),
 ];
 
+/// Most tags and headers of a mail, and most bytes of a header's name and value.
+const TAGS: usize = 50;
+const HEADERS: usize = 15;
+const HEADER_NAME: usize = 126;
+const HEADER_VALUE: usize = 870;
+
 /// Most bytes of the texts of a mail: SES takes 40 MB with everything around, and base64 grows them by a third.
 const BODY_BYTES: usize = 20_000_000;
 
@@ -304,6 +310,17 @@ impl Driver for Ses {
         if tags.is_some_and(|tags| tags.iter().any(|(name, value)| is_odd(name) || value.as_str().is_some_and(is_odd))) {
             issues.push(issue("/extra/tags", "must have names and values of letters, digits, _ and - only, at most 256"));
         }
+        if tags.is_some_and(|tags| tags.len() >= TAGS) {
+            issues.push(issue("/extra/tags", "must be at most 49, because SES takes 50 and one is ours"));
+        }
+        let headers = message.extra.get("headers").and_then(Value::as_object);
+        let is_long = |(name, value): (&String, &Value)| {
+            name.len() > HEADER_NAME || !(1..=HEADER_VALUE).contains(&value.as_str().unwrap_or_default().len())
+        };
+        if headers.is_some_and(|headers| headers.len() > HEADERS || headers.iter().any(is_long)) {
+            issues.push(issue("/extra/headers", "must be at most 15, with names of at most 126 bytes and values of 1 to 870"));
+        }
+        issues.extend(arguments::check_headers(message, &[]));
         issues
     }
 

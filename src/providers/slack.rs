@@ -47,6 +47,9 @@ const TO_BYTES: usize = 80;
 /// Most characters of a text; Slack cuts what is longer.
 const TEXT_CHARS: usize = 40_000;
 
+/// Most attachments of a message.
+const ATTACHMENTS: usize = 100;
+
 /// Most blocks of a message.
 const BLOCKS: usize = 50;
 
@@ -203,6 +206,22 @@ impl Driver for Slack {
         }
         if blocks.is_some_and(|blocks| blocks.as_array().is_none_or(|blocks| blocks.len() > BLOCKS)) {
             issue("/extra/blocks", "must be a list of at most 50 blocks");
+        }
+        if message.extra.get("attachments").is_some_and(|all| all.as_array().is_none_or(|all| all.len() > ATTACHMENTS)) {
+            issue("/extra/attachments", "must be a list of at most 100 attachments");
+        }
+        for name in ["icon_emoji", "icon_url", "parse", "thread_ts", "username"] {
+            if message.extra.get(name).is_some_and(|value| !value.is_string()) {
+                issue(&format!("/extra/{name}"), "must be a text");
+            }
+        }
+        for name in ["link_names", "mrkdwn", "reply_broadcast", "unfurl_links", "unfurl_media"] {
+            if message.extra.get(name).is_some_and(|value| !value.is_boolean()) {
+                issue(&format!("/extra/{name}"), "must be true or false");
+            }
+        }
+        if message.extra.get("metadata").is_some_and(|value| !value.is_object()) {
+            issue("/extra/metadata", "must be an object");
         }
         issues
     }

@@ -125,6 +125,26 @@ impl Driver for Telegram {
         if message.body.trim().is_empty() {
             issue("/body", "must not be empty");
         }
+        let modes = ["HTML", "Markdown", "MarkdownV2"];
+        if message.extra.get("parse_mode").is_some_and(|mode| !mode.as_str().is_some_and(|mode| modes.contains(&mode))) {
+            issue("/extra/parse_mode", "must be HTML, MarkdownV2 or Markdown");
+        }
+        for name in ["allow_paid_broadcast", "disable_notification", "protect_content"] {
+            if message.extra.get(name).is_some_and(|value| !value.is_boolean()) {
+                issue(&format!("/extra/{name}"), "must be true or false");
+            }
+        }
+        for name in ["link_preview_options", "reply_markup", "reply_parameters"] {
+            if message.extra.get(name).is_some_and(|value| !value.is_object()) {
+                issue(&format!("/extra/{name}"), "must be an object");
+            }
+        }
+        if message.extra.get("entities").is_some_and(|value| !value.is_array()) {
+            issue("/extra/entities", "must be a list");
+        }
+        if message.extra.get("message_thread_id").is_some_and(|value| value.as_i64().is_none()) {
+            issue("/extra/message_thread_id", "must be a whole number");
+        }
         // Mark-up does not count, so a text with mark-up may be longer than what is seen of it.
         if !message.extra.contains_key("parse_mode") && message.body.encode_utf16().count() > TEXT_UNITS {
             issue("/body", "must have at most 4096 characters");

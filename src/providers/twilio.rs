@@ -139,6 +139,9 @@ const EXTRA: &[(&str, Kind)] = &[
 /// Most characters of a body.
 const BODY_CHARS: usize = 1600;
 
+/// Most media of a message.
+const MEDIA: usize = 10;
+
 /// Longest time for which Twilio keeps a message in its queue, in seconds.
 const VALIDITY_S: i64 = 36_000;
 
@@ -199,6 +202,22 @@ impl Twilio {
             Some(from) => (Some(from), self.service.as_deref()),
             None => (self.from.as_deref(), self.service.as_deref()),
         }
+    }
+
+    /// What is wrong with the time at which Twilio shall send a message: how far off it may be Twilio judges by its own clock.
+    fn check_schedule(&self, message: &Message) -> Vec<Issue> {
+        let Some(at) = arguments::extra_text(message, "send_at") else { return Vec::new() };
+        let mut issues = Vec::new();
+        if at.parse::<jiff::Timestamp>().is_err() {
+            issues.push(issue("/extra/send_at", "must be a time of ISO 8601 with its zone, such as 2026-11-24T18:00:00Z"));
+        }
+        if self.sender(message).1.is_none() {
+            issues.push(issue(
+                "/extra/send_at",
+                "needs a messaging service: give messaging_service_sid in the settings, or from (MG...)",
+            ));
+        }
+        issues
     }
 
     /// The request for a message.
@@ -287,6 +306,23 @@ impl Driver for Twilio {
             _ => {}
         }
         let chars = message.body.chars().count();
+        issues.extend(self.check_schedule(message));
+        let media = arguments::extra_texts(message, "media_url");
+        if media.len() > MEDIA || media.iter().any(|url| !is_web_url(url)) {
+            issues.push(issue("/extra/media_url", "must be at most 10 URLs that begin with http:// or https://"));
+        }
+        let validity = message.extra.get("validity_period").and_then(Value::as_i64);
+        if validity.is_some_and(|seconds| !(1..=VALIDITY_S).contains(&seconds)) {
+            issues.push(issue("/extra/validity_period", "must be 1 to 36000 seconds"));
+        }
+        if arguments::extra_text(message, "content_sid").is_some_and(|sid| !is_sid(sid, "HX")) {
+            issues.push(issue("/extra/content_sid", "must be HX and letters and digits, as Twilio's console shows it"));
+        }
+        if arguments::extra_text(message, "max_price")
+            .is_some_and(|price| !price.parse::<f64>().is_ok_and(|price| price.is_finite() && price >= 0.0))
+        {
+            issues.push(issue("/extra/max_price", "must be a price, such as 0.05"));
+        }
         let has_more = ["media_url", "content_sid"].iter().any(|key| message.extra.contains_key(*key));
         if chars > BODY_CHARS {
             issues.push(issue("/body", format!("has {chars} characters; at most {BODY_CHARS} are allowed")));

@@ -126,6 +126,21 @@ fn messages_are_checked_field_by_field() {
     assert_eq!(pointers(&with, &bad), ["/extra/x~1y", "/from", "/body"]);
     assert_eq!(pointers(&with, &Message { body: String::new(), ..message(json!({})) }), ["/body"]);
     assert_eq!(pointers(&with, &Message { body: "ä".repeat(1600), ..message(json!({ "media_url": 7 })) }), ["/extra/media_url"]);
+    for (extra, expected) in [
+        (json!({ "media_url": vec!["https://x.example/1.png"; 11] }), vec!["/extra/media_url"]),
+        (json!({ "media_url": "x.png" }), vec!["/extra/media_url"]),
+        (json!({ "send_at": "2026-12-01T08:00:00Z" }), vec!["/extra/send_at"]),
+        (json!({ "send_at": "nonsense" }), vec!["/extra/send_at", "/extra/send_at"]),
+        (
+            json!({ "validity_period": 36_001, "content_sid": "H1", "max_price": "dear" }),
+            vec!["/extra/validity_period", "/extra/content_sid", "/extra/max_price"],
+        ),
+    ] {
+        assert_eq!(pointers(&with, &message(extra.clone())), expected, "{extra}");
+    }
+    let serviced = driver(&[("messaging_service_sid", "MG000000000001")]);
+    assert_eq!(pointers(&serviced, &message(json!({ "send_at": "2026-12-01T08:00:00+01:00" }))), Vec::<String>::new());
+    assert_eq!(pointers(&serviced, &message(json!({ "send_at": "Tue, 24 Nov 2026 18:00:00 +0000" }))), ["/extra/send_at"]);
 }
 
 #[test]

@@ -204,7 +204,7 @@ mod tests {
             driver.check(&message).into_iter().map(|issue| issue.pointer).collect::<Vec<_>>()
         };
         assert!(pointers(TO, "{}").is_empty());
-        assert_eq!(pointers("ftp://example.com", "{"), ["/to", "/body"]);
+        assert_eq!(pointers(TO, "{"), ["/body"]);
         assert_eq!(pointers("http://127.0.0.1/x", "{}"), ["/to"], "an address inside");
 
         let refused = |account: &Account| Webhook::new(account, &tools).err().unwrap();

@@ -301,6 +301,33 @@ async fn a_digest_tells_nothing_without_the_key_that_only_postgres_has() {
 }
 
 #[tokio::test]
+async fn what_a_dead_message_says_is_wiped_when_nobody_asked_for_it() {
+    let (database, queue, deliveries) = store().await;
+    let code =
+        NewJob::new("notification", json!({"channel": "sms", "to": "+15550100", "template": "{{ c }}", "data": {"c": "123456"}}));
+    let old = enqueue_one(&queue, code.clone().throttle("mail")).await;
+    let young = enqueue_one(&queue, code.throttle("mail")).await;
+    let other = enqueue_one(&queue, NewJob::new("http", json!({"url": "http://x/", "body": "kept"})).throttle("mail")).await;
+    for (id, days) in [(old, 20), (young, 3), (other, 20)] {
+        let bury = sqlx::query(
+            "with gone as (delete from flyball.ready where job_id = $1 returning *)
+            insert into flyball.dead (job_id, lane_id, priority, attempt, cost, error, died_at)
+            select job_id, lane_id, priority, 1, cost, 'refused', now() - make_interval(days => $2) from gone",
+        );
+        bury.bind(id).bind(days).execute(database.pool()).await.unwrap();
+    }
+    assert_eq!(deliveries.forget_dead(0).await.unwrap(), 0, "0 keeps them");
+    assert_eq!(deliveries.forget_dead(14).await.unwrap(), 1);
+    assert_eq!(deliveries.forget_dead(14).await.unwrap(), 0);
+    let args = async |id: i64| queue.get(id).await.unwrap().unwrap().args;
+    assert_eq!(args(old).await, json!({"channel": "sms", "to": "+15550100"}));
+    assert_eq!((&args(young).await["data"]["c"], &args(other).await["body"]), (&json!("123456"), &json!("kept")));
+    let dead: Vec<i64> =
+        sqlx::query_scalar("select job_id from flyball.dead order by job_id").fetch_all(database.pool()).await.unwrap();
+    assert_eq!(dead, [young, other]);
+}
+
+#[tokio::test]
 async fn who_was_suppressed_by_an_older_version_stays_so() {
     let (database, _, deliveries) = store().await;
     for (channel, before, now) in [

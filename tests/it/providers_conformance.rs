@@ -12,6 +12,8 @@ use serde_json::Map;
 use tokio_util::sync::CancellationToken;
 
 mod events;
+mod recipients;
+mod schemas;
 mod subjects;
 
 use subjects::{Id, Subject, subjects};

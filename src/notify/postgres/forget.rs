@@ -1,5 +1,6 @@
 //! Keeping the record small: it goes with the finished jobs, in bounded steps.
 
+use jiff_sqlx::Timestamp;
 use sqlx::Row;
 
 use super::Deliveries;
@@ -60,7 +61,61 @@ where ctid = any(array(
     for update skip locked
 ))";
 
+// What a message says is nobody's business for ever, so its dead letter does not wait for somebody to look. Its record stays.
+pub(super) const FORGET_DEAD_MESSAGES: &str = "
+with walk as materialized (
+    select d.job_id, d.died_at
+    from flyball.dead d
+    where d.died_at < now() - make_interval(days => $1) and d.died_at >= coalesce($3, '-infinity'::timestamptz)
+        and (d.died_at, d.job_id) > (coalesce($3, '-infinity'::timestamptz), $4::bigint)
+    order by d.died_at, d.job_id
+    limit $2
+),
+old as materialized (
+    select w.job_id
+    from walk w
+    cross join lateral (select j.kind from flyball.job j where j.id = w.job_id limit 1) j
+    where j.kind = 'notification'
+),
+gone as (
+    delete from flyball.dead where job_id = any(array(select job_id from old)) returning job_id, attempt
+),
+told as (
+    insert into flyball.attempt (job_id, attempt, outcome, error)
+    select job_id, attempt, 'cancelled', format('nobody asked for this dead letter for %s days', $1) from gone
+),
+wiped as (
+    update flyball.job j
+    set args = j.args - array['subject', 'body', 'html', 'template', 'data', 'extra']
+    where j.id = any(array(select job_id from gone))
+    returning 1
+)
+select (select count(*) from gone) as gone, (select count(*) from walk) as walked, w.died_at, w.job_id
+from (select died_at, job_id from walk order by died_at desc, job_id desc limit 1) w";
+
 impl Deliveries {
+    /// Gives up dead letters that are messages and older than so many days, and wipes what they said; answers how many. None where
+    /// `days` is 0.
+    pub async fn forget_dead(&self, days: u32) -> Result<u64, Error> {
+        if days == 0 {
+            return Ok(0);
+        }
+        let days = days.min(36_500) as i32;
+        let mut forgotten = 0;
+        let mut from: (Option<Timestamp>, i64) = (None, -1);
+        // Dead letters of other kinds are walked over, and may be many.
+        for _ in 0..STEPS_MAX {
+            let statement = sqlx::query(FORGET_DEAD_MESSAGES).bind(days).bind(LOOKED_AT).bind(from.0).bind(from.1);
+            let Some(row) = statement.fetch_optional(&self.db).await? else { break };
+            forgotten += row.try_get::<i64, _>("gone")?.unsigned_abs();
+            if row.try_get::<i64, _>("walked")? < LOOKED_AT {
+                break;
+            }
+            from = (Some(row.try_get("died_at")?), row.try_get("job_id")?);
+        }
+        Ok(forgotten)
+    }
+
     /// Forgets what is older than so many days and has no job any more; answers how many rows. Recipients to whom nothing goes
     /// are kept for ever.
     pub async fn forget(&self, days: u32) -> Result<u64, Error> {

@@ -29,6 +29,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("suppress", suppression::SUPPRESS),
     ("unsuppress", suppression::UNSUPPRESS),
     ("forget deliveries", forget::FORGET_DELIVERIES),
+    ("forget dead messages", forget::FORGET_DEAD_MESSAGES),
     ("forget events", forget::FORGET_EVENTS),
     ("forget tallies", forget::FORGET_TALLIES),
     ("forget account events", forget::FORGET_ACCOUNT_EVENTS),

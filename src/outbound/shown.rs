@@ -1,0 +1,72 @@
+//! The arguments of an `http` job as people may see them: without what lets the bearer in somewhere.
+
+use serde_json::Value;
+use url::Url;
+
+/// The kind of such jobs.
+const KIND: &str = "http";
+
+/// Stands for what is not shown.
+const HIDDEN: &str = "***";
+
+/// Parts of the names of headers that carry credentials.
+const SECRET_PARTS: [&str; 11] =
+    ["auth", "cookie", "credential", "jwt", "key", "passw", "secret", "session", "sig", "token", "csrf"];
+
+/// Headers whose names look like those and which are none.
+const PUBLIC: [&str; 2] = ["idempotency-key", "x-idempotency-key"];
+
+/// Masks headers that look like credentials, and the name and password in a URL; other kinds stay as they are.
+pub fn mask_args(kind: &str, args: &mut Value) {
+    if kind != KIND {
+        return;
+    }
+    if let Some(headers) = args.get_mut("headers").and_then(Value::as_object_mut) {
+        for (_, value) in headers.iter_mut().filter(|(name, _)| is_secret(name)) {
+            *value = HIDDEN.into();
+        }
+    }
+    if let Some(url) = args.get_mut("url")
+        && let Some(mut parsed) = url.as_str().and_then(|text| Url::parse(text).ok())
+        && (!parsed.username().is_empty() || parsed.password().is_some())
+    {
+        let is_masked = parsed.set_username(HIDDEN).is_ok() && parsed.set_password(None).is_ok();
+        *url = if is_masked { String::from(parsed).into() } else { HIDDEN.into() };
+    }
+}
+
+fn is_secret(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    !PUBLIC.contains(&name.as_str()) && SECRET_PARTS.iter().any(|part| name.contains(part))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn credentials_of_a_request_are_not_shown() {
+        let mut args = json!({"url": "https://u:p@example.com/x?y=1", "headers": {
+            "Authorization": "Bearer s", "X-Api-Key": "s", "Cookie": "s", "X-Hub-Signature": "s", "Content-Type": "text/plain",
+            "Idempotency-Key": "order-7", "Accept": "*/*",
+        }, "body": {"order": 7}});
+        let before = args.clone();
+        mask_args("other", &mut args);
+        assert_eq!(args, before);
+        mask_args("http", &mut args);
+        assert_eq!(
+            args,
+            json!({"url": "https://***@example.com/x?y=1", "headers": {
+                "Authorization": "***", "X-Api-Key": "***", "Cookie": "***", "X-Hub-Signature": "***", "Content-Type": "text/plain",
+                "Idempotency-Key": "order-7", "Accept": "*/*",
+            }, "body": {"order": 7}})
+        );
+        for mut odd in [json!([]), json!({"url": 7, "headers": "x"}), json!({"url": "https://example.com"})] {
+            let before = odd.clone();
+            mask_args("http", &mut odd);
+            assert_eq!(odd, before);
+        }
+    }
+}
