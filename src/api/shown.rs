@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
+use crate::jobs::shown;
 use crate::notify::recipient;
-use crate::outbound::shown;
 
 /// Masks what is nobody's business in the arguments of a job; those of kinds of one's own stay as they are.
 pub fn mask_args(kind: &str, args: &mut Value) {

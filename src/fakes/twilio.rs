@@ -18,7 +18,7 @@ fn error(status: u16, code: u32, message: &str) -> Reply {
 }
 
 fn is_number(to: &str) -> bool {
-    let digits = to.strip_prefix('+').unwrap_or_default();
+    let digits = to.strip_prefix("whatsapp:").unwrap_or(to).strip_prefix('+').unwrap_or_default();
     (7..=15).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit())
 }
 

@@ -13,6 +13,7 @@ pub mod outcome;
 pub mod postgres;
 pub mod record;
 pub mod retry;
+pub mod shown;
 pub mod typed;
 
 pub use context::{About, Checkpoint, CheckpointError, Checkpoints, Context, Said};

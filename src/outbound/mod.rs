@@ -17,7 +17,6 @@ pub mod resolve;
 pub mod response;
 pub mod rests;
 pub mod retry_after;
-pub mod shown;
 pub mod signature;
 pub mod template;
 

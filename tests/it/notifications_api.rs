@@ -234,6 +234,7 @@ async fn a_message_by_the_door_of_jobs_has_its_priority_and_shows_no_recipient()
     let many = many.json::<Value>().await.unwrap();
 
     assert_eq!((&one["priority"], &one["args"]["to"]), (&json!(3), &json!("a***@e***.com")));
+    assert_eq!(one["args"]["body"], "***", "what it says is the recipient's business");
     for (place, priority) in [(0, 0), (1, 1)] {
         let shown = api.get(&format!("/api/v1/jobs/{}", many["jobs"][place]["id"])).await;
         assert_eq!((&shown["priority"], &shown["args"]["to"]), (&json!(priority), &json!("a***@e***.com")));

@@ -74,9 +74,9 @@ fn usual(channel: Channel, own: &str) -> BoxedStrategy<String> {
                 })
                 .boxed()
         }
-        Channel::Sms => {
-            ("(|whatsapp:|WhatsApp: )", "[1-9][-(). 0-9]{7,14}").prop_map(|(prefix, digits)| format!("{prefix}+{digits}")).boxed()
-        }
+        Channel::Sms => ("(|whatsapp:|WhatsApp: )", "[1-9][0-9]{3}[-(). ]{0,2}[0-9]{3}[-(). ]{0,2}[0-9]{3,7}")
+            .prop_map(|(prefix, digits)| format!("{prefix}+{digits}"))
+            .boxed(),
         Channel::Push => "[ ]?(/topics/[a-z]{1,8}|[a-zA-Z0-9:_-]{8,64}|[0-9a-fA-F]{64})".boxed(),
         Channel::Chat => "[ ]?(-?[0-9]{4,12}|[+]00[0-9]{3}|@[A-Za-z]{5,9}|C[0-9A-Z]{9}|#[A-Za-z-]{3,9})".boxed(),
         Channel::Webhook => ("(/[a-zA-Z%~.0-9]{0,6}|/\\.\\./x|/%7[eE]a|/a%2fb){1,3}", "(|\\?a=[b-z%2c]{0,5}|#part)")
