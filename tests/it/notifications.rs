@@ -243,7 +243,7 @@ async fn a_suppressed_recipient_gets_nothing_in_any_spelling() {
         let all: Vec<&str> = others.iter().copied().chain([first]).collect();
         for said in &all {
             let recipient = Recipient::parse(channel, said).unwrap();
-            let signed = flyball::jobs::Signed { by: "test".into(), why: "asked".into() };
+            let signed = flyball::jobs::Signed { by: "test".into(), why: "asked".into(), ..Default::default() };
             assert!(deliveries.suppress(&recipient, &signed).await.unwrap(), "{said}");
             for to in &all {
                 let begun = deliveries.begin(asked(channel, to)).await.unwrap();
