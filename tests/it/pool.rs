@@ -185,7 +185,7 @@ async fn what_is_learned_of_an_account_without_a_limit_is_what_its_pool_bears() 
     let (begun, mut second, mut taken) = (Instant::now(), 0, 0);
     let known = async {
         loop {
-            let Taken::Held(held) = desk.take(&[], Duration::from_secs(5)).await else { continue };
+            let Taken::Held(held) = desk.take(next(), &[], Duration::from_secs(5)).await else { continue };
             if begun.elapsed().as_secs() != second {
                 (second, taken) = (begun.elapsed().as_secs(), 0);
             }
