@@ -28,13 +28,13 @@ use crate::cron::{self, Schedules};
 use crate::governor::Policy;
 use crate::jobs::postgres::Retention;
 use crate::jobs::{Kinds, Queue, Tuning};
-use crate::notify::NotificationHandler;
+use crate::notify::{ALERTS, NotificationHandler};
 use crate::outbound::{self, Guard, HttpHandler, Secrets};
 use crate::reindex::{self, Database, ReindexHandler};
 use crate::runner::{self, Worker};
 use crate::service::Vital;
 use crate::throttle::postgres::Record;
-use crate::throttle::{self, Knobs, KnobsFile, LeasedStore, Name, Notes, RedisStore, Store, seed};
+use crate::throttle::{self, Change, Knobs, KnobsFile, LeasedStore, Name, Notes, RedisStore, Store, seed};
 
 pub use decisions::Journalled;
 pub use library::{Builder, Runner};
@@ -113,6 +113,9 @@ impl App {
         let mut registry = Registry::default();
         let metrics = runner::Metrics::register(&mut registry);
         let open = pools::open(built, &queue, &throttles, &notes, &mut registry).await?;
+        if open.pools.0.values().any(|pool| pool.alert_url.is_some()) {
+            seed_alerts(&*throttles).await?;
+        }
         let mut kinds = built_in_kinds(settings, Some(&queue))?;
         kinds.register(NOTIFICATION, NotificationHandler::new(open.pools.clone(), Some(open.means.clone())));
         kinds.extend(more);
@@ -347,13 +350,32 @@ pub(crate) fn read_knobs(dir: &Path) -> anyhow::Result<(Vec<KnobsFile>, Policies
     Ok((files, policies))
 }
 
+/// Makes the throttle of alarms where there is none; what somebody wrote stays.
+async fn seed_alerts(store: &dyn Store) -> Result<(), throttle::Error> {
+    let Ok(name) = Name::new(ALERTS) else { return Ok(()) };
+    let fields = [("rps", "10"), ("key_rps", "2"), ("on_store_loss", "open")];
+    let change = Change {
+        fields: fields.into_iter().map(|(field, text)| (field.to_owned(), Some(text.to_owned()))).collect(),
+        by: "flyball".to_owned(),
+        why: "alarms of pools; turn it as you like".to_owned(),
+        create: true,
+        absent_only: true,
+        ..Change::default()
+    };
+    match store.set(&name, &change).await {
+        Ok(_) | Err(throttle::Error::Invalid(_)) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
 /// Restores what an emptied Redis lost, then seeds what the files add and what the API needs for its tenants. Redis may still be
 /// starting.
 async fn seed_knobs(store: &dyn Store, record: &Record, files: &[KnobsFile], tenants: &[&str]) -> anyhow::Result<()> {
     let begun = std::time::Instant::now();
     loop {
         let done = async {
-            keep_knobs::tick(store, record, &mut std::collections::BTreeMap::new()).await?;
+            let odd = keep_knobs::tick(store, record, &mut std::collections::BTreeMap::new()).await?;
+            odd.iter().for_each(keep_knobs::tell);
             let seeded = seed(store, files).await?;
             api::seed_limits(store, tenants).await?;
             anyhow::Ok(seeded)

@@ -15,7 +15,7 @@ use super::problem::{Code, Problem};
 use super::state::App;
 use super::throttles::name_of;
 use super::waiting;
-use crate::throttle::{Answer, Ask, Grant, Holder, LaneAsk, Limit, Name};
+use crate::throttle::{self, Answer, Ask, GUEST, Grant, Holder, LaneAsk, Limit, Name, check_cost};
 
 /// The most units of one ask.
 const WANT_MAX: i64 = 100_000;
@@ -27,7 +27,7 @@ const HELD_MAX: i64 = 1_000_000;
 const HOLDER_BYTES_MAX: usize = 200;
 
 /// The longest that a holder's word may stand, in seconds.
-const TTL_S_MAX: f64 = 3600.0;
+const TTL_S_MAX: f64 = 120.0;
 
 /// How long a holder's word stands if it does not say.
 const TTL_S: f64 = 30.0;
@@ -61,11 +61,11 @@ pub struct Wanted {
     /// A name of your own, unique for each start of a process. With it each unit is a job that the limits of concurrency count
     /// until you say otherwise; without it they do not concern you.
     holder: Option<String>,
-    /// Jobs of this throttle that the holder runs now; 0 if absent.
+    /// Jobs of this throttle that the holder runs now; 0 if absent. No more count than it was granted.
     held: Option<u32>,
-    /// Jobs of this key that the holder runs now; 0 if absent.
+    /// Jobs of this key that the holder runs now; 0 if absent. No more count than it was granted.
     key_held: Option<u32>,
-    /// Seconds after which what the holder said no longer counts, up to 3600; 30 if absent.
+    /// Seconds after which what the holder said no longer counts, up to 120; 30 if absent.
     ttl_s: Option<f64>,
 }
 
@@ -126,7 +126,7 @@ pub struct Returned {
     request_body = Wanted,
     responses((status = 200, body = Granted)))]
 pub async fn acquire(State(app): State<App>, Path(name): Path<String>, request: Request) -> Result<Json<Granted>, Problem> {
-    let (ask, wait) = read(name, request, true).await?;
+    let (ask, wait) = read(&app, name, request, true).await?;
     let answer = if wait.is_zero() { app.deps.throttles.acquire(&ask).await } else { wait_for(&app, &ask, wait).await };
     granted(&app, &ask, answer, false).await.map(Json)
 }
@@ -137,7 +137,7 @@ pub async fn acquire(State(app): State<App>, Path(name): Path<String>, request: 
     request_body = Wanted,
     responses((status = 200, body = Granted)))]
 pub async fn peek(State(app): State<App>, Path(name): Path<String>, request: Request) -> Result<Json<Granted>, Problem> {
-    let (ask, _) = read(name, request, false).await?;
+    let (ask, _) = read(&app, name, request, false).await?;
     let answer = app.deps.throttles.peek(&ask).await;
     granted(&app, &ask, answer, true).await.map(Json)
 }
@@ -162,16 +162,18 @@ pub async fn give_back(State(app): State<App>, Path(name): Path<String>, request
     let Some(returned) = tokens.filter(|_| errors.is_empty()) else {
         return Err(Problem::fields(Code::InvalidFields, errors));
     };
+    // Nobody took more at once.
+    check_cost(&*app.deps.throttles, &throttle, "tokens", returned).await?;
     app.deps.throttles.settle_many(&throttle, &[(&key, -returned)]).await?;
     let remaining = remaining(&app, &throttle, LaneAsk { key: key.clone(), want: 0, ..LaneAsk::default() }).await;
     Ok(Json(Returned { throttle: throttle.to_string(), key, returned, remaining }))
 }
 
 /// Reads what is wanted, and how long the server may wait for it.
-async fn read(name: String, request: Request, may_wait: bool) -> Result<(Ask, Duration), Problem> {
+async fn read(app: &App, name: String, request: Request, may_wait: bool) -> Result<(Ask, Duration), Problem> {
     let throttle = name_of(name)?;
     let mut errors = Errors::default();
-    let (mut lane, mut holder, mut wait) = (LaneAsk::default(), None, Duration::ZERO);
+    let (mut lane, mut holder, mut wait, mut cost_field) = (LaneAsk::default(), None, Duration::ZERO, "cost");
     let value = body::json_or_empty(request, body::ONE_BYTES_MAX).await?;
     let allowed = ["key", "tokens", "cost", "want", "holder", "held", "key_held", "ttl_s", "wait_ms"];
     let allowed = if may_wait { &allowed[..] } else { &allowed[..allowed.len() - 1] };
@@ -181,7 +183,9 @@ async fn read(name: String, request: Request, may_wait: bool) -> Result<(Ask, Du
             fields.wrong("tokens", "tokens are wanted all or nothing; allowed: tokens alone, or cost and want without tokens");
         }
         let cost = fields.positive("cost", COST_MAX, " tokens");
-        lane.cost = fields.positive("tokens", COST_MAX, " tokens").or(cost).unwrap_or(1.0);
+        let tokens = fields.positive("tokens", COST_MAX, " tokens");
+        cost_field = if tokens.is_some() { "tokens" } else { "cost" };
+        lane.cost = tokens.or(cost).unwrap_or(1.0);
         lane.want = fields.whole("want", 0..=WANT_MAX, "").and_then(|want| u32::try_from(want).ok()).unwrap_or(1);
         let wait_ms = fields.whole("wait_ms", 0..=WAIT_MS_MAX, " milliseconds").and_then(|wait_ms| u64::try_from(wait_ms).ok());
         wait = Duration::from_millis(wait_ms.unwrap_or(0));
@@ -189,10 +193,18 @@ async fn read(name: String, request: Request, may_wait: bool) -> Result<(Ask, Du
         let (all, of_key) = (held("held"), held("key_held"));
         lane.held = of_key;
         let ttl = Duration::from_secs_f64(fields.positive("ttl_s", TTL_S_MAX, " seconds").unwrap_or(TTL_S));
-        holder = fields.text("holder", 1..=HOLDER_BYTES_MAX).map(|id| Holder { id, ttl, held: all });
+        holder = fields.text("holder", 1..=HOLDER_BYTES_MAX).map(|id| Holder { id: format!("{GUEST}{id}"), ttl, held: all });
     }
     if !errors.is_empty() {
         return Err(Problem::fields(Code::InvalidFields, errors));
+    }
+    // One token is what most ask for, and a throttle that takes less charges less.
+    if lane.cost > 1.0 {
+        match check_cost(&*app.deps.throttles, &throttle, cost_field, lane.cost).await {
+            // What a throttle grants that cannot be asked, its knob says.
+            Err(throttle::Error::Lost(_)) => {}
+            checked => checked?,
+        }
     }
     Ok((Ask { throttle, lanes: vec![lane], holder }, wait))
 }
@@ -235,10 +247,17 @@ async fn granted(app: &App, ask: &Ask, answer: Answer, is_peek: bool) -> Result<
         return Err(Problem::new(Code::Internal, "the throttle store answered without a grant"));
     };
     match &grant.limit {
-        Some(Limit::Unknown { name }) if *name == ask.throttle => return Err(Problem::throttle_not_found(name)),
+        Some(Limit::Unknown { name }) if *name == ask.throttle => {
+            // A key that is no hash is no throttle, and still something that somebody has to take away.
+            let wrong =
+                app.deps.throttles.status(name).await.ok().flatten().and_then(|status| status.problems.into_iter().next());
+            let not_found = Problem::throttle_not_found(name);
+            return Err(wrong.map_or(not_found, |wrong| Problem::new(Code::ThrottleNotFound, wrong.message)));
+        }
         Some(Limit::StoreLost) if grant.granted == 0 => {
+            let what = answer.said.map_or_else(|| "Redis does not answer".to_owned(), |said| format!("Redis refuses ({said})"));
             return Err(
-                Problem::new(Code::ThrottlesLost, "Redis does not answer, and this throttle grants nothing then").retry_after(1)
+                Problem::new(Code::ThrottlesLost, format!("{what}, and this throttle grants nothing then")).retry_after(1)
             );
         }
         _ => {}

@@ -50,6 +50,9 @@ pub struct Audit {
     entries: Vec<Entry>,
 }
 
+/// The longest text of a knob that an entry keeps, in characters.
+const TEXT_CHARS_MAX: usize = 1000;
+
 impl Entry {
     /// A change that happens now; Postgres gives it its number and time.
     pub fn now(who: String, action: &str, subject: String, why: String) -> Self {
@@ -67,7 +70,9 @@ impl Entry {
     /// A change of knobs that has been made: the fields that it turned, as they stood and stand in the hash.
     pub fn turned(action: &str, change: &Change, before: Option<&Status>, after: &Status) -> Self {
         let fields = |status: &Status| {
-            let text = |field: &String| status.raw.get(field).cloned().map_or(Value::Null, Value::String);
+            // Postgres keeps no NUL, and a person may have written megabytes.
+            let told = |text: &String| text.chars().filter(|c| *c != '\0').take(TEXT_CHARS_MAX).collect::<String>();
+            let text = |field: &String| status.raw.get(field).map(told).map_or(Value::Null, Value::String);
             change.fields.keys().map(|field| (field.clone(), text(field))).collect()
         };
         Self {

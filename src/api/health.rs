@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use super::postgres;
 use super::problem::{Code, Problem};
 use super::state::App;
-use crate::throttle::{self, Name};
+use crate::throttle;
 
 /// The longest that a store may take to show that it answers.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
@@ -42,9 +42,14 @@ pub async fn ready(State(app): State<App>) -> Response {
     }
     let (postgres, redis) = tokio::join!(
         timeout(ANSWER_WITHIN, postgres::ping(&app.deps.queue.pool)),
-        timeout(ANSWER_WITHIN, answers(app.deps.throttles.as_ref())),
+        timeout(ANSWER_WITHIN, app.deps.throttles.takes_writes()),
     );
-    let lost: Vec<&str> = [("Postgres", matches!(postgres, Ok(Ok(())))), ("Redis", matches!(redis, Ok(true)))]
+    if let Ok(Err(throttle::Error::Lost(reason))) = &redis
+        && let Some(said) = throttle::said_in(reason)
+    {
+        return Problem::new(Code::NotReady, format!("Redis refuses: {said}")).retry_after(1).into_response();
+    }
+    let lost: Vec<&str> = [("Postgres", matches!(postgres, Ok(Ok(())))), ("Redis", matches!(redis, Ok(Ok(()))))]
         .iter()
         .filter(|(_, ok)| !ok)
         .map(|(name, _)| *name)
@@ -57,9 +62,4 @@ pub async fn ready(State(app): State<App>) -> Response {
     Problem::new(Code::NotReady, format!("{} {verb} not answer within {} s", lost.join(" and "), ANSWER_WITHIN.as_secs()))
         .retry_after(1)
         .into_response()
-}
-
-async fn answers(throttles: &dyn throttle::Store) -> bool {
-    let Ok(name) = Name::new(Name::DEFAULT) else { return false };
-    throttles.status(&name).await.is_ok()
 }

@@ -299,8 +299,9 @@ impl Problem {
             }
             jobs::Error::Lost(reason) => {
                 tracing::warn!(%reason, "the queue store did not answer a request");
-                Self::new(Code::QueueLost, "Postgres does not answer, so the request was not carried out; try again soon")
-                    .retry_after(1)
+                let detail = "Postgres does not answer; a change may or may not have been made: look, or send it again with a \
+                              unique_key, which makes a job once";
+                Self::new(Code::QueueLost, detail).retry_after(1)
             }
             jobs::Error::Store(error) => {
                 // What Postgres says may quote the data of a job, so it goes to the log of the server only.
@@ -367,7 +368,11 @@ impl From<throttle::Error> for Problem {
         match error {
             throttle::Error::Lost(reason) => {
                 tracing::warn!(%reason, "the throttle store did not answer a request");
-                Self::new(Code::ThrottlesLost, "Redis does not answer, so nothing was changed; try again soon").retry_after(1)
+                let detail = match throttle::said_in(&reason) {
+                    Some(said) => format!("Redis refuses: {said}"),
+                    None => "Redis does not answer; a change may or may not have been made: look, and try again soon".to_owned(),
+                };
+                Self::new(Code::ThrottlesLost, detail).retry_after(1)
             }
             throttle::Error::Unknown(name) => Self::throttle_not_found(&name),
             conflict @ throttle::Error::Conflict { .. } => Self::new(Code::Conflict, conflict.to_string()),

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::jobs::{Detail, Pause, State, Summary};
-use crate::throttle::{Answer, Holder, Limit};
+use crate::throttle::{Answer, Holder, Limit, MAX_HOLDERS};
 
 /// Why a job does not run yet.
 #[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
@@ -49,7 +49,11 @@ pub fn for_tokens(job: &Summary, answer: &Answer, is_handled: bool) -> Waiting {
         let wait = grant.map(|grant| grant.wait).unwrap_or_default();
         let until = match limit {
             Limit::Paused { until_ms, .. } => Timestamp::from_millisecond(*until_ms).ok(),
-            Limit::Stopped { .. } | Limit::Unknown { .. } | Limit::StoreLost | Limit::Concurrency { .. } => None,
+            Limit::Stopped { .. }
+            | Limit::Unknown { .. }
+            | Limit::StoreLost
+            | Limit::Concurrency { .. }
+            | Limit::Holders { .. } => None,
             _ => i64::try_from(wait.as_micros())
                 .ok()
                 .filter(|_| answer.at_us > 0)
@@ -106,6 +110,10 @@ pub fn sentence(throttle: &str, key: &str, effective_rps: f64, limit: &Limit) ->
             )
         }
         Limit::Unknown { name } => format!("there is no throttle {name} yet; create it with: flyball throttle set {name} rps=10"),
+        Limit::Holders { name } => format!(
+            "throttle {name} keeps the jobs of {MAX_HOLDERS} holders, and there are as many: use one name for each process, and tell \
+             what it holds when it ends"
+        ),
         Limit::StoreLost => format!("Redis does not answer, and throttle {throttle} stops when it cannot ask"),
     }
 }

@@ -16,7 +16,8 @@ pub async fn within<T, E: Into<Problem>>(limit: Duration, work: impl Future<Outp
         Err(_) => {
             tracing::warn!(limit_s = limit.as_secs(), "Postgres did not answer a request in time");
             let detail = format!(
-                "Postgres did not answer within {} s; try again soon, a job with a unique_key cannot be made twice",
+                "Postgres did not answer within {} s: it is busy, or a transaction that is still open holds what this needs, such as an \
+                 equal unique_key; a change may or may not be made yet. Try again soon, a job with a unique_key cannot be made twice",
                 limit.as_secs()
             );
             Err(Problem::new(Code::QueueLost, detail).retry_after(1))

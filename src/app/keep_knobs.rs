@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::service::{Pace, periodic};
 use crate::throttle::postgres::Record;
-use crate::throttle::{self, Change, Name, Status, Store};
+use crate::throttle::{self, Change, Name, Status, Store, rules};
 
 /// How long an emptied Redis may stay empty, and how long a turned knob stays unknown to what reads the record in SQL.
 const EVERY: Duration = Duration::from_secs(1);
@@ -22,21 +22,56 @@ const ASKED_AT_ONCE: usize = 32;
 const PASSING: &[&str] = &["seq", "term", "at", "capacity", "capacity_why"];
 
 pub(super) async fn run(store: Arc<dyn Store>, record: Record, cancel: CancellationToken) {
-    let saved = Arc::new(tokio::sync::Mutex::new(BTreeMap::new()));
+    let saved = Arc::new(tokio::sync::Mutex::new((BTreeMap::new(), Odd::new())));
     periodic(Pace { name: "keep knobs", every: EVERY, wake: None }, cancel, || {
         let (store, record, saved) = (store.clone(), record.clone(), saved.clone());
-        async move { tick(&*store, &record, &mut *saved.lock().await).await }
+        async move {
+            let (saved, told) = &mut *saved.lock().await;
+            let odd = tick(&*store, &record, saved).await?;
+            // Each is told once, for as long as it stays the same.
+            odd.iter().filter(|(name, why)| told.get(*name) != Some(*why)).for_each(tell);
+            *told = odd;
+            anyhow::Ok(())
+        }
     })
     .await;
 }
 
-/// Restores what is missing, then records what has changed. What cannot be asked now leaves the others alone and is told at the
-/// end.
+/// Throttles whose knobs could not be recorded or restored, and why.
+pub(super) type Odd = BTreeMap<Name, String>;
+
+/// Tells of one of them in the log.
+pub(super) fn tell((name, why): (&Name, &String)) {
+    tracing::warn!(throttle.name = %name, why, "the knobs cannot all be recorded or restored; the other throttles' are");
+}
+
+/// The longest text of a field that is recorded, in bytes.
+const LONGEST_TEXT: usize = 4096;
+
+/// Most fields of one throttle that are recorded.
+const MOST_FIELDS: usize = 200;
+
+/// The fields that can be recorded: Postgres keeps no NUL, and nobody's megabytes. Knobs come before what is none.
+fn recordable(raw: BTreeMap<String, String>) -> (BTreeMap<String, String>, Option<String>) {
+    let all = raw.len();
+    let fits = |text: &str| !text.contains('\0') && text.len() <= LONGEST_TEXT;
+    let (knobs, others): (Vec<_>, Vec<_>) =
+        raw.into_iter().filter(|(field, text)| fits(field) && fits(text)).partition(|(field, _)| rules::knob(field).is_some());
+    let kept: BTreeMap<String, String> = knobs.into_iter().chain(others).take(MOST_FIELDS).collect();
+    let left_out = all - kept.len();
+    let why =
+        format!("{left_out} fields hold a NUL, are longer than {LONGEST_TEXT} bytes or are too many; they are not recorded");
+    (kept, (left_out > 0).then_some(why))
+}
+
+/// Restores what is missing, then records what has changed. What cannot be recorded or restored of one throttle leaves the others
+/// alone and is answered; what cannot be asked now is an error at the end.
 pub(super) async fn tick(
     store: &dyn Store,
     record: &Record,
     saved: &mut BTreeMap<Name, BTreeMap<String, String>>,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Odd> {
+    let mut odd = Odd::new();
     let kept: BTreeMap<Name, BTreeMap<String, String>> = record.load().await?.into_iter().collect();
     let mut failed: Option<throttle::Error> = None;
     let mut known: BTreeSet<Name> = kept.keys().cloned().collect();
@@ -71,8 +106,12 @@ pub(super) async fn tick(
         };
         let status = match status {
             Ok(status) => status,
-            Err(error) => {
+            Err(error @ throttle::Error::Lost(_)) => {
                 failed = Some(error);
+                continue;
+            }
+            Err(error) => {
+                odd.insert(name, error.to_string());
                 continue;
             }
         };
@@ -85,18 +124,24 @@ pub(super) async fn tick(
         if expires && !status.raw.contains_key("seq") {
             continue;
         }
-        let mut fields = status.raw;
+        let (mut fields, left_out) = recordable(status.raw);
+        if let Some(why) = left_out {
+            odd.insert(name.clone(), why);
+        }
         fields.retain(|field, _| !PASSING.contains(&field.as_str()));
         let has_changed = saved.get(&name) != Some(&fields);
         if has_changed {
-            record.save(&name, &fields).await?;
+            if let Some(why) = record.save(&name, &fields).await? {
+                odd.insert(name, why);
+                continue;
+            }
         }
         if has_changed || expires {
             store.keep(&name).await?;
             saved.insert(name, fields);
         }
     }
-    failed.map_or(Ok(()), |error| Err(error.into()))
+    failed.map_or(Ok(odd), |error| Err(error.into()))
 }
 
 async fn restore(store: &dyn Store, name: &Name, fields: &BTreeMap<String, String>) -> Result<Status, throttle::Error> {

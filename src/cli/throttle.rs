@@ -213,7 +213,9 @@ fn parse(knobs: &[String]) -> anyhow::Result<BTreeMap<String, Value>> {
             bail!(Failure::Refused(format!("{knob:?} is not KNOB=VALUE; for instance rps=50")));
         };
         let value = Knobs::value_of(name, text);
-        fields.insert(name.to_owned(), value);
+        if fields.insert(name.to_owned(), value).is_some() {
+            bail!(Failure::Refused(format!("{name:?} is given twice; give each knob once")));
+        }
     }
     Ok(fields)
 }

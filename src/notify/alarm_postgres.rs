@@ -11,6 +11,9 @@ use crate::postgres::Db;
 use crate::providers::Pool;
 use crate::providers::pool::Change;
 
+/// The throttle of the jobs that tell of alarms, which every process brings along: a stall of any other must not keep them back.
+pub const ALERTS: &str = "flyball:alerts";
+
 /// Most changes that a page of them shows.
 const PAGE_MAX: i64 = 200;
 
@@ -76,7 +79,7 @@ impl Alarms {
             }
             // Where Postgres goes away before the row is written this comes a second time, and finds its job there.
             let once = format!("account.breaker:{}:{}:{}:{}", pool.name, change.account, change.at_ms, change.to.word());
-            let job = NewJob::new("http", args).key(format!("alerts:{}", pool.name)).priority(0);
+            let job = NewJob::new("http", args).throttle(ALERTS).key(format!("alerts:{}", pool.name)).priority(0);
             let job = job.unique(once).unique_for(TOLD_ONCE_FOR);
             self.queue.enqueue(&[job]).await?;
         }

@@ -15,7 +15,7 @@ pub mod record;
 pub mod state;
 pub mod watch;
 
-pub use alarm_postgres::{AccountEvent, Alarms};
+pub use alarm_postgres::{ALERTS, AccountEvent, Alarms};
 pub use deliver::{Carrier, Means, NotificationHandler};
 pub use keep::keep;
 pub use notification::{DeliveryAttempt, Notification, NotificationFilter, NotificationPage, Suppression};

@@ -576,6 +576,7 @@ fn spell(limit: &Limit) -> Option<String> {
         | Limit::Key
         | Limit::Learned
         | Limit::Probing { .. }
-        | Limit::Concurrency { .. } => None,
+        | Limit::Concurrency { .. }
+        | Limit::Holders { .. } => None,
     }
 }

@@ -254,7 +254,7 @@ impl Board {
         for ((id, wish), grant) in asked.lanes.iter().zip(&asked.ask.lanes).zip(&answer.lanes) {
             wanted += wish.want as usize;
             granted_all += grant.granted as usize;
-            self.charge(*id, grant.granted, wish.cost);
+            self.charge(*id, grant.granted, wish.cost.min(answer.max_cost));
             self.hold(*id, i64::from(grant.granted));
             self.probing.remove(id);
             let Some(limit) = &grant.limit else { continue };

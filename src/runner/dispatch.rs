@@ -59,6 +59,8 @@ struct Granted {
     key: String,
     grant: Grant,
     cost: f64,
+    /// The highest cost of one job that is charged.
+    max_cost: f64,
     claim: LaneClaim,
 }
 
@@ -272,12 +274,19 @@ fn granted(shared: &Shared, desk: &mut Desk, asked: Vec<Asked>, answers: Vec<Ans
     let head_every = all_heads.clamp(MIN_HEAD_EVERY, MAX_HEAD_EVERY);
     let mut granted = Vec::new();
     for (one, answer) in asked.into_iter().zip(answers) {
-        let throttle = one.ask.throttle;
+        let (throttle, max_cost) = (one.ask.throttle, answer.max_cost);
         for ((lane, wanted), grant) in one.lanes.into_iter().zip(one.ask.lanes).zip(answer.lanes) {
             if grant.granted > 0 {
                 shared.answers.watch(lane, grant.watched);
                 let claim = desk.board.claim(lane, grant.granted, now, head_every);
-                granted.push(Granted { throttle: throttle.clone(), key: wanted.key, grant, cost: wanted.cost, claim });
+                granted.push(Granted {
+                    throttle: throttle.clone(),
+                    key: wanted.key,
+                    grant,
+                    cost: wanted.cost.min(max_cost),
+                    max_cost,
+                    claim,
+                });
             }
         }
     }
@@ -330,10 +339,13 @@ async fn claim_granted(shared: &Arc<Shared>, granted: Vec<Granted>, asked_at: In
         true => Err(Error::Lost("the answer to a claim came too late to begin its jobs".to_owned())),
         false => Ok(claimed),
     });
+    let most: HashMap<i64, f64> = granted.iter().map(|one| (one.claim.lane_id, one.max_cost)).collect();
     let taken = claimed.map(|mut batch| {
         strangers(&granted, &mut batch.jobs);
         let mut taken: HashMap<i64, Taken> = HashMap::with_capacity(lanes.len());
-        for one in &batch.jobs {
+        for one in &mut batch.jobs {
+            // What came into the queue beyond the highest cost is charged no more than that, and given back no more.
+            one.job.cost = most.get(&one.lane_id).map_or(one.job.cost, |most| one.job.cost.min(*most));
             let lane = taken.entry(one.lane_id).or_default();
             lane.places.push(Place { priority: one.job.priority as i16, job_id: one.job.id });
             lane.cost += one.job.cost;

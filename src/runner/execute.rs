@@ -60,7 +60,7 @@ pub(super) async fn execute(shared: Arc<Shared>, claimed: Claimed, cancelled: Ca
         shared.tallies.end(&about.throttle, tallied(&ending, is_refused), said.duration(ran), said.refusals);
     }
     let took = begun.elapsed().as_secs_f64();
-    settle(&shared, &about);
+    settle(&shared, &about, ran.is_some());
     match &of_run {
         Some(of_run) => {
             of_run.duration.observe(took);
@@ -95,6 +95,9 @@ async fn run(
     let issues = handler.check(&job.args);
     if !issues.is_empty() {
         return Outcome::Dead { error: listed(&issues) };
+    }
+    if cancelled.is_cancelled() {
+        return Outcome::HandedBack;
     }
     let context = Context::new(about, cancelled.clone(), shared.throttles.clone(), shared.checkpoints.clone());
     let limit = job.timeout.or_else(|| handler.timeout());
@@ -252,9 +255,10 @@ async fn refused(
     Some(delay.unwrap_or(DEFAULT_PAUSE))
 }
 
-/// Sees that what the job was charged too little or too much is settled, if its handler has said what it cost.
-fn settle(shared: &Shared, job: &About) {
-    let tokens = job.said().cost.map_or(0.0, |cost| cost - job.cost);
+/// Sees that what the job was charged too little or too much is settled: all of it where its handler never began, and else if
+/// the handler has said what it cost.
+fn settle(shared: &Shared, job: &About, has_begun: bool) {
+    let tokens = if has_begun { job.said().cost.map_or(0.0, |cost| cost - job.cost) } else { -job.cost };
     let Ok(throttle) = Name::new(job.throttle.clone()) else { return };
     if tokens == 0.0 {
         return;

@@ -32,6 +32,9 @@ const SLACK_US: f64 = 0.5;
 /// What a key without a burst may save up, in microseconds: workers come round every few milliseconds.
 const SPACED_US: f64 = 20_000.0;
 
+/// How far into the future a charge may reach, in microseconds, where one job does not reach further by itself.
+pub const LONGEST_DEBT_US: f64 = 300_000_000.0;
+
 /// A rate and how much of it may be saved up.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rate {
@@ -96,23 +99,27 @@ pub enum Start {
 pub struct Open {
     interval: f64,
     tau: f64,
+    longest: f64,
     spent_to: f64,
     debt: f64,
 }
 
 impl Bucket {
-    /// Opens the bucket at `now` (unix microseconds) for units that cost at most `cost` tokens.
+    /// Opens the bucket at `now` (unix microseconds) for units that cost at most `cost` tokens, where none may ever cost more than
+    /// `most`.
     ///
     /// `spent_to` is clamped to what can be true: never fuller than full, and no more debt than was really made. A server's
-    /// clock that stepped back an hour thus costs some seconds and not an hour.
-    pub fn open(&self, rate: Rate, start: Start, now: f64, cost: f64) -> Open {
+    /// clock that stepped back an hour thus costs some seconds and not an hour. Nor is any debt longer than that of one job of
+    /// `most`, or than some minutes.
+    pub fn open(&self, rate: Rate, start: Start, now: f64, cost: f64, most: f64) -> Open {
         let interval = 1e6 / rate.rps;
         let tau = rate.tau_us(start);
         let begin = if start == Start::Full { now - tau } else { now - interval };
-        let highest = now + tau + (10.0 * cost + self.debt) * interval;
+        let longest = LONGEST_DEBT_US.max(most * interval);
+        let highest = now + (tau + (10.0 * cost + self.debt) * interval).min(longest);
         let spent_to = if self.stopped { self.spent_to.unwrap_or(now).max(now) } else { self.spent_to.unwrap_or(begin) };
         let spent_to = spent_to.min(highest).max(now - tau);
-        Open { interval, tau, spent_to, debt: self.debt }
+        Open { interval, tau, longest, spent_to, debt: self.debt }
     }
 
     /// Empties the bucket, as a stopped throttle does, so that it starts again from nothing; at `now`, or where it is still
@@ -120,6 +127,12 @@ impl Bucket {
     pub fn drain(&mut self, now: f64, stopped: bool) {
         self.spent_to = Some(self.spent_to.unwrap_or(now).max(now));
         self.stopped = stopped;
+    }
+
+    /// Makes an empty bucket of one with a debt.
+    pub fn forgive(&mut self, now: f64) {
+        self.spent_to = self.spent_to.map(|spent_to| spent_to.min(now));
+        self.debt = 0.0;
     }
 
     /// Gives time back; the bucket never gets fuller than full because it is clamped when it is opened.
@@ -141,10 +154,16 @@ impl Open {
         self.debt = ((self.spent_to - now) / self.interval).max(0.0);
     }
 
-    /// Charges tokens after the fact, or returns them when negative; any debt is allowed.
-    pub fn settle(&mut self, tokens: f64, now: f64) {
-        self.spent_to += tokens * self.interval;
+    /// Charges tokens after the fact, or returns them when negative, as far as a debt may go; answers those that counted.
+    pub fn settle(&mut self, tokens: f64, now: f64) -> f64 {
+        let (before, highest, mut counted) = (self.spent_to, now + self.longest, tokens);
+        self.spent_to = before + tokens * self.interval;
+        if self.spent_to > highest {
+            self.spent_to = highest;
+            counted = ((highest - before) / self.interval).max(0.0);
+        }
         self.debt = ((self.spent_to - now) / self.interval).max(0.0);
+        counted
     }
 
     /// Microseconds until the next unit of `cost` tokens fits; not above 0 if it fits now.

@@ -12,7 +12,7 @@ fn rate(rps: f64) -> Rate {
 
 /// Takes as much as fits now; answers the units.
 fn take_all(bucket: &mut Bucket, rate: Rate, start: Start, now: f64) -> f64 {
-    let mut open = bucket.open(rate, start, now, 1.0);
+    let mut open = bucket.open(rate, start, now, 1.0, 1000.0);
     let units = open.units(1.0, now);
     open.take(units, 1.0, now);
     *bucket = open.close();
@@ -35,7 +35,7 @@ fn after_a_stop_the_bucket_starts_empty_at_any_rate() {
         let mut bucket = Bucket::default();
         bucket.drain(NOW, false);
 
-        let open = bucket.open(rate(resumed), Start::OneToken, NOW, 1.0);
+        let open = bucket.open(rate(resumed), Start::OneToken, NOW, 1.0, 1000.0);
 
         assert_eq!(open.units(1.0, NOW), 0.0, "{resumed}");
         assert!((open.wait_us(1.0, NOW) - 1e6 / resumed).abs() < 1.0);
@@ -47,7 +47,7 @@ fn what_passes_between_the_last_ask_of_a_stop_and_its_end_is_no_refill() {
     let (mut bucket, later) = (Bucket::default(), NOW + 400_000.0);
     bucket.drain(NOW, true);
 
-    let open = bucket.open(rate(100.0), Start::OneToken, later, 1.0);
+    let open = bucket.open(rate(100.0), Start::OneToken, later, 1.0, 1000.0);
 
     assert_eq!(open.units(1.0, later), 0.0);
     assert!(!open.close().stopped);
@@ -58,7 +58,7 @@ fn a_raise_of_the_rate_does_not_leave_anybody_waiting_by_the_old_one() {
     let mut bucket = Bucket::default();
     take_all(&mut bucket, rate(0.0001), Start::OneToken, NOW);
 
-    let open = bucket.open(rate(100.0), Start::OneToken, NOW, 1.0);
+    let open = bucket.open(rate(100.0), Start::OneToken, NOW, 1.0, 1000.0);
 
     assert!(open.wait_us(1.0, NOW) <= 10_000.0, "{}", open.wait_us(1.0, NOW));
 }
@@ -71,11 +71,11 @@ fn a_lost_throttle_bucket_starts_with_one_token_and_an_idle_key_full() {
 
 #[test]
 fn a_unit_dearer_than_the_bucket_runs_from_a_full_one_and_its_debt_is_paid_by_cheap_ones_too() {
-    let mut open = Bucket::default().open(rate(20.0), Start::Full, NOW, 100.0);
+    let mut open = Bucket::default().open(rate(20.0), Start::Full, NOW, 100.0, 1000.0);
     assert_eq!(open.units(100.0, NOW), 1.0);
     open.take(1.0, 100.0, NOW);
 
-    let cheap = open.close().open(rate(20.0), Start::Full, NOW, 1.0);
+    let cheap = open.close().open(rate(20.0), Start::Full, NOW, 1.0, 1000.0);
 
     assert_eq!(cheap.units(1.0, NOW), 0.0);
     assert!((cheap.wait_us(1.0, NOW) - 4_050_000.0).abs() < 1.0, "80 tokens of debt and one more: {}", cheap.wait_us(1.0, NOW));
@@ -87,7 +87,7 @@ fn a_clock_that_steps_back_an_hour_costs_seconds() {
     take_all(&mut bucket, rate(10.0), Start::Full, NOW);
     let stepped_back = NOW - 3.6e9;
 
-    let open = bucket.open(rate(10.0), Start::Full, stepped_back, 1.0);
+    let open = bucket.open(rate(10.0), Start::Full, stepped_back, 1.0, 1000.0);
 
     assert!(open.was_clamped(&bucket));
     assert!(open.wait_us(1.0, stepped_back) < 5e6, "{}", open.wait_us(1.0, stepped_back));
@@ -117,7 +117,7 @@ fn rates_are_exact_from_one_in_hours_to_ten_thousand_a_second() {
         // A consumer that comes whenever it was told to, a little late each time.
         while now < NOW + horizon {
             taken += take_all(&mut bucket, rate(rps), Start::Full, now).max(0.0);
-            let wait = bucket.open(rate(rps), Start::Full, now, 1.0).wait_us(1.0, now);
+            let wait = bucket.open(rate(rps), Start::Full, now, 1.0, 1000.0).wait_us(1.0, now);
             now += wait.max(0.0).ceil() + 7.0;
         }
         let ideal = rps * horizon / 1e6;
@@ -131,14 +131,14 @@ proptest! {
         rps in 1e-4..1e6_f64, depth_s in 0.0..10.0_f64, cost in 0.01..500.0_f64, taken in 0.0..2.0_f64,
     ) {
         let rate = Rate { rps, depth_us: depth_s * 1e6 };
-        let mut open = Bucket::default().open(rate, Start::Full, NOW, cost);
+        let mut open = Bucket::default().open(rate, Start::Full, NOW, cost, 1000.0);
         open.settle(taken * rps * rate.tau_us(Start::OneToken) / 1e6, NOW);
         let bucket = open.close();
-        let wait = bucket.open(rate, Start::Full, NOW, cost).wait_us(cost, NOW).ceil();
+        let wait = bucket.open(rate, Start::Full, NOW, cost, 1000.0).wait_us(cost, NOW).ceil();
         prop_assume!(wait > 2.0);
 
-        let later = bucket.open(rate, Start::Full, NOW + wait, cost);
-        let earlier = bucket.open(rate, Start::Full, NOW + wait * 0.999 - 2.0, cost);
+        let later = bucket.open(rate, Start::Full, NOW + wait, cost, 1000.0);
+        let earlier = bucket.open(rate, Start::Full, NOW + wait * 0.999 - 2.0, cost, 1000.0);
 
         prop_assert!(later.units(cost, NOW + wait) >= 1.0);
         prop_assert!(earlier.units(cost, NOW + wait * 0.999 - 2.0) < 1.0);

@@ -14,6 +14,24 @@ pub const CROWDED_WAIT_US: f64 = 50_000.0;
 /// Longest that a word may stand, in milliseconds. One that would stand longer was said before the clock stepped back.
 pub const MAX_TTL_MS: i64 = 3_600_000;
 
+/// Most names that are kept under one limit.
+pub const MAX_HOLDERS: usize = 1000;
+
+/// The beginning of the names of those who come from outside. They are believed to run no more than they were granted; everybody
+/// else says what it runs, so that a store that was emptied is told again.
+pub const GUEST: &str = "http:";
+
+/// What somebody may do under one limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// Jobs that it may begin.
+    pub left: i64,
+    /// Jobs that it is believed to run.
+    pub held: i64,
+    /// There are as many names as may be, and its own is not among them.
+    pub is_full: bool,
+}
+
 /// The last words of those who run jobs under one limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holds {
@@ -33,16 +51,31 @@ impl Word {
 }
 
 impl Holds {
-    /// How many jobs `who` may run in all besides those of others; drops what has lapsed. Never below 0.
-    pub fn share_of(&mut self, who: &str, limit: i64, now_ms: i64) -> i64 {
+    /// What `who`, who says that it runs `held` jobs, may begin besides those of others; drops what has lapsed.
+    pub fn room(&mut self, who: &str, limit: i64, held: u32, now_ms: i64) -> Room {
         self.words.retain(|_, word| word.stands(now_ms));
+        let held = self.believed(who, i64::from(held), now_ms);
+        if self.words.len() >= MAX_HOLDERS && !self.words.contains_key(who) {
+            return Room { left: 0, held, is_full: true };
+        }
         let others = self.words.iter().filter(|(other, _)| other.as_str() != who).map(|(_, word)| word.jobs).sum::<i64>();
-        (limit - others).max(0)
+        Room { left: room((limit - others).max(0), held), held, is_full: false }
+    }
+
+    /// How many jobs `who` is believed to run.
+    pub fn believed(&self, who: &str, held: i64, now_ms: i64) -> i64 {
+        if !who.starts_with(GUEST) {
+            return held;
+        }
+        held.min(self.words.get(who).filter(|word| word.stands(now_ms)).map_or(0, |word| word.jobs))
     }
 
     /// Keeps the word of `who`: it runs so many jobs, which stands for `ttl_ms`.
     pub fn say(&mut self, who: &str, jobs: i64, now_ms: i64, ttl_ms: i64) {
         if jobs > 0 {
+            if self.words.len() >= MAX_HOLDERS && !self.words.contains_key(who) {
+                return;
+            }
             self.words.insert(who.to_owned(), Word { jobs, expires_ms: now_ms + ttl_ms });
         } else {
             self.words.remove(who);
@@ -51,8 +84,8 @@ impl Holds {
 }
 
 /// How many more jobs may be begun by somebody who runs `held` of its share.
-pub fn room(share: i64, held: u32) -> f64 {
-    (share - i64::from(held)).max(0) as f64
+pub fn room(share: i64, held: i64) -> i64 {
+    (share - held).max(0)
 }
 
 impl Holder {
@@ -73,9 +106,9 @@ mod tests {
         holds.say("a", 2, 10, 1000);
         holds.say("b", 4, 10, 1000);
 
-        assert_eq!(holds.share_of("a", 10, 20), 6);
-        assert_eq!(holds.share_of("c", 10, 20), 4);
-        assert_eq!(holds.share_of("c", 5, 20), 0, "more run than may, since the knob was turned down");
+        assert_eq!(holds.room("a", 10, 0, 20).left, 6);
+        assert_eq!(holds.room("c", 10, 0, 20).left, 4);
+        assert_eq!(holds.room("c", 5, 0, 20).left, 0, "more run than may, since the knob was turned down");
     }
 
     #[test]
@@ -85,8 +118,8 @@ mod tests {
         holds.say("b", 1, 0, 1000);
         holds.say("b", 0, 1, 1000);
 
-        assert_eq!(holds.clone().share_of("c", 10, 999), 7);
-        assert_eq!(holds.share_of("c", 10, 1000), 10);
+        assert_eq!(holds.clone().room("c", 10, 0, 999).left, 7);
+        assert_eq!(holds.room("c", 10, 0, 1000).left, 10);
         assert_eq!(holds, Holds::default(), "what has lapsed is dropped");
     }
 
@@ -95,11 +128,37 @@ mod tests {
         let mut holds = Holds::default();
         holds.say("a", 3, 2 * MAX_TTL_MS, 1000);
 
-        assert_eq!(holds.share_of("c", 10, 0), 10);
+        assert_eq!(holds.room("c", 10, 0, 0).left, 10);
     }
 
     #[test]
     fn room_is_what_is_left_of_the_share() {
-        assert_eq!((room(5, 2), room(5, 9)), (3.0, 0.0));
+        assert_eq!((room(5, 2), room(5, 9)), (3, 0));
+    }
+
+    #[test]
+    fn a_guest_is_believed_to_run_no_more_than_it_was_granted() {
+        let (mut holds, guest) = (Holds::default(), "http:me/mail");
+        assert_eq!(holds.room(guest, 10, 1_000_000, 0), Room { left: 10, held: 0, is_full: false });
+
+        holds.say(guest, 3, 0, 1000);
+
+        assert_eq!(holds.believed(guest, 1_000_000, 0), 3);
+        assert_eq!(holds.believed(guest, 2, 0), 2);
+        assert_eq!(holds.believed(guest, 2, 1000), 0, "it has lapsed");
+        assert_eq!(holds.room("worker/mail", 10, 8, 0), Room { left: 0, held: 8, is_full: false });
+    }
+
+    #[test]
+    fn no_more_than_a_thousand_names_are_kept_and_a_new_one_gets_nothing_until_one_has_lapsed() {
+        let mut holds = Holds::default();
+        for who in 0..2 * MAX_HOLDERS {
+            holds.say(&who.to_string(), 1, 0, 1000);
+        }
+
+        assert_eq!(holds.words.len(), MAX_HOLDERS);
+        assert_eq!(holds.room("new", 1_000_000, 0, 0), Room { left: 0, held: 0, is_full: true });
+        assert!(holds.room("0", 1_000_000, 1, 0).left > 0, "who is known goes on");
+        assert_eq!(holds.room("new", 1_000_000, 0, 1000), Room { left: 1_000_000, held: 0, is_full: false });
     }
 }

@@ -88,13 +88,22 @@ const QUOTA_US: f64 = 3_600e6;
 /// What is told of a capacity of 0 where nobody said why.
 pub(super) const NO_CAPACITY: &str = "its capacity is 0";
 
+/// Most fields that are no knobs which are told one by one.
+const MAX_STRANGERS: usize = 20;
+
+/// Most characters of what somebody said of himself and his reasons that are told again.
+const MAX_TOLD: usize = 1000;
+
+/// The longest `capacity_why` that is told, in bytes.
+const LONGEST_WHY: usize = 1000;
+
 /// The highest cost of a job anywhere, in tokens.
 pub const MAX_COST: f64 = 1e9;
 
 /// The highest cost of a job where no knob and no rate says more, in tokens,
-const PLAIN_COST: f64 = 1000.0;
+pub(super) const PLAIN_COST: f64 = 1000.0;
 
-/// or so many windows' worth.
+/// or so many windows' worth, or what the bucket holds.
 const COST_WINDOWS: f64 = 10.0;
 
 /// Where no knob says so, one job is charged no more seconds of the rate in force than this,
@@ -238,7 +247,7 @@ impl Knobs {
             unreadable => {
                 let what = match unreadable {
                     None => "is missing".to_owned(),
-                    Some(_) => format!("{:?} cannot be used", raw["rps"]),
+                    Some(_) => format!("{} cannot be used", rules::quoted(&raw["rps"])),
                 };
                 let message = format!("{what}: it must be {}", rules::allowed("rps"));
                 reader.problems.insert(0, Problem { field: "rps".to_owned(), message });
@@ -287,6 +296,7 @@ impl Knobs {
         let max_backlog = reader.number("max_backlog", f64::NAN);
         let lease = reader.number("valid_until", f64::NAN);
         let until = reader.number("manual_until_ms", f64::NAN);
+        let told = |field: &str| raw.get(field).map_or_else(String::new, |text| text.chars().take(MAX_TOLD).collect::<String>());
         let knobs = Self {
             rps,
             burst,
@@ -297,7 +307,7 @@ impl Knobs {
             max: reader.number("max", plain.max),
             safe_rps,
             capacity,
-            capacity_why: raw.get("capacity_why").cloned().unwrap_or_default(),
+            capacity_why: raw.get("capacity_why").filter(|why| why.len() <= LONGEST_WHY).cloned().unwrap_or_default(),
             key_rps,
             key_burst,
             parent,
@@ -317,17 +327,26 @@ impl Knobs {
             valid_until_ms: (!lease.is_nan() && matches!(mode, None | Some(Mode::Auto))).then_some(lease as i64),
             seq: reader.number("seq", 0.0) as u64,
             term: reader.number("term", 0.0) as u64,
-            by: raw.get("by").cloned().unwrap_or_default(),
+            by: told("by"),
             at_ms: reader.number("at", 0.0) as i64,
-            why: raw.get("why").cloned().unwrap_or_default(),
+            why: told("why"),
         };
         if knobs.min > knobs.max {
             let message = format!("{} is above max {}: it must not be", knobs.min, knobs.max);
             reader.problems.push(Problem { field: "min".to_owned(), message });
         }
-        for field in raw.keys().filter(|field| rules::knob(field).is_none()) {
+        let strangers = || raw.keys().filter(|field| rules::knob(field).is_none());
+        for field in strangers().take(MAX_STRANGERS) {
             let message = format!("is not a knob; knobs are {}", rules::names().join(", "));
-            reader.problems.push(Problem { field: field.clone(), message });
+            reader.problems.push(Problem { field: rules::cut(field), message });
+        }
+        for field in raw.iter().filter(|(_, text)| text.contains('\0')).map(|(field, _)| field).take(MAX_STRANGERS) {
+            let message = "holds a NUL character, so it is not recorded and cannot be restored; write it again".to_owned();
+            reader.problems.push(Problem { field: rules::cut(field), message });
+        }
+        let more = strangers().count().saturating_sub(MAX_STRANGERS);
+        if more > 0 {
+            reader.problems.push(Problem { field: "…".to_owned(), message: format!("{more} more fields are no knobs") });
         }
         (knobs, reader.problems)
     }
@@ -336,7 +355,7 @@ impl Knobs {
     /// throttle down: what is accepted today is accepted at night.
     pub fn max_cost(&self) -> f64 {
         let rate = if self.mode == Mode::Auto && self.rps >= 0.0 { self.rps.max(self.max) } else { self.rps };
-        let windows = if rate < 0.0 { MAX_COST } else { (COST_WINDOWS * self.window * rate).min(MAX_COST) };
+        let windows = if rate < 0.0 { MAX_COST } else { (self.cost_seconds() * rate).min(MAX_COST) };
         self.max_cost.unwrap_or(windows.max(PLAIN_COST))
     }
 
@@ -344,9 +363,14 @@ impl Knobs {
     pub fn charged_cost(&self, now_us: i64) -> f64 {
         let rate = slower(self.rate(now_us).rps, self.key_rate().rps);
         match self.max_cost {
-            None if rate > 0.0 => self.max_cost().min((rate * COST_SECONDS).max(FEW_TOKENS)),
+            None if rate > 0.0 => self.max_cost().min((rate * COST_SECONDS.max(self.cost_seconds())).max(FEW_TOKENS)),
             _ => self.max_cost(),
         }
+    }
+
+    /// So many seconds' worth of the rate one job may cost: what the bucket holds, or some windows.
+    fn cost_seconds(&self) -> f64 {
+        COST_WINDOWS.max(self.burst) * self.window
     }
 
     /// True when the lease of `rps` has lapsed.
@@ -361,7 +385,8 @@ impl Knobs {
 
     /// Why nothing flows, where it is what stands behind the throttle that can bear nothing.
     pub fn stopped_because(&self, now_us: i64) -> Option<&str> {
-        let why = if self.capacity_why.is_empty() { NO_CAPACITY } else { &self.capacity_why };
+        let is_told = (1..=LONGEST_WHY).contains(&self.capacity_why.len());
+        let why = if is_told { &self.capacity_why } else { NO_CAPACITY };
         (self.capacity == 0.0 && self.asked_rps(now_us) != 0.0).then_some(why)
     }
 
@@ -569,8 +594,8 @@ impl Reader<'_> {
     }
 
     fn nonsense<T>(&mut self, field: &str, text: &str) -> Option<T> {
-        let shown: String = text.chars().take(64).collect();
-        let message = format!("{shown:?} cannot be used: it must be {}", rules::allowed(field));
+        let shown = rules::quoted(text);
+        let message = format!("{shown} cannot be used: it must be {}", rules::allowed(field));
         self.problems.push(Problem { field: field.to_owned(), message });
         None
     }

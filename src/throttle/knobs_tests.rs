@@ -172,7 +172,7 @@ fn a_throttle_that_drops_counts_in_whole_tokens_for_each_window_and_no_other_doe
         assert_eq!(knobs.rate(0), knobs.key_rate());
         let mut bucket = Bucket::default();
         let taken = |bucket: &mut Bucket, now: f64| {
-            let mut open = bucket.open(knobs.key_rate(), Start::Full, now, 1.0);
+            let mut open = bucket.open(knobs.key_rate(), Start::Full, now, 1.0, 1000.0);
             let units = open.units(1.0, now);
             open.take(units, 1.0, now);
             *bucket = open.close();

@@ -152,8 +152,9 @@ impl Holding {
             return rests;
         }
         for (lane, grant) in lanes.iter().zip(&answer.lanes) {
-            self.lately.spent(f64::from(grant.granted) * sane_cost(lane.cost), now, self.horizon);
-            self.slowest_rps = slowest(grant, sane_cost(lane.cost)).or(self.slowest_rps);
+            let cost = sane_cost(lane.cost).min(answer.max_cost);
+            self.lately.spent(f64::from(grant.granted) * cost, now, self.horizon);
+            self.slowest_rps = slowest(grant, cost).or(self.slowest_rps);
         }
         let is_short = more.as_ref().is_some_and(|more| more.granted < asking.leased);
         if is_short || answer.lanes.iter().any(|lane| lane.limit.is_some()) {

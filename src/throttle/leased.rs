@@ -270,6 +270,10 @@ impl Store for LeasedStore {
         self.desk.store.names()
     }
 
+    fn takes_writes(&self) -> BoxFuture<'_, Result<(), Error>> {
+        self.desk.store.takes_writes()
+    }
+
     fn search(&self) -> BoxFuture<'_, Result<Vec<String>, Error>> {
         self.desk.store.search()
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::bucket::{Bucket, Meter, Rate, slower};
 use super::holds::room;
+use super::knobs::MAX_COST;
 use super::serve::{self, Heed, Level, Served, Source, Where, Wish, sane_cost};
 use super::{Answer, Ask, Grant, LaneAsk, Limit, Name, OnStoreLoss};
 
@@ -111,7 +112,7 @@ fn local(ask: &Ask, seen: &Seen, stand: &mut Stand, now_us: i64, workers: u32) -
     let holder = ask.holder.as_ref();
     let lane_room = |lane: &LaneAsk| {
         let is_limited = seen.key_concurrency >= 0 && holder.is_some() && !lane.key.is_empty();
-        is_limited.then(|| room(share_of(seen.key_concurrency), lane.held))
+        is_limited.then(|| room(share_of(seen.key_concurrency), i64::from(lane.held)) as f64)
     };
     let wish = |lane| {
         let LaneAsk { key, want, cost, .. }: &LaneAsk = lane;
@@ -119,12 +120,21 @@ fn local(ask: &Ask, seen: &Seen, stand: &mut Stand, now_us: i64, workers: u32) -
     };
     let wishes: Vec<Wish<'_>> = ask.lanes.iter().map(wish).collect();
     let holder = holder.filter(|_| seen.concurrency >= 0);
-    let room = holder.map(|holder| room(share_of(seen.concurrency), holder.held));
+    let room = holder.map(|holder| room(share_of(seen.concurrency), i64::from(holder.held)) as f64);
     let stopped_because = String::new();
-    let mut levels =
-        [Level { rate, bucket: stand.bucket, meter: stand.meter, room, borrows: false, refusal: None, stopped_because }];
+    let mut levels = [Level {
+        rate,
+        bucket: stand.bucket,
+        meter: stand.meter,
+        room,
+        borrows: false,
+        refusal: None,
+        is_full: false,
+        stopped_because,
+    }];
     let source = Source {
         levels: &mut levels,
+        most: MAX_COST,
         key_rate,
         keys: &mut stand.keys,
         learned: &mut BTreeMap::new(),

@@ -7,7 +7,8 @@ use std::time::Duration;
 use futures_util::future::{BoxFuture, FutureExt, ready};
 
 use super::bucket::{Bucket, Meter, Rate, STOPPED_WAIT_US, Start};
-use super::holds::{Holds, room};
+use super::holds::Holds;
+use super::knobs::MAX_COST;
 use super::learned::{Learned, Refusal};
 use super::rules::{self, number};
 use super::serve::{self, Heed, KeyRoom, Level, Served, Source, Where, Wish, sane_cost};
@@ -77,6 +78,12 @@ impl MemoryStore {
         tree::chain(leaf, parent_of).into_iter().map(|(name, _)| name).collect()
     }
 
+    /// The highest cost of one job that is charged in a chain.
+    fn most(throttles: &Throttles, chain: &[Name], now: i64) -> f64 {
+        let of = |name| throttles.get(name).map_or(MAX_COST, |level: &Throttle| Knobs::read(&level.raw).0.charged_cost(now));
+        chain.iter().map(of).fold(MAX_COST, f64::min)
+    }
+
     fn ask(throttles: &mut Throttles, ask: &Ask, now: i64) -> Answer {
         let chain = Self::chain(throttles, &ask.throttle);
         let known = throttles.get(&ask.throttle).filter(|throttle| !throttle.raw.is_empty());
@@ -96,6 +103,8 @@ impl MemoryStore {
             answer.lanes = ask.lanes.iter().map(|lane| nothing(lane, &limit)).collect();
             return answer;
         };
+        let most = Self::most(throttles, &chain, now);
+        answer.max_cost = most;
         let has_own = |throttle: &Throttle| {
             !throttle.learned.is_empty() || throttle.pauses.values().any(|(until_ms, _)| until_ms * 1000 > now)
         };
@@ -107,22 +116,27 @@ impl MemoryStore {
         // Who holds what is not looked at while nothing flows, so that what has lapsed is dropped at the same asks as in Redis.
         let holder = ask.holder.as_ref().filter(|_| !is_stopped);
         let who = holder.map(|holder| who(holder, &ask.throttle)).unwrap_or_default();
+        let mut held = Vec::new();
         if let Some(holder) = holder {
             for ((name, level), limit) in chain.iter().zip(&mut levels).zip(&limits).filter(|(_, limit)| **limit >= 0) {
                 let holds = &mut throttles.entry(name.clone()).or_default().holds;
-                level.room = Some(room(holds.share_of(&who, *limit, now.div_euclid(1000)), holder.held));
+                let room = holds.room(&who, *limit, holder.held, now.div_euclid(1000));
+                (level.room, level.is_full) = (Some(room.left as f64), room.is_full);
+                held.push(room.held);
             }
         }
         let leaf = throttles.entry(ask.throttle.clone()).or_default();
         let has_key_limit = knobs.key_concurrency >= 0 && knobs.key_rps != 0.0 && holder.is_some();
         let key_limit = has_key_limit.then_some(knobs.key_concurrency);
-        let wishes: Vec<Wish<'_>> = ask.lanes.iter().map(|lane| leaf.wish(lane, key_limit, &who, now)).collect();
+        let mut wishes: Vec<Wish<'_>> = ask.lanes.iter().map(|lane| leaf.wish(lane, key_limit, &who, now)).collect();
+        wishes.iter_mut().for_each(|wish| wish.cost = wish.cost.min(most));
         let mut keys = std::mem::take(&mut leaf.keys);
         let is_heeded = |_: &&String| !knobs.on_429.is_naive();
         let known = leaf.learned.keys().filter(is_heeded).filter_map(|key| Some((key.clone(), leaf.learned_of(key, now)?)));
         let mut learned: BTreeMap<String, Learned> = known.collect();
         let heed = Heed { rates: knobs.on_429.learns(), probes: ask.holder.is_some() };
-        let source = Source { levels: &mut levels, key_rate: knobs.key_rate(), keys: &mut keys, learned: &mut learned, heed };
+        let source =
+            Source { levels: &mut levels, key_rate: knobs.key_rate(), keys: &mut keys, most, learned: &mut learned, heed };
         let (served, rooms) = serve::serve(now as f64, source, &wishes);
         answer.lanes = served.into_iter().zip(&ask.lanes).map(|(one, lane)| leaf.grant(one, lane, &chain, &levels)).collect();
         leaf.keys = keys;
@@ -131,9 +145,10 @@ impl MemoryStore {
         }
         if let Some(holder) = holder {
             let granted = answer.lanes.iter().map(|lane| i64::from(lane.granted)).sum::<i64>();
-            for name in chain.iter().zip(&limits).filter(|(_, limit)| **limit >= 0).map(|(name, _)| name) {
+            let limited = chain.iter().zip(&limits).filter(|(_, limit)| **limit >= 0).map(|(name, _)| name);
+            for (name, held) in limited.zip(held) {
                 let holds = &mut throttles.entry(name.clone()).or_default().holds;
-                holds.say(&who, i64::from(holder.held) + granted, now.div_euclid(1000), holder.ttl_ms());
+                holds.say(&who, held + granted, now.div_euclid(1000), holder.ttl_ms());
             }
             let leaf = throttles.entry(ask.throttle.clone()).or_default();
             leaf.say_keys(&who, ask, holder, &rooms, now);
@@ -162,12 +177,17 @@ impl MemoryStore {
         }
         let rps = stands.raw.get("rps").map_or("", String::as_str);
         if let Some(expected) = change.if_rps.as_deref().filter(|expected| *expected != rps) {
-            return conflict(format!("rps is {}, not {expected}", if rps.is_empty() { "missing" } else { rps }));
+            return conflict(format!(
+                "rps is {}, not {}",
+                rules::cut(if rps.is_empty() { "missing" } else { rps }),
+                rules::cut(expected)
+            ));
         }
         let slots = stands.raw.get("concurrency").map_or("", String::as_str);
         if let Some(expected) = change.if_concurrency.as_deref().filter(|expected| *expected != slots && change.if_rps.is_none())
         {
-            return conflict(format!("concurrency is {}, not {expected}", if slots.is_empty() { "missing" } else { slots }));
+            let slots = if slots.is_empty() { "missing" } else { slots };
+            return conflict(format!("concurrency is {}, not {}", rules::cut(slots), rules::cut(expected)));
         }
         let mut raw = stands.raw.clone();
         let (mut changed, mut resumed) = (!exists, false);
@@ -215,8 +235,15 @@ impl MemoryStore {
             if stopped_after || (exists && earlier.effective_rps(now) == 0.0) {
                 throttle.bucket.drain(now as f64, stopped_after);
             }
-            // Whoever takes the pause off by hand takes off what a refusal put there as well.
-            if resumed && !Knobs::read(&raw).0.paused {
+            let later = Knobs::read(&raw).0;
+            let is_limited_again = exists && earlier.effective_rps(now) < 0.0 && later.effective_rps(now) > 0.0;
+            // Whoever takes the pause off by hand begins with an empty bucket and without a debt; and no debt outlives a time
+            // without a limit. What a refusal put there goes with the pause.
+            let resumed = resumed && !later.paused;
+            if resumed || is_limited_again {
+                throttle.bucket.forgive(now as f64);
+            }
+            if resumed {
                 throttle.refusal = None;
             }
             throttle.raw = raw;
@@ -262,6 +289,7 @@ impl Throttle {
             room: None,
             borrows,
             refusal: self.refusal.clone(),
+            is_full: false,
             stopped_because: knobs.stopped_because(now).unwrap_or_default().to_owned(),
         }
     }
@@ -271,7 +299,8 @@ impl Throttle {
         for (key, room) in rooms {
             let held = ask.lanes.iter().find(|lane| lane.key == *key).map_or(0, |lane| lane.held);
             let holds = self.key_holds.entry(key.clone()).or_default();
-            holds.say(who, i64::from(held) + room.granted as i64, now.div_euclid(1000), holder.ttl_ms());
+            let held = holds.believed(who, i64::from(held), now.div_euclid(1000));
+            holds.say(who, held + room.granted as i64, now.div_euclid(1000), holder.ttl_ms());
         }
     }
 
@@ -281,7 +310,7 @@ impl Throttle {
         let key_limit = key_limit.filter(|_| !lane.key.is_empty() && !is_paused);
         let share = |limit| {
             let holds = self.key_holds.entry(lane.key.clone()).or_default();
-            room(holds.share_of(who, limit, now.div_euclid(1000)), lane.held)
+            holds.room(who, limit, lane.held, now.div_euclid(1000)).left as f64
         };
         Wish {
             room: key_limit.map(share),
@@ -299,6 +328,7 @@ impl Throttle {
             Where::Stopped(at) => Limit::Stopped { name: chain[at].clone(), why: levels[at].stopped_because.clone() },
             Where::Key => Limit::Key,
             Where::Crowded(at) => Limit::Concurrency { name: chain[at].clone(), key: false },
+            Where::Full(at) => Limit::Holders { name: chain[at].clone() },
             Where::KeyCrowded => Limit::Concurrency { name: chain[chain.len() - 1].clone(), key: true },
             Where::Learned => Limit::Learned,
             Where::Probing(at) => Limit::Probing { name: chain[at].clone(), key: false },
@@ -448,11 +478,14 @@ impl Store for MemoryStore {
             let Some(level) = throttles.get_mut(&name) else { continue };
             let knobs = Knobs::read(&level.raw).0;
             if knobs.concurrency >= 0 {
-                level.holds.say(&who, i64::from(holder.held), now_ms, ttl_ms);
+                let held = level.holds.believed(&who, i64::from(holder.held), now_ms);
+                level.holds.say(&who, held, now_ms, ttl_ms);
             }
             if knobs.key_concurrency >= 0 && name == *throttle {
                 for (key, held) in lanes.iter().filter(|(key, _)| !key.is_empty()) {
-                    level.key_holds.entry(key.clone()).or_default().say(&who, i64::from(*held), now_ms, ttl_ms);
+                    let holds = level.key_holds.entry(key.clone()).or_default();
+                    let held = holds.believed(&who, i64::from(*held), now_ms);
+                    holds.say(&who, held, now_ms, ttl_ms);
                 }
             }
         }
@@ -580,6 +613,10 @@ impl Store for MemoryStore {
 
     // What lives and dies with the process is in nobody's keeping, and nobody else can take it away.
 
+    fn takes_writes(&self) -> BoxFuture<'_, Result<(), Error>> {
+        ready(Ok(())).boxed()
+    }
+
     fn keep<'a>(&'a self, _: &'a Name) -> BoxFuture<'a, Result<(), Error>> {
         ready(Ok(())).boxed()
     }
@@ -620,23 +657,26 @@ fn settle_one(throttles: &mut Throttles, throttle: &Name, key: &str, tokens: f64
     if let Some(unknown) = chain.iter().find(|name| !is_known(name)) {
         return Err(Error::Unknown(unknown.clone()));
     }
+    let most = MemoryStore::most(throttles, &chain, now);
     for name in chain {
         let level = throttles.entry(name.clone()).or_default();
         let (knobs, _) = Knobs::read(&level.raw);
-        settle_bucket(&mut level.bucket, knobs.rate(now), Start::OneToken, now, tokens);
-        level.meter.used += tokens;
+        level.meter.used += settle_bucket(&mut level.bucket, knobs.rate(now), Start::OneToken, now, (tokens, most));
         if name == *throttle && !key.is_empty() && knobs.key_rps > 0.0 {
             let bucket = level.keys.entry(key.to_owned()).or_default();
-            settle_bucket(bucket, knobs.key_rate(), Start::Full, now, tokens);
+            settle_bucket(bucket, knobs.key_rate(), Start::Full, now, (tokens, most));
         }
     }
     Ok(())
 }
 
-fn settle_bucket(bucket: &mut Bucket, rate: Rate, start: Start, now: i64, tokens: f64) {
-    if rate.rps > 0.0 {
-        let mut open = bucket.open(rate, start, now as f64, 1.0);
-        open.settle(tokens, now as f64);
-        *bucket = open.close();
+/// Settles tokens where no job may be charged more than `most`; answers those that counted.
+fn settle_bucket(bucket: &mut Bucket, rate: Rate, start: Start, now: i64, (tokens, most): (f64, f64)) -> f64 {
+    if rate.rps <= 0.0 {
+        return tokens;
     }
+    let mut open = bucket.open(rate, start, now as f64, 1.0, most);
+    let counted = open.settle(tokens, now as f64);
+    *bucket = open.close();
+    counted
 }

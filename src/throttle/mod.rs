@@ -5,6 +5,7 @@
 //! now and, if fewer than asked, for how long to wait and which level says so.
 
 pub mod bucket;
+pub mod cost;
 pub mod file;
 pub mod foreign;
 pub mod holds;
@@ -26,9 +27,11 @@ pub mod serve;
 pub mod store;
 pub mod tree;
 
-pub use self::redis::{LAW, RedisStore};
+pub use self::redis::{LAW, RedisStore, said_in};
+pub use cost::check_cost;
 pub use file::KnobsFile;
-pub use knobs::{Knobs, Mode, On429, OnBacklog, OnStoreLoss, OverLimit};
+pub use holds::{GUEST, MAX_HOLDERS};
+pub use knobs::{Knobs, MAX_COST, Mode, On429, OnBacklog, OnStoreLoss, OverLimit};
 pub use leased::LeasedStore;
 pub use memory::MemoryStore;
 pub use memory_notes::MemoryNotes;

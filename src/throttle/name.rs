@@ -16,7 +16,7 @@ pub struct Name(String);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("throttle name {text:?} is not allowed: use 1 to 128 letters, digits or any of . _ - / : {{ }}")]
 pub struct InvalidName {
-    /// The refused text, cut to 64 characters.
+    /// The refused text, cut to 40 characters.
     pub text: String,
 }
 
@@ -29,7 +29,7 @@ impl Name {
         let text = text.into();
         let allowed = |c: char| c.is_ascii_alphanumeric() || "._-/:{}".contains(c);
         if text.is_empty() || text.len() > MAX_BYTES || !text.chars().all(allowed) {
-            return Err(InvalidName { text: text.chars().take(64).collect() });
+            return Err(InvalidName { text: text.chars().take(40).collect() });
         }
         Ok(Self(text))
     }

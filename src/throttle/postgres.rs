@@ -32,10 +32,17 @@ impl Record {
         Self { pool: pool.into() }
     }
 
-    /// Keeps the hash of a throttle as it stands; writes nothing if it has not changed.
-    pub async fn save(&self, name: &Name, fields: &BTreeMap<String, String>) -> Result<(), sqlx::Error> {
-        sqlx::query(SAVE).bind(name.as_str()).bind(Json(fields)).execute(&self.pool).await?;
-        Ok(())
+    /// Keeps the hash of a throttle as it stands; writes nothing if it has not changed. Answers why Postgres does not take it, where
+    /// it answers and does not.
+    pub async fn save(&self, name: &Name, fields: &BTreeMap<String, String>) -> Result<Option<String>, sqlx::Error> {
+        match sqlx::query(SAVE).bind(name.as_str()).bind(Json(fields)).execute(&self.pool).await {
+            Ok(_) => Ok(None),
+            // What Postgres says may quote what it was given.
+            Err(sqlx::Error::Database(error)) => {
+                Ok(Some(format!("Postgres cannot record them (SQLSTATE {})", error.code().unwrap_or_default())))
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// All throttles that were ever kept and not forgotten.
@@ -44,8 +51,13 @@ impl Record {
         Ok(rows
             .into_iter()
             .filter_map(|row| {
-                let Json(fields) = row.get::<Json<BTreeMap<String, String>>, _>("fields");
-                Some((Name::new(row.get::<String, _>("throttle")).ok()?, fields))
+                let name = Name::new(row.try_get::<String, _>("throttle").ok()?).ok()?;
+                // Whoever may write the table may have put anything there; what is no map of texts is nobody's knobs.
+                let Ok(Json(fields)) = row.try_get::<Json<BTreeMap<String, String>>, _>("fields") else {
+                    tracing::warn!(throttle.name = %name, "the record of knobs is no map of texts and is passed over");
+                    return None;
+                };
+                Some((name, fields))
             })
             .collect())
     }

@@ -46,6 +46,8 @@ enum Kind {
     Record,
     /// As `Record`, and a whole number.
     Count,
+    /// As `Count`, and one that goes up by one at a time.
+    Steps,
 }
 
 const RATE: &str = "a number from 0.000001 to 1000000000, or 0 (stopped), or -1 (unlimited)";
@@ -109,7 +111,7 @@ pub const TABLE: &[Knob] = &[
     Knob { name: "over_limit", default: "wait", unit: "", allowed: "wait, drop or merge", kind: Kind::Choice(&["wait", "drop", "merge"]),
         meaning: "What becomes of jobs that cannot run at once because of a rate or a limit of concurrency: they wait (wait), they end as dropped (drop), or they wait and one with an equal unique key takes the place of the one that waits (merge)." },
     Knob { name: "max_cost", default: "1000 or more", unit: "tokens", allowed: "a number from 0.001 to 1000000000", kind: Kind::Number { low: 0.001, high: 1e9, zero: false, unlimited: false },
-        meaning: "The highest cost of one job, in tokens: doors refuse more, and of more only so much is charged. Of a throttle and those above it the lowest counts. Where it is absent it is 1000, or 10 windows' worth of tokens where that is more (of `rps`, or of `max` in the mode auto; no limit where that is -1), and what is charged is not more than an hour's worth of the rate in force, or 10 tokens." },
+        meaning: "The highest cost of one job, in tokens: doors refuse more, and of more only so much is charged. Of a throttle and those above it the lowest counts. Where it is absent it is 1000, or 10 windows' worth of tokens, or what the bucket holds, where that is more (at the rate `rps`, or `max` in the mode auto; 1000000000 where `rps` is -1). What is charged is then not more than an hour's worth of the rate in force either, but 10 tokens or a full bucket at least." },
     Knob { name: "max_backlog", default: "", unit: "jobs", allowed: "a whole number from 1 to 1000000000", kind: Kind::Whole { low: 1.0, high: 1e9, unlimited: false },
         meaning: "How many jobs of one lane may wait before `on_backlog` acts; none where absent." },
     Knob { name: "on_backlog", default: "signal", unit: "", allowed: "signal or reject", kind: Kind::Choice(&["signal", "reject"]),
@@ -120,9 +122,9 @@ pub const TABLE: &[Knob] = &[
         meaning: "Written by the governor with `rps`, and equal to it: an `rps` that reads otherwise was set by a person." },
     Knob { name: "capacity_why", default: "", unit: "", allowed: "text", kind: Kind::Record,
         meaning: "Written with `capacity` by whoever knows it: why it is what it is." },
-    Knob { name: "seq", default: "0", unit: "", allowed: WHOLE, kind: Kind::Count,
+    Knob { name: "seq", default: "0", unit: "", allowed: WHOLE, kind: Kind::Steps,
         meaning: "Counts the changes made through Flyball." },
-    Knob { name: "term", default: "0", unit: "", allowed: WHOLE, kind: Kind::Count,
+    Knob { name: "term", default: "0", unit: "", allowed: WHOLE, kind: Kind::Steps,
         meaning: "The term of the governor's leader that wrote last; an older leader is refused." },
     Knob { name: "by", default: "", unit: "", allowed: "text", kind: Kind::Record,
         meaning: "Who made the last change through Flyball." },
@@ -152,6 +154,27 @@ pub fn settable() -> Vec<&'static str> {
     TABLE.iter().filter(|knob| knob.is_settable()).map(|knob| knob.name).collect()
 }
 
+/// The longest text that can be a knob's number or word, in bytes; what is longer is nonsense and is not even parsed.
+pub(super) const LONGEST_FIELD: usize = 64;
+
+/// Most characters of somebody's text that are told again.
+const LONGEST_QUOTE: usize = 40;
+
+/// Somebody's text as it is told in an error: in quotes, and cut.
+pub(crate) fn quoted(text: &str) -> String {
+    let all = format!("{:?}", text.chars().take(LONGEST_QUOTE + 1).collect::<String>());
+    if all.chars().count() <= LONGEST_QUOTE + 2 { all } else { cut(&all) + "\"" }
+}
+
+/// Somebody's text, cut.
+pub(crate) fn cut(text: &str) -> String {
+    if text.chars().count() <= LONGEST_QUOTE {
+        text.to_owned()
+    } else {
+        text.chars().take(LONGEST_QUOTE - 1).collect::<String>() + "…"
+    }
+}
+
 /// True for what the Lua text takes for a blank.
 pub(super) fn is_blank(c: char) -> bool {
     [' ', '\t', '\n', '\r', '\x0b', '\x0c'].contains(&c)
@@ -159,16 +182,20 @@ pub(super) fn is_blank(c: char) -> bool {
 
 /// Reads a number as the Lua text does: blanks around it are fine; hex, `inf`, `nan` and values out of range are not.
 pub fn number(field: &str, text: &str) -> Option<f64> {
+    if text.len() > LONGEST_FIELD {
+        return None;
+    }
     let text = text.trim_matches(is_blank);
     let plain = |c: char| c.is_ascii_digit() || ".eE+-".contains(c);
     let value: f64 = if text.chars().all(plain) { text.parse().ok()? } else { return None };
-    knob(field)?.accepts(value).then_some(value)
+    // A zero with a sign is a zero.
+    knob(field)?.accepts(value).then_some(value + 0.0)
 }
 
 impl Knob {
     /// True for knobs that a person may set through a door.
     pub fn is_settable(&self) -> bool {
-        !matches!(self.kind, Kind::Record | Kind::Count)
+        !matches!(self.kind, Kind::Record | Kind::Count | Kind::Steps)
     }
 
     fn accepts(&self, value: f64) -> bool {
@@ -180,6 +207,8 @@ impl Knob {
                 value.fract() == 0.0 && (low..=high).contains(&value) || (unlimited && value == -1.0)
             }
             Kind::Count => (0.0..=9e15).contains(&value),
+            // Below, there is room for all the steps that will ever be counted; above, somebody wrote it by hand.
+            Kind::Steps => (0.0..=1e12).contains(&value),
             _ => false,
         }
     }
@@ -188,7 +217,7 @@ impl Knob {
     fn text_of(&self, value: &Value) -> Result<Option<String>, String> {
         let refuse = || Err(format!("{} is not allowed: it must be {}", shown(value), self.allowed));
         match (self.kind, value) {
-            (Kind::Record | Kind::Count, _) => Err("is written by Flyball itself and cannot be set".to_owned()),
+            (Kind::Record | Kind::Count | Kind::Steps, _) => Err("is written by Flyball itself and cannot be set".to_owned()),
             (_, Value::Null) if self.name == "rps" => Err("cannot be removed; use 0 to stop or -1 for no limit".to_owned()),
             (_, Value::Null) => Ok(None),
             (Kind::Number { .. } | Kind::Whole { .. }, Value::Number(n)) => match n.as_f64().filter(|n| self.accepts(*n)) {
@@ -256,6 +285,8 @@ pub fn min_above_max(min: f64, max: f64) -> Problem {
 }
 
 fn shown(value: &Value) -> String {
-    let text = value.to_string();
-    if text.chars().count() > 64 { text.chars().take(64).collect::<String>() + "…" } else { text }
+    match value {
+        Value::String(text) => quoted(text),
+        other => cut(&other.to_string()),
+    }
 }

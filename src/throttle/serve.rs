@@ -27,6 +27,8 @@ pub struct Level {
     pub borrows: bool,
     /// The last refusal that concerned all of it.
     pub refusal: Option<Refusal>,
+    /// Its limit of concurrency knows as many names as it keeps, and that of the asker is not among them.
+    pub is_full: bool,
     /// Why it is stopped, where what stands behind it can bear nothing; empty otherwise.
     pub stopped_because: String,
 }
@@ -92,6 +94,8 @@ pub enum Where {
     Stopped(usize),
     /// The limit of concurrency of the throttle at this place of the chain.
     Crowded(usize),
+    /// The number of names that the limit of concurrency of the throttle at this place of the chain keeps.
+    Full(usize),
     /// The key's limit of concurrency.
     KeyCrowded,
 }
@@ -109,6 +113,8 @@ pub struct Source<'a> {
     pub key_rate: Rate,
     /// The buckets of keys.
     pub keys: &'a mut BTreeMap<String, Bucket>,
+    /// The highest cost of one unit that is charged, in tokens; no wish costs more.
+    pub most: f64,
     /// What was learned of keys.
     pub learned: &'a mut BTreeMap<String, Learned>,
     /// What of it counts.
@@ -126,7 +132,7 @@ pub struct Heed {
 
 /// Serves `wishes` at `now` (unix microseconds), with what the keys that have a limit of concurrency were granted.
 pub fn serve(now: f64, source: Source<'_>, wishes: &[Wish<'_>]) -> (Vec<Served>, BTreeMap<String, KeyRoom>) {
-    let Source { levels, key_rate, keys, learned, heed } = source;
+    let Source { levels, key_rate, keys, most, learned, heed } = source;
     if let Some(stopped) = levels.iter().position(|level| level.rate.rps == 0.0) {
         let served = wishes.iter().map(|wish| nothing(wish, STOPPED_WAIT_US, Where::Stopped(stopped))).collect();
         for level in levels.iter_mut().filter(|level| level.rate.rps == 0.0) {
@@ -145,12 +151,12 @@ pub fn serve(now: f64, source: Source<'_>, wishes: &[Wish<'_>]) -> (Vec<Served>,
     let dearest = wishes.iter().map(|wish| wish.cost).fold(0.0, f64::max);
     let open = levels.iter().map(|level| {
         let is_limited = level.rate.rps > 0.0;
-        is_limited.then(|| level.bucket.open(level.rate, Start::OneToken, now, dearest))
+        is_limited.then(|| level.bucket.open(level.rate, Start::OneToken, now, dearest, most))
     });
     let open: Vec<Option<Open>> = open.collect();
     let is_watched = levels.iter().filter_map(|level| level.refusal.as_ref()).any(|refusal| refusal.probe.left(now).is_some());
     let refused = vec![0.0; levels.len()];
-    let mut service = Service { now, heed, open, refused, levels, served: Vec::with_capacity(wishes.len()) };
+    let mut service = Service { now, most, heed, open, refused, levels, served: Vec::with_capacity(wishes.len()) };
     let mut rooms: BTreeMap<String, KeyRoom> = BTreeMap::new();
     let mut rest = wishes;
     while let Some((wish, after)) = rest.split_first() {
@@ -174,6 +180,7 @@ pub fn serve(now: f64, source: Source<'_>, wishes: &[Wish<'_>]) -> (Vec<Served>,
 /// An ask while it is served.
 struct Service<'a> {
     now: f64,
+    most: f64,
     heed: Heed,
     levels: &'a mut [Level],
     open: Vec<Option<Open>>,
@@ -224,7 +231,7 @@ impl Service<'_> {
         let is_learned = slower(key_rate.rps, learned_rps) != key_rate.rps;
         let key_rate = if is_learned { Rate { rps: learned_rps, depth_us } } else { key_rate };
         let bucket = keys.get(wish.key).copied().unwrap_or_default();
-        let mut open = (key_rate.rps > 0.0).then(|| bucket.open(key_rate, Start::Full, self.now, wish.cost));
+        let mut open = (key_rate.rps > 0.0).then(|| bucket.open(key_rate, Start::Full, self.now, wish.cost, self.most));
         let own = Own { rate: Some(key_rate), bucket: open.as_mut(), room, learned, is_learned };
         let granted = self.serve(1, wish, own);
         // A clamp is kept as well: clamped on reading alone, it would move along with the clock for ever.
@@ -331,7 +338,8 @@ impl Service<'_> {
             }
         }
         if wait_us < CROWDED_WAIT_US {
-            let level = self.levels.iter().position(|level| level.room == Some(0.0)).map(Where::Crowded);
+            let crowded = self.levels.iter().position(|level| level.room == Some(0.0));
+            let level = crowded.map(|at| if self.levels[at].is_full { Where::Full(at) } else { Where::Crowded(at) });
             let key = || own.room.as_deref().filter(|room| room.left == 0.0).map(|_| Where::KeyCrowded);
             let probing = || self.levels.iter().position(|level| self.level_credit(level) == Some(0.0)).map(Where::Probing);
             let key_probing = || self.key_credit(own).filter(|credit| *credit == 0.0).map(|_| Where::KeyProbing);

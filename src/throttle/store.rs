@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 
 use super::bucket::Meter;
+use super::knobs::MAX_COST;
 use super::{Knobs, Name, OverLimit, learned, tree};
 
 /// Most lanes that one ask should carry, so that Redis is never blocked for more than half a millisecond. More are served by
@@ -98,6 +99,10 @@ pub struct Answer {
     pub levels_decide: bool,
     /// The knob `over_limit`: what becomes of jobs that were not granted.
     pub over_limit: OverLimit,
+    /// The highest cost of one unit that is charged here, in tokens: a dearer one was charged this.
+    pub max_cost: f64,
+    /// What the server said in place of an answer, where the store counts as lost although it speaks.
+    pub said: Option<&'static str>,
 }
 
 impl Default for Answer {
@@ -112,6 +117,8 @@ impl Default for Answer {
             limits_concurrency: false,
             levels_decide: false,
             over_limit: OverLimit::Wait,
+            max_cost: MAX_COST,
+            said: None,
         }
     }
 }
@@ -353,6 +360,11 @@ pub enum Limit {
         /// True for `key_concurrency`, which concerns this lane alone; false for `concurrency`, which concerns all lanes.
         key: bool,
     },
+    /// The limit of concurrency of a throttle knows as many holders as it keeps, and this one is not among them.
+    Holders {
+        /// The throttle.
+        name: Name,
+    },
     /// There is no throttle of that name.
     Unknown {
         /// The missing throttle.
@@ -505,7 +517,7 @@ pub struct Problem {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The store cannot be reached or did not answer in time.
-    #[error("the throttle store did not answer: {0}")]
+    #[error("{}", lost(.0))]
     Lost(String),
     /// There is no throttle of that name.
     #[error("there is no throttle {0}; create it with: flyball throttle set {0} rps=10")]
@@ -521,6 +533,12 @@ pub enum Error {
     /// Knobs that cannot be accepted; nothing was changed.
     #[error("{}", .0.iter().map(|p| format!("{}: {}", p.field, p.message)).collect::<Vec<_>>().join("; "))]
     Invalid(Vec<Problem>),
+}
+
+/// A server that says why it refuses does answer.
+fn lost(reason: &str) -> String {
+    let verb = if super::said_in(reason).is_some() { "refused" } else { "did not answer" };
+    format!("the throttle store {verb}: {reason}")
 }
 
 /// A store of throttles. Every call answers within 50 ms or so, or with [`Error::Lost`].
@@ -542,7 +560,8 @@ pub trait Store: Send + Sync + 'static {
     /// Gives back, as time, what no work used of grants of one throttle. Holders tell what they hold by themselves.
     fn refund_many<'a>(&'a self, throttle: &'a Name, refunds: &'a [Refund<'a>]) -> BoxFuture<'a, Result<(), Error>>;
 
-    /// Charges (positive) or returns (negative) tokens of keys of one throttle after the real cost is known; debt is allowed.
+    /// Charges (positive) or returns (negative) tokens of keys of one throttle after the real cost is known. A debt may be made by
+    /// it, of some minutes of the rate or of one job of the highest cost; what would go beyond does not count.
     fn settle_many<'a>(&'a self, throttle: &'a Name, tokens: &'a [(&'a str, f64)]) -> BoxFuture<'a, Result<(), Error>>;
 
     /// Pauses a key for `delay` from now by the store's clock; the later of two ends wins. Answers the end, unix milliseconds.
@@ -598,6 +617,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// The names of all hashes of knobs that are there, however long the search takes; some may be no names of throttles.
     fn search(&self) -> BoxFuture<'_, Result<Vec<String>, Error>>;
+
+    /// Whether the store answers and takes writes.
+    fn takes_writes(&self) -> BoxFuture<'_, Result<(), Error>>;
 
     /// Takes a hash into our keeping: it loses its time to live, and from now on its absence is somebody's will, as long as the
     /// rest of the store is there.

@@ -21,6 +21,9 @@ local STOPPED_WAIT, CROWDED_WAIT = 500000, 50000
 local MAX_WAIT = 1e15
 local SLACK, SPACED, LATE = 0.5, 20000, 10000
 local WEEK, HOUR = 604800, 3600
+local LONGEST_DEBT, MAX_HOLDERS = 300e6, 1000
+local MAX_COST, PLAIN_COST, COST_WINDOWS, COST_SECONDS, FEW_TOKENS = 1e9, 1000, 10, 3600, 10
+local LONGEST_FIELD, LONGEST_NAME, LONGEST_WHY = 64, 128, 1000
 local CUT, NEAR_CUT, NEAR, USED, LATELY, AHEAD, WANTED_AHEAD = 0.3, 0.1, 0.25, 0.8, 0.25, 1.25, 2
 local ROUNDED, DRIFT, BACK, ELAPSED, MOST_LATE, REST, SLOWEST = 60e6, 2e6, 0.25, 0.3, 0.67, 60e6, 1 / 60
 local PERIOD_S, PERIOD_TOKENS, OPEN_CREDIT = 20, 20, 16
@@ -35,8 +38,9 @@ local function text(number) return string.format('%.17g', number) end
 
 -- A number in its range, or nil for anything else: hex, inf, nan, words.
 local function number(value, low, high, zero, unlimited)
-  if not value or not string.find(value, '^[%s%d.eE+-]+$') then return nil end
+  if not value or #value > LONGEST_FIELD or not string.find(value, '^[%s%d.eE+-]+$') then return nil end
   local n = tonumber(value)
+  if n == 0 then n = 0 end
   if n and ((n >= low and n <= high) or (zero and n == 0) or (unlimited and n == -1)) then return n end
   return nil
 end
@@ -55,6 +59,12 @@ local function slower(a, b)
   return math.min(a, b)
 end
 
+-- The name of a throttle, or the empty text for what cannot be one.
+local function name_of(text)
+  if text and #text <= LONGEST_NAME and string.find(text, '^[A-Za-z0-9._/:{}-]+$') then return text end
+  return ''
+end
+
 local function is_true(word) return word == '1' or word == 'true' or word == 'yes' or word == 'on' end
 
 -- The knobs of one throttle as they are in force now, or nil where there are none. `texts` are the numbers as they stand in
@@ -62,8 +72,13 @@ local function is_true(word) return word == '1' or word == 'true' or word == 'ye
 local function knobs(key)
   local h = redis.pcall('HMGET', key, 'rps', 'burst', 'window', 'safe_rps', 'key_rps', 'key_burst', 'mode',
     'valid_until', 'paused', 'parent', 'seq', 'on_store_loss', 'concurrency', 'key_concurrency', 'weight', 'borrow', 'on_429',
-    'over_limit', 'capacity')
+    'over_limit', 'capacity', 'max_cost', 'max')
   if h.err then return nil end
+  local parent = name_of(h[10])
+  -- What is too long to be anything is neither parsed nor told again.
+  for i = 1, 21 do
+    if h[i] and #h[i] > LONGEST_FIELD then h[i] = '?' end
+  end
   local careful = false
   local function read(i, default, low, high, zero, unlimited)
     local n = number(h[i], low, high, zero, unlimited)
@@ -88,6 +103,7 @@ local function knobs(key)
   elseif careful then
     at_most_safe()
   end
+  local wanted = rps
   if h[8] then
     local lease = number(h[8], 0, 9e15)
     local kept = h[7] == 'manual' or h[7] == 'shadow' or h[7] == 'off'
@@ -110,11 +126,22 @@ local function knobs(key)
   -- What stands behind the throttle bears no more than this, whatever is asked of it.
   local bears_nothing = capacity == 0 and rps ~= 0
   if slower(rps, capacity) ~= rps then rps, h[1] = capacity, h[19] end
+  -- The highest cost of one job that is charged.
+  local most = number(h[20], 0.001, MAX_COST)
+  if not most then
+    if h[7] == 'auto' and wanted >= 0 then wanted = math.max(wanted, number(h[21], 1e-6, 1e9) or 1000) end
+    local windows = math.max(COST_WINDOWS, burst) * window
+    most = wanted < 0 and MAX_COST or math.min(windows * wanted, MAX_COST)
+    most = math.max(most, PLAIN_COST)
+    local rate = slower(rps, key_rps)
+    if rate > 0 then most = math.min(most, math.max(rate * math.max(COST_SECONDS, windows), FEW_TOKENS)) end
+  end
   return {
+    most = most,
     bears_nothing = bears_nothing, borrows = is_true(h[16]), naive = mode == 'active-naive' or mode == 'passive-naive',
     learns = not (mode == 'active-naive' or mode == 'passive-naive' or mode == 'passive-informed'),
     rps = rps, depth = burst * window * 1e6, key_rps = key_rps, key_depth = key_burst * window * 1e6,
-    parent = h[10] or '', concurrency = limit_of(h[13]), key_concurrency = limit_of(h[14]), texts = h,
+    parent = parent, concurrency = limit_of(h[13]), key_concurrency = limit_of(h[14]), texts = h,
   }
 end
 
@@ -128,13 +155,14 @@ local function trust(key)
 end
 
 -- A bucket opened under a rate above 0, clamped to what can be true.
-local function open(spent_to, debt, rps, depth, full, cost)
+local function open(spent_to, debt, rps, depth, full, cost, most)
   local b = { interval = 1e6 / rps, debt = debt or 0 }
+  b.longest = math.max(LONGEST_DEBT, most * b.interval)
   b.tau = math.max(depth, 2 * b.interval)
   if full and depth < SPACED then b.tau = b.interval + depth end
   if full and depth == 0 then b.tau = math.max(b.interval, SPACED) end
   local begin = full and now - b.tau or now - b.interval
-  local highest = now + b.tau + (10 * cost + b.debt) * b.interval
+  local highest = now + math.min(b.tau + (10 * cost + b.debt) * b.interval, b.longest)
   b.spent_to = math.max(math.min(spent_to or begin, highest), now - b.tau)
   return b
 end
@@ -148,6 +176,18 @@ end
 local function charge(b, time)
   b.spent_to = b.spent_to + time
   b.debt = math.max((b.spent_to - now) / b.interval, 0)
+end
+
+-- Charges tokens after the fact, or returns them when negative, as far as a debt may go; answers those that counted.
+local function settle_open(b, tokens)
+  local before, highest = b.spent_to, now + b.longest
+  b.spent_to = before + tokens * b.interval
+  if b.spent_to > highest then
+    b.spent_to = highest
+    tokens = math.max((highest - before) / b.interval, 0)
+  end
+  b.debt = math.max((b.spent_to - now) / b.interval, 0)
+  return tokens
 end
 
 -- What is left to those who borrow: the upper half.
@@ -404,11 +444,17 @@ local function drain(b, stopped)
   b.stopped = stopped
 end
 
+-- An empty bucket in place of a debt.
+local function forgive(b)
+  if b.spent_to then b.spent_to = math.min(b.spent_to, now) end
+  b.debt = 0
+end
+
 -- What passed since a stopped throttle was last asked is no refill.
-local function open_stored(b, rps, depth, cost)
+local function open_stored(b, rps, depth, cost, most)
   local spent_to = b.spent_to
   if b.stopped then spent_to = math.max(spent_to or now, now) end
-  return open(spent_to, b.debt, rps, depth, false, cost)
+  return open(spent_to, b.debt, rps, depth, false, cost, most)
 end
 
 local function close_stored(b, o)
@@ -431,28 +477,35 @@ local function keep_key(key, b)
   redis.call('SET', key, key_text(b.spent_to, b.debt), 'PX', ttl)
 end
 
--- Those who run jobs under a limit of concurrency are a hash of `jobs expires_ms` by their name. Answers how many `who` may
--- run besides the others; what has lapsed, or cannot have been said, is dropped.
-local function share_of(key, who, limit, write)
+-- Who comes from outside is believed to run no more than it was granted here.
+local function is_guest(who) return string.sub(who, 1, 5) == 'http:' end
+
+-- Those who run jobs under a limit of concurrency are a hash of `jobs expires_ms` by their name. Answers how many more than `held`
+-- `who` may run besides the others, how many it is believed to run, and true if there are as many names as may be and its own is not
+-- among them; what has lapsed, or cannot have been said, is dropped.
+local function room_of(key, who, limit, held, write)
   local words = redis.pcall('HGETALL', key)
   if words.err then
     if write then redis.call('DEL', key) end
-    return limit
+    words = {}
   end
-  local others, lapsed = 0, {}
+  local others, lapsed, own, names = 0, {}, nil, 0
   for i = 1, #words, 2 do
     local jobs, expires = string.match(words[i + 1], '^(%d+) (%d+)$')
     expires = tonumber(expires or '')
     if not expires or expires <= now_ms or expires > now_ms + HOUR * 1000 then
       lapsed[#lapsed + 1] = words[i]
-    elseif words[i] ~= who then
-      others = others + tonumber(jobs)
+    else
+      names = names + 1
+      if words[i] == who then own = tonumber(jobs) else others = others + tonumber(jobs) end
     end
   end
   if write then
     for i = 1, #lapsed, 1000 do redis.call('HDEL', key, unpack(lapsed, i, math.min(i + 999, #lapsed))) end
   end
-  return math.max(limit - others, 0)
+  if is_guest(who) then held = math.min(held, own or 0) end
+  if not own and names >= MAX_HOLDERS then return 0, held, true end
+  return math.max(math.max(limit - others, 0) - held, 0), held, false
 end
 
 local function say(key, who, jobs, ttl)
@@ -460,7 +513,9 @@ local function say(key, who, jobs, ttl)
     redis.call('HDEL', key, who)
     return
   end
-  redis.call('HSET', key, who, string.format('%.0f %.0f', jobs, now_ms + ttl))
+  if redis.call('HSET', key, who, string.format('%.0f %.0f', jobs, now_ms + ttl)) == 1 and redis.call('HLEN', key) > MAX_HOLDERS then
+    redis.call('HDEL', key, who)
+  end
   if redis.call('PTTL', key) < ttl then
     redis.call('PEXPIRE', key, math.max(2 * ttl, SHORTEST_TTL_MS))
   end
@@ -473,7 +528,7 @@ end
 local function acquire(write)
   local levels, lanes, extra = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
   local who, ttl, held = ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
-  local chain, stopped, unknown = {}, nil, nil
+  local chain, stopped, unknown, most = {}, nil, nil, MAX_COST
   for i = 1, levels do
     local k = knobs(KEYS[3 * i - 2])
     local parent = k and k.parent or ''
@@ -482,6 +537,7 @@ local function acquire(write)
       unknown = unknown or i
     else
       if k.rps == 0 then stopped = stopped or i end
+      most = math.min(most, k.most)
       chain[i] = k
     end
   end
@@ -518,14 +574,16 @@ local function acquire(write)
     local t = leaf.texts
     local limits = ''
     local over = t[18] == 'drop' or t[18] == 'merge'
-    if over or lowest >= 0 or leaf.key_concurrency >= 0 then limits = string.format('%.0f %.0f', lowest, leaf.key_concurrency) end
-    if over then limits = limits .. ' ' .. t[18] end
+    if unknown then most = MAX_COST end
+    if over or lowest >= 0 or leaf.key_concurrency >= 0 or most ~= PLAIN_COST then
+      limits = string.format('%.0f %.0f %s %.17g', lowest, leaf.key_concurrency, over and t[18] or 'wait', most)
+    end
     reply = {
       'ok', now, t[11] or '0', t[12] or '', t[15] or '', needed, t[3], t[5], t[6], levels == 1 and rates[1] or table.concat(rates, ' '),
       limits,
     }
   else
-    reply = { 'ok', now, '0', '', '', needed, '1', '-1', '1', table.concat(rates, ' '), '' }
+    reply = { 'ok', now, '0', '', '', needed, '1', '-1', '1', table.concat(rates, ' '), '-1 -1 wait 1000000000' }
   end
   local at = 11
   -- A count below 0 is that of lanes of which something was learned.
@@ -549,7 +607,7 @@ local function acquire(write)
     local detail = unknown or stopped
     if not unknown and chain[stopped].bears_nothing then
       local why = redis.call('HGET', KEYS[3 * stopped - 2], 'capacity_why')
-      detail = string.format('%.0f|', stopped) .. (why and why ~= '' and why or 'its capacity is 0')
+      detail = string.format('%.0f|', stopped) .. (why and why ~= '' and #why <= LONGEST_WHY and why or 'its capacity is 0')
     end
     for run = first, #ARGV, 5 do
       local want = tonumber(ARGV[run + 1])
@@ -588,14 +646,14 @@ local function acquire(write)
   end
 
   local dearest = 0
-  for run = first, #ARGV, 5 do dearest = math.max(dearest, tonumber(ARGV[run + 2])) end
-  local opened, rooms, waits, begun = {}, {}, {}, 0
+  for run = first, #ARGV, 5 do dearest = math.max(dearest, math.min(tonumber(ARGV[run + 2]), most)) end
+  local opened, rooms, holding, full, waits, begun = {}, {}, {}, {}, {}, 0
   if watched then reply[6] = needed .. 'w' end
   for i = 1, levels do
     local k = chain[i]
-    opened[i] = k.rps > 0 and open_stored(stored[i], k.rps, k.depth, dearest)
+    opened[i] = k.rps > 0 and open_stored(stored[i], k.rps, k.depth, dearest, most)
     if held and k.concurrency >= 0 then
-      rooms[i] = math.max(share_of(KEYS[3 * i], who, k.concurrency, write) - held, 0)
+      rooms[i], holding[i], full[i] = room_of(KEYS[3 * i], who, k.concurrency, held, write)
     end
   end
 
@@ -667,7 +725,7 @@ local function acquire(write)
         if rooms[i] == 0 then crowded = i end
       end
       if crowded then
-        wait, limit, detail = CROWDED_WAIT, 'concurrency', crowded
+        wait, limit, detail = CROWDED_WAIT, full[crowded] and 'holders' or 'concurrency', crowded
       elseif room and room.left == 0 then
         wait, limit, detail = CROWDED_WAIT, 'key_concurrency', ''
       else
@@ -730,8 +788,8 @@ local function acquire(write)
       local key = KEYS[holds + lane]
       room = key_rooms[key]
       if not room then
-        local left = math.max(share_of(key, who, leaf.key_concurrency, write) - keyed_held, 0)
-        room = { left = left, granted = 0, held = keyed_held, key = key }
+        local left, holds_now = room_of(key, who, leaf.key_concurrency, keyed_held, write)
+        room = { left = left, granted = 0, held = holds_now, key = key }
         key_rooms[key], key_holds[#key_holds + 1] = room, room
       end
     end
@@ -757,7 +815,7 @@ local function acquire(write)
     else
       spent_to, debt = parse_key(buckets[lane])
     end
-    local own = open(spent_to, debt, rps, depth, true, cost)
+    local own = open(spent_to, debt, rps, depth, true, cost, most)
     local granted = serve(1, want, cost, own, room, learned, place)
     -- A clamp is kept as well: clamped on reading alone, it would move along with the clock for ever.
     if granted > 0 or (spent_to and spent_to > own.spent_to) then
@@ -778,7 +836,7 @@ local function acquire(write)
   end
   local lane = 0
   for run = first, #ARGV, 5 do
-    local count, want, cost = tonumber(ARGV[run]), tonumber(ARGV[run + 1]), tonumber(ARGV[run + 2])
+    local count, want, cost = tonumber(ARGV[run]), tonumber(ARGV[run + 1]), math.min(tonumber(ARGV[run + 2]), most)
     local keyed = ARGV[run + 3] == '1'
     local bound = keyed and (leaf.key_rps >= 0 or holds)
     if not bound and not pauses then
@@ -821,7 +879,7 @@ local function acquire(write)
     end
     if write then
       keep_bucket(b)
-      if rooms[i] then say(KEYS[3 * i], who, held + begun, ttl) end
+      if rooms[i] then say(KEYS[3 * i], who, holding[i] + begun, ttl) end
     end
   end
   if write then
@@ -840,7 +898,7 @@ if verb == 'peek' then return acquire(false) end
 local function chain_changed(levels)
   for i = 1, levels do
     local found = redis.pcall('HGET', KEYS[2 * i - 1], 'parent')
-    local parent = type(found) == 'string' and found or ''
+    local parent = name_of(type(found) == 'string' and found)
     if parent ~= ARGV[3 + i] then return { 'chain', i, parent } end
   end
   return nil
@@ -853,17 +911,27 @@ local function hold()
   local changed = chain_changed(levels)
   if changed then return changed end
   local who, ttl, held = ARGV[4 + levels], tonumber(ARGV[5 + levels]), tonumber(ARGV[6 + levels])
+  local function tell(key, jobs)
+    if is_guest(who) and jobs > 0 then
+      local word = redis.pcall('HGET', key, who)
+      local granted, expires = string.match(type(word) == 'string' and word or '', '^(%d+) (%d+)$')
+      expires = tonumber(expires or '')
+      if not expires or expires <= now_ms or expires > now_ms + HOUR * 1000 then granted = 0 end
+      jobs = math.min(jobs, tonumber(granted))
+    end
+    say(key, who, jobs, ttl)
+  end
   local key_limit = -1
   for i = 1, levels do
     local h = redis.pcall('HMGET', KEYS[2 * i - 1], 'concurrency', 'key_concurrency')
     key_limit = -1
     if not h.err then
-      if limit_of(h[1]) >= 0 then say(KEYS[2 * i], who, held, ttl) end
+      if limit_of(h[1]) >= 0 then tell(KEYS[2 * i], held) end
       key_limit = limit_of(h[2])
     end
   end
   if key_limit >= 0 then
-    for i = 1, #KEYS - 2 * levels do say(KEYS[2 * levels + i], who, tonumber(ARGV[6 + levels + i]), ttl) end
+    for i = 1, #KEYS - 2 * levels do tell(KEYS[2 * levels + i], tonumber(ARGV[6 + levels + i])) end
   end
   return { 'ok' }
 end
@@ -910,18 +978,19 @@ local function settle()
   local levels = tonumber(ARGV[3])
   local changed = chain_changed(levels)
   if changed then return changed end
-  local chain = {}
+  local chain, most = {}, MAX_COST
   for i = 1, levels do
     chain[i] = knobs(KEYS[2 * i - 1])
     if not chain[i] then return { 'unknown', i } end
+    most = math.min(most, chain[i].most)
   end
   for i = 1, levels do
     local k, b = chain[i], bucket(KEYS[2 * i])
     for at = 4 + levels, #ARGV, 2 do
       local tokens = tonumber(ARGV[at])
       if k.rps > 0 then
-        local o = open_stored(b, k.rps, k.depth, 1)
-        charge(o, tokens * o.interval)
+        local o = open_stored(b, k.rps, k.depth, 1, most)
+        tokens = settle_open(o, tokens)
         close_stored(b, o)
       end
       b.used = b.used + tokens
@@ -934,8 +1003,8 @@ local function settle()
       place = place + 1
       if leaf.key_rps > 0 then
         local spent_to, debt = parse_key(redis.call('GET', KEYS[place]))
-        local o = open(spent_to, debt, leaf.key_rps, leaf.key_depth, true, 1)
-        charge(o, tonumber(ARGV[at]) * o.interval)
+        local o = open(spent_to, debt, leaf.key_rps, leaf.key_depth, true, 1, most)
+        settle_open(o, tonumber(ARGV[at]))
         keep_key(KEYS[place], o)
       end
     end
@@ -1120,8 +1189,8 @@ local function set()
   local stands = {}
   for i = 1, #before, 2 do stands[before[i]] = before[i + 1] end
   if #before == 0 and ARGV[6] ~= '1' then return { 'unknown' } end
-  local seq = math.floor(number(stands.seq, 0, 9e15) or 0)
-  local term = math.floor(number(stands.term, 0, 9e15) or 0)
+  local seq = math.floor(number(stands.seq, 0, 1e12) or 0)
+  local term = math.floor(number(stands.term, 0, 1e12) or 0)
   if ARGV[3] ~= '' and seq ~= tonumber(ARGV[3]) then
     return { 'conflict', string.format('seq is %.0f, not %s', seq, ARGV[3]) }
   end
@@ -1132,7 +1201,7 @@ local function set()
     local field, expected = string.match(ARGV[5], '^(%l*)=(.*)$')
     if field == '' then field = 'rps' end
     if (stands[field] or '') ~= expected then
-      return { 'conflict', string.format('%s is %s, not %s', field, stands[field] or 'missing', expected) }
+      return { 'conflict', string.format('%s is %s, not %s', field, string.sub(stands[field] or 'missing', 1, 40), string.sub(expected, 1, 40)) }
     end
   end
   local after, changed, resumed, named = {}, #before == 0, false, {}
@@ -1171,15 +1240,14 @@ local function set()
       if after[field] == nil then redis.call('HDEL', key, field) end
     end
     local later = knobs(key)
-    if (earlier and earlier.rps == 0) or later.rps == 0 then
-      local b = bucket(KEYS[2])
-      drain(b, later.rps == 0)
-      keep_bucket(b)
-    end
-    -- Whoever takes the pause off by hand takes off what a refusal put there as well.
-    if resumed and not is_true(after.paused) then
-      redis.pcall('HDEL', KEYS[2], 'refusal')
-    end
+    local b = bucket(KEYS[2])
+    if (earlier and earlier.rps == 0) or later.rps == 0 then drain(b, later.rps == 0) end
+    -- Whoever takes the pause off by hand begins with an empty bucket and without a debt; and no debt outlives a time without a limit.
+    resumed = resumed and not is_true(after.paused)
+    if resumed or (earlier and earlier.rps < 0 and later.rps > 0) then forgive(b) end
+    keep_bucket(b)
+    -- What a refusal put there goes with the pause.
+    if resumed then redis.pcall('HDEL', KEYS[2], 'refusal') end
   end
   local meter = bucket(KEYS[2])
   return {

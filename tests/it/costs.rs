@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use flyball::app::{App, Roles};
 use flyball::config::Settings;
-use flyball::jobs::{Context, Job, Kinds, NewJob, Outcome, Queue, State};
+use flyball::jobs::{Context, Handler, Issue, Job, Kinds, NewJob, Outcome, Queue, State};
 use flyball::runner::{Config, Metrics, Worker};
 use flyball::throttle::{Ask, LaneAsk, Limit, RedisStore, Store};
 use serde_json::{Value, json};
@@ -38,6 +38,7 @@ impl House {
         for kind in ["work", "other"] {
             kinds.register_fn(kind, work);
         }
+        kinds.register("picky", Picky);
         let worker = Worker::start(Config::default(), queue.clone(), store.clone(), kinds, metrics).await.unwrap();
         Self { queue, store, worker, registry, server, _database: database }
     }
@@ -88,6 +89,33 @@ async fn work(job: Job, context: Context) -> Outcome {
         "cancelled" => Outcome::Cancelled,
         _ => panic!("as told"),
     }
+}
+
+/// Takes no arguments at all.
+struct Picky;
+
+impl Handler for Picky {
+    fn check(&self, _: &Value) -> Vec<Issue> {
+        vec![Issue { pointer: "/url".to_owned(), message: "is not allowed".to_owned() }]
+    }
+
+    fn run(&self, _: Job, _: Context) -> futures_util::future::BoxFuture<'_, Outcome> {
+        unreachable!("no arguments pass")
+    }
+}
+
+#[tokio::test]
+async fn a_job_that_never_ran_gets_back_all_that_it_was_charged() {
+    let house = House::open().await;
+    house.throttle("picky", &[("rps", "100"), ("max_cost", "200")]).await;
+    let job = NewJob { throttle: "picky".to_owned(), cost: 150.0, ..NewJob::new("picky", json!({})) };
+    let job = house.enqueue(job).await;
+    house.reaches(job, State::Dead).await;
+
+    eventually("what it was charged is back", SOON, || async { (house.used("picky").await <= 0.001).then_some(()) }).await;
+
+    let wait = house.store.peek(&ask("picky", &[("", 1, 1.0)])).await.lanes[0].wait;
+    assert!(wait <= Duration::from_secs(1), "{wait:?}");
 }
 
 fn job(throttle: &str, end: &str, says: &[f64]) -> NewJob {

@@ -690,6 +690,10 @@ impl Store for Broken {
         unimplemented!()
     }
 
+    fn takes_writes(&self) -> BoxFuture<'_, Result<(), Error>> {
+        unimplemented!()
+    }
+
     fn search(&self) -> BoxFuture<'_, Result<Vec<String>, Error>> {
         unimplemented!()
     }

@@ -11,7 +11,10 @@ use crate::throttle_redis::Server;
 
 const THROTTLES: [&str; 3] = ["root", "mid", "leaf"];
 const KEYS: [&str; 3] = ["", "k", "l"];
-const FIELDS: [&str; 30] = [
+const FIELDS: [&str; 33] = [
+    "max_cost",
+    "max_cost",
+    "max",
     "rps",
     "rps",
     "rps",
@@ -43,7 +46,7 @@ const FIELDS: [&str; 30] = [
     "capacity",
     "capacity",
 ];
-const HOLDERS: [&str; 3] = ["u", "v", "w"];
+const HOLDERS: [&str; 3] = ["u", "v", "http:w"];
 
 /// A key, and what is wanted of it.
 #[derive(Clone, Debug)]
@@ -147,6 +150,8 @@ fn text() -> impl Strategy<Value = String> {
         "--1",
         "1e",
         "e5",
+        "0000000000000000000000000000000000000000000000000000000000000000001",
+        "bad name\u{0}",
     ]);
     prop_oneof![3 => numbers, 2 => whole, 3 => words.prop_map(str::to_owned), 1 => lease()]
 }
@@ -162,7 +167,7 @@ fn capacity() -> impl Strategy<Value = Option<f64>> {
 fn op() -> impl Strategy<Value = Op> {
     let throttle = || 0..THROTTLES.len();
     let want = prop_oneof![0..200_u32, 1..3_u32, Just(1)];
-    let cost = prop_oneof![Just(1.0), Just(0.1), 0.001..1000.0_f64];
+    let cost = prop_oneof![Just(1.0), Just(0.1), 0.001..1000.0_f64, (3.0..9.0_f64).prop_map(|e| 10.0_f64.powf(e))];
     let lane = (0..KEYS.len(), want, cost, 0..4_u32).prop_map(|(key, want, cost, held)| Lane { key, want, cost, held });
     let lanes = (prop::collection::vec(lane, 1..5), 1..11_usize).prop_map(|(lanes, repeat)| {
         // Also some that are alike and follow each other; never more than Redis is asked for in one call.
@@ -184,7 +189,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (throttle(), held(), prop::collection::vec((0..KEYS.len(), 0..9_u32), 0..3))
             .prop_map(|(throttle, holder, lanes)| Op::Hold { throttle, holder, lanes }),
         2 => prop::collection::vec(0..20_u32, 1..6).prop_map(|units| Op::Refund { units }),
-        1 => (throttle(), prop::collection::vec((0..KEYS.len(), -100.0..300.0_f64), 1..4)).prop_map(|(t, tokens)| Op::Settle(t, tokens)),
+        1 => (throttle(), prop::collection::vec((0..KEYS.len(), prop_oneof![4 => -100.0..300.0_f64, 1 => Just(1e9)]), 1..4)).prop_map(|(t, tokens)| Op::Settle(t, tokens)),
         1 => (throttle(), 0..KEYS.len(), 0..10_000_u64).prop_map(|(t, k, ms)| Op::Pause(t, k, ms)),
         1 => (throttle(), 0..KEYS.len()).prop_map(|(t, k)| Op::Resume(t, k)),
         2 => (throttle(), capacity(), prop::sample::select(vec!["", "no account is free", "one | two"]))

@@ -488,6 +488,7 @@ async fn round(shared: &Shared, waiting: &mut Vec<Wish>) -> Next {
     let holder = Holder { id: shared.id.clone(), ttl: HOLDER_TTL, held: 0 };
     let ask = Ask { throttle: shared.accounts.clone(), lanes: lanes.collect(), holder: Some(holder) };
     let answer = shared.store.acquire(&ask).await;
+    let max_cost = answer.max_cost;
     let grants = answer.lanes.into_iter().chain(std::iter::repeat_with(Grant::default));
     for (((at, wishes), lane), grant) in turns.into_iter().zip(&ask.lanes).zip(grants) {
         if grant.granted < wishes.len() as u32 {
@@ -501,9 +502,10 @@ async fn round(shared: &Shared, waiting: &mut Vec<Wish>) -> Next {
                 continue;
             }
             left -= 1;
-            let held = Held { at, message: wish.message, grant: Grant { granted: 1, ..grant.clone() }, cost: lane.cost };
+            let held =
+                Held { at, message: wish.message, grant: Grant { granted: 1, ..grant.clone() }, cost: lane.cost.min(max_cost) };
             if wish.reply.send(Taken::Held(held)).is_err() {
-                let refund = Refund { key: &lane.key, grant: &grant, units: 1, cost: lane.cost };
+                let refund = Refund { key: &lane.key, grant: &grant, units: 1, cost: lane.cost.min(max_cost) };
                 let _ = shared.store.refund_many(&shared.accounts, &[refund]).await;
             }
         }

@@ -37,6 +37,11 @@ impl Layout {
         format!("{}throttle:names", self.prefix)
     }
 
+    /// A key that is written to learn whether the server takes writes, beside the set of names.
+    pub(super) fn alive(&self) -> String {
+        if self.is_cluster { format!("{{{}}}:alive", self.names()) } else { format!("{}:alive", self.names()) }
+    }
+
     /// What the names of all knobs begin and end with.
     pub(super) fn around_names(&self) -> (String, &'static str) {
         (format!("{}throttle:", self.prefix), ":knobs")

@@ -16,6 +16,7 @@ use redis::{Client, ErrorKind, RedisError, RedisResult, ServerErrorKind};
 use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 
+use super::said::said_by;
 use crate::throttle::Error;
 
 /// How long the task that looks for a lost server waits between two looks.
@@ -142,6 +143,9 @@ impl Inner {
 
     /// The error in words, without the password.
     fn text_of(&self, error: &RedisError) -> String {
+        if let Some(said) = said_by(error) {
+            return said.to_owned();
+        }
         let text = error.to_string();
         self.secret.as_ref().map_or_else(|| text.clone(), |secret| text.replace(secret.as_str(), "***"))
     }

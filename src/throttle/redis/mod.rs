@@ -11,6 +11,7 @@ mod link;
 mod names;
 mod notes;
 mod reply;
+mod said;
 mod servers;
 mod shape;
 mod slots;
@@ -18,4 +19,5 @@ mod store;
 mod tokens;
 
 pub use call::LAW;
+pub use said::said_in;
 pub use store::RedisStore;

@@ -7,6 +7,7 @@ use redis::{FromRedisValue, RedisError, RedisResult, Value, from_redis_value_ref
 
 use super::shape::Extra;
 use crate::throttle::bucket::{Meter, Rate, slower};
+use crate::throttle::knobs::PLAIN_COST;
 use crate::throttle::loss::Seen;
 use crate::throttle::rules::{is_blank, number};
 use crate::throttle::serve::sane_cost;
@@ -104,7 +105,8 @@ pub(super) fn acquired(values: Vec<Value>, levels: &[(Name, String)], lanes: &[L
     let mut at_once = || words.next().and_then(|word| word.parse().ok()).unwrap_or(-1);
     let (concurrency, key_concurrency): (i64, i64) = (at_once(), at_once());
     let over_limit = words.next().and_then(OverLimit::of).unwrap_or_default();
-    let mut charges = Charges { rates: charged, key_rps, last: None };
+    let max_cost = words.next().map_or(Ok(PLAIN_COST), float)?;
+    let mut charges = Charges { rates: charged, key_rps, max_cost, last: None };
     let mut unknown = false;
     let mut grants = Vec::with_capacity(lanes.len());
     let mut rest = lanes.iter();
@@ -141,6 +143,8 @@ pub(super) fn acquired(values: Vec<Value>, levels: &[(Name, String)], lanes: &[L
         // Holds concern only who runs jobs, and that is told above.
         levels_decide: !unknown && key_rps < 0.0 && letters.chars().all(|letter| letter == 'k'),
         over_limit,
+        max_cost,
+        said: None,
     };
     Ok(Acquired::Answer(answer, (!unknown).then_some(seen), extra))
 }
@@ -153,6 +157,7 @@ fn limit(word: &str, detail: &str, levels: &[(Name, String)]) -> Option<Limit> {
         "level" => level().map(|name| Limit::Tier { name }),
         "key" => Some(Limit::Key),
         "concurrency" => level().map(|name| Limit::Concurrency { name, key: false }),
+        "holders" => level().map(|name| Limit::Holders { name }),
         "key_concurrency" => leaf().map(|name| Limit::Concurrency { name, key: true }),
         "stopped" => {
             let (at, why) = detail.split_once('|').unwrap_or((detail, ""));
@@ -181,12 +186,13 @@ fn limit(word: &str, detail: &str, levels: &[(Name, String)]) -> Option<Limit> {
 struct Charges {
     rates: Vec<f64>,
     key_rps: f64,
+    max_cost: f64,
     last: Option<(f64, bool, Arc<[f64]>)>,
 }
 
 impl Charges {
     fn of(&mut self, lane: &LaneAsk, learned: bool) -> Arc<[f64]> {
-        let (cost, keyed) = (sane_cost(lane.cost), !lane.key.is_empty() && !learned);
+        let (cost, keyed) = (sane_cost(lane.cost).min(self.max_cost), !lane.key.is_empty() && !learned);
         match &self.last {
             Some((c, k, charge_us)) if *c == cost && *k == keyed => charge_us.clone(),
             _ => {

@@ -14,6 +14,7 @@ use super::connection::Connection;
 use super::layout::{KNOBS, Layout, other_tag};
 use super::names::Adoption;
 use super::reply::{self, Parts, Text, float, garbled};
+use super::said::said_in;
 use super::servers::Servers;
 use super::shape::Shapes;
 use crate::throttle::bucket::Meter;
@@ -90,9 +91,10 @@ impl RedisStore {
 
     // --- a lost store ---
 
-    fn answer_of_lost_store(&self, ask: &Ask) -> Answer {
+    fn answer_of_lost_store(&self, ask: &Ask, error: &Error) -> Answer {
         let now_us = self.started.elapsed().as_micros() as i64;
-        locked(&self.memo).answer(ask, now_us, self.workers.load(Ordering::Relaxed))
+        let said = if let Error::Lost(reason) = error { said_in(reason) } else { None };
+        Answer { said, ..locked(&self.memo).answer(ask, now_us, self.workers.load(Ordering::Relaxed)) }
     }
 
     // --- operators ---
@@ -147,7 +149,10 @@ impl RedisStore {
                 false => None,
                 // A key that is no hash is no throttle.
                 true => match self.servers.run(self.layout.slot(&name), bound, read).await? {
-                    (true, Ok(parent)) => Some(parent.map_or_else(String::new, |text| text.0)),
+                    // What cannot be a name stands for none, as in the Lua text.
+                    (true, Ok(parent)) => {
+                        Some(parent.and_then(|text| Name::new(text.0).ok()).map_or_else(String::new, |name| name.to_string()))
+                    }
                     _ => None,
                 },
             };
@@ -408,11 +413,11 @@ impl Store for RedisStore {
     }
 
     fn acquire<'a>(&'a self, ask: &'a Ask) -> BoxFuture<'a, Answer> {
-        async move { self.ask("acquire", ask).await.unwrap_or_else(|_| self.answer_of_lost_store(ask)) }.boxed()
+        async move { self.ask("acquire", ask).await.unwrap_or_else(|error| self.answer_of_lost_store(ask, &error)) }.boxed()
     }
 
     fn peek<'a>(&'a self, ask: &'a Ask) -> BoxFuture<'a, Answer> {
-        async move { self.ask("peek", ask).await.unwrap_or_else(|_| self.answer_of_lost_store(ask)) }.boxed()
+        async move { self.ask("peek", ask).await.unwrap_or_else(|error| self.answer_of_lost_store(ask, &error)) }.boxed()
     }
 
     fn hold<'a>(
@@ -482,6 +487,15 @@ impl Store for RedisStore {
 
     fn search(&self) -> BoxFuture<'_, Result<Vec<String>, Error>> {
         self.search_all().boxed()
+    }
+
+    fn takes_writes(&self) -> BoxFuture<'_, Result<(), Error>> {
+        async move {
+            let mut write = redis::cmd("SET");
+            write.arg(self.layout.alive()).arg(1).arg("PX").arg(10_000);
+            self.change_names(&write).await
+        }
+        .boxed()
     }
 
     fn keep<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<(), Error>> {

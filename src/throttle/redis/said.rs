@@ -1,0 +1,33 @@
+//! What a server says in place of an answer, in our words: its own may hold addresses, names and texts of others.
+
+use redis::RedisError;
+
+/// The codes that servers begin their errors with, and what each means.
+const MEANINGS: [(&str, &str); 15] = [
+    ("OOM", "OOM: it is out of memory (maxmemory) and takes no writes"),
+    ("READONLY", "READONLY: it is a replica and takes no writes"),
+    ("MISCONF", "MISCONF: it cannot save its data to disk and takes no writes"),
+    ("NOREPLICAS", "NOREPLICAS: it has too few replicas and takes no writes"),
+    ("LOADING", "LOADING: it is still reading its data from disk"),
+    ("MASTERDOWN", "MASTERDOWN: it is a replica that has lost its primary"),
+    ("CLUSTERDOWN", "CLUSTERDOWN: its cluster is not whole"),
+    ("NOAUTH", "NOAUTH: it wants a password; give one in REDIS_URL"),
+    ("WRONGPASS", "WRONGPASS: it does not know this user and password; look at REDIS_URL"),
+    ("NOPERM", "NOPERM: its user may not do this"),
+    ("BUSY", "BUSY: a script keeps it busy"),
+    ("WRONGTYPE", "WRONGTYPE: a key holds another type than it should"),
+    ("NOPROTO", "NOPROTO: it does not speak this protocol"),
+    ("EXECABORT", "EXECABORT: it did not carry the commands out"),
+    ("ERR", "ERR: it failed at the command"),
+];
+
+/// What the server said, if it did.
+pub(super) fn said_by(error: &RedisError) -> Option<&'static str> {
+    let code = error.code()?;
+    MEANINGS.iter().find(|(known, _)| *known == code).map(|(_, meaning)| *meaning)
+}
+
+/// What the server said, if that is why a store counts as lost.
+pub fn said_in(reason: &str) -> Option<&'static str> {
+    MEANINGS.iter().find(|(_, meaning)| *meaning == reason).map(|(_, meaning)| *meaning)
+}
