@@ -61,6 +61,9 @@ pub struct Roles {
     pub governor: bool,
 }
 
+/// The throttle of jobs that name none comes with the program: without it they would wait for ever.
+const DEFAULT_KNOBS: &str = include_str!("../knobs/default.toml");
+
 impl Roles {
     /// Everything in one process.
     pub const ALL: Self = Self { api: true, runner: true, governor: true };
@@ -84,12 +87,12 @@ pub struct App {
 impl App {
     /// Connects, brings the schema up to date, seeds knobs, and starts the roles. `more` are kinds besides the built-in ones.
     pub async fn start(settings: &Settings, roles: Roles, more: Kinds) -> anyhow::Result<Self> {
-        let knobs_dir = Path::new(&settings.knobs_dir);
-        if !settings.knobs_dir.is_empty() && !knobs_dir.exists() {
-            tracing::warn!(dir = %knobs_dir.display(), "there is no knobs folder; no throttle is seeded and no governor runs");
+        let (mut files, policies) = read_knobs(settings.knobs_folder()?)?;
+        let own = KnobsFile::parse(Path::new("default.toml"), DEFAULT_KNOBS.to_owned())?;
+        if !settings.knobs_dir.is_empty() && files.iter().all(|file| file.name != own.name) {
+            files.push(own);
         }
         let open_files = descriptors::raise_limit();
-        let (files, policies) = read_knobs(knobs_dir)?;
         let tokens = settings.tokens()?;
         let built = pools::build(settings, guard(settings)?)?;
         let listener = match roles.api {
@@ -298,7 +301,8 @@ impl Signals {
 
 /// The kinds that come with Flyball. Without a queue they can check arguments, and run no reindex from the queue's own database.
 pub fn built_in_kinds(settings: &Settings, queue: Option<&Queue>) -> anyhow::Result<Kinds> {
-    let guard = guard(settings)?;
+    // Which addresses may be reached is a setting of the process that runs the job, not of who types a command.
+    let guard = if queue.is_some() { guard(settings)? } else { Guard::open() };
     // Whoever only checks arguments needs no secrets, and may have no right to read them.
     let secrets = match queue {
         Some(_) => Secrets::from_variables(environment(), |path| std::fs::read_to_string(path))?,
@@ -343,8 +347,12 @@ pub(crate) fn read_knobs(dir: &Path) -> anyhow::Result<(Vec<KnobsFile>, Policies
     let files = KnobsFile::read_dir(dir)?;
     let mut policies = Vec::new();
     for file in &files {
-        if let Some(policy) = Policy::parse(&file.text, &file.path.display().to_string())? {
-            policies.push((file.name.clone(), policy));
+        match Policy::parse(&file.text, &file.path.display().to_string())? {
+            Some(policy) => policies.push((file.name.clone(), policy)),
+            None if file.text.lines().any(|line| line.trim() == "[governor]") => {
+                tracing::warn!(file = %file.path.display(), "there is a table [governor] and no [[signal]]: no governor runs for this throttle");
+            }
+            None => {}
         }
     }
     Ok((files, policies))

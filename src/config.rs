@@ -325,13 +325,18 @@ impl Settings {
             let refuse = |key: &str, value: &str, allowed| {
                 Err(Error::Value { place: format!("api_tokens.{name}.{key}"), value: value.to_owned(), allowed })
             };
-            let (key, secret) = match (&token.secret_env, &token.secret_file) {
-                (Some(variable), None) => ("secret_env", std::env::var(variable).ok()),
-                (None, Some(file)) => ("secret_file", std::fs::read_to_string(file).ok()),
+            let (key, from, secret) = match (&token.secret_env, &token.secret_file) {
+                (Some(variable), None) => ("secret_env", variable.clone(), std::env::var(variable).ok()),
+                (None, Some(file)) => ("secret_file", file.clone(), std::fs::read_to_string(file).ok()),
                 _ => return refuse("secret_env", "neither or both of secret_env and secret_file", "one of the two"),
             };
             let Some(secret) = secret else {
-                return refuse(key, "not to be read", "an environment variable, or a file, that is there");
+                let what = if key == "secret_env" { "which is not set" } else { "which cannot be read" };
+                return refuse(
+                    key,
+                    &format!("{from:?}, {what}"),
+                    "an environment variable that is set, or a file that can be read",
+                );
             };
             let secret = secret.trim();
             if secret.len() < 16 || !secret.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -348,6 +353,19 @@ impl Settings {
     /// What jobs of the kind `reindex` may name.
     pub fn catalogue(&self) -> Catalogue {
         self.reindex.catalogue(self.allow_reindex_queries)
+    }
+
+    /// The folder of knobs files. One that was named and is not there is a mistake; the usual one may be missing.
+    pub fn knobs_folder(&self) -> Result<&Path, Error> {
+        let folder = Path::new(&self.knobs_dir);
+        if self.knobs_dir.is_empty() || self.knobs_dir == "knobs" || folder.is_dir() {
+            return Ok(folder);
+        }
+        Err(Error::Value {
+            place: "FLYBALL_KNOBS_DIR (setting knobs_dir)".to_owned(),
+            value: format!("{:?}, and no folder is there", self.knobs_dir),
+            allowed: "a folder of files <throttle>.toml, or nothing for none",
+        })
     }
 
     /// The pools with their credentials, read from where the settings say they are.
@@ -689,7 +707,7 @@ mod tests {
         let none = said("[api_tokens.billing]\ntenant = \"acme\"\n".to_owned());
         assert!(none.contains("api_tokens.billing.secret_env is neither or both"), "{none}");
         let missing = said(format!("[api_tokens.billing]\n{}", token("acme", &folder.path().join("no"))));
-        assert!(missing.contains("api_tokens.billing.secret_file is not to be read"), "{missing}");
+        assert!(missing.contains("no\", which cannot be read; allowed is an environment variable that is set"), "{missing}");
         for (line, wrong) in [
             ("scopes = [\"jobs:write\"]", "api_tokens.billing.scopes is \"jobs:write\"; allowed is jobs:enqueue, jobs:read"),
             ("throttles = [\"a b\"]", "api_tokens.billing.throttles is \"a b\"; allowed is names of throttles"),

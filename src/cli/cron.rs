@@ -1,4 +1,4 @@
-//! `flyball cron list|set|delete|pause|resume|run|next`.
+//! `flyball cron list|show|set|delete|pause|resume|run|next`.
 
 use std::io::Read as _;
 use std::process::ExitCode;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::exit::Failure;
 use super::output::say;
-use super::{connect, output};
+use super::{connect, output, when};
 use crate::api::Entry;
 use crate::config::Settings;
 use crate::cron::{self, CatchUp, NewSchedule, Overlap, Ran, Schedule, Schedules, Timing};
@@ -19,6 +19,14 @@ use crate::jobs::{NewJob, Queue};
 pub(super) enum Command {
     /// List all schedules with their next and last occurrences
     List {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show one schedule: its times, the job that it makes with its arguments, and what became of the last
+    Show {
+        /// Its name
+        name: String,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -69,8 +77,8 @@ pub(super) struct Set {
     /// Tokens that a job takes from its throttle
     #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
     cost: f64,
-    /// Longest time of an attempt, in seconds
-    #[arg(long, allow_negative_numbers = true)]
+    /// How long one attempt may take: a span such as 10m, or seconds
+    #[arg(long, value_name = "SPAN", allow_negative_numbers = true, value_parser = when::seconds)]
     timeout: Option<f64>,
     /// After a downtime: one run for all that were missed, all of them (at most 100), or none
     #[arg(long, default_value = "one", value_parser = parse::<CatchUp>)]
@@ -130,6 +138,10 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
     let schedules = Schedules::new(queue.pool.clone());
     match command {
         Command::List { json } => list(&schedules, json).await?,
+        Command::Show { name, json } => {
+            let Some(stands) = schedules.get(&name).await? else { bail!(unknown(&name)) };
+            if json { output::json(&stands)? } else { tell(&stands)? }
+        }
         Command::Set(set) => make(&queue, &schedules, &settings, *set).await?,
         Command::Delete(one) => {
             if !schedules.delete(&one.name).await? {
@@ -164,6 +176,32 @@ async fn list(schedules: &Schedules, json: bool) -> anyhow::Result<()> {
     }
     let header = ["NAME", "EXPRESSION", "TIME ZONE", "KIND", "THROTTLE", "NEXT", "LAST", "JOB", "NOTE"];
     output::table(&header, all.iter().map(row))
+}
+
+fn tell(one: &Schedule) -> anyhow::Result<()> {
+    let timing = Timing::new(&one.expression, &one.time_zone).ok();
+    say!("schedule   {}", one.name);
+    say!("expression {}", one.expression);
+    say!("time zone  {}", one.time_zone);
+    say!("kind       {}", one.kind);
+    say!("args       {}", one.args);
+    say!("throttle   {}", one.throttle);
+    if !one.key.is_empty() {
+        say!("key        {}", one.key);
+    }
+    if one.paused {
+        say!("paused     it comes again when it is resumed");
+    }
+    if let Some(problem) = &one.problem {
+        say!("problem    {problem}");
+    }
+    let last_job = one.last_job_id.map_or(String::new(), |id| format!(", job {id}"));
+    say!("last       {}{last_job}", one.last_at.map_or("never".to_owned(), |at| local(timing.as_ref(), at)));
+    if !one.paused {
+        say!("next");
+        show(&one.expression, &one.time_zone, &one.upcoming)?;
+    }
+    Ok(())
 }
 
 fn row(one: &Schedule) -> Vec<String> {

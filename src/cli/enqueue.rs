@@ -10,13 +10,16 @@ use serde_json::{Value, json};
 
 use super::exit::Failure;
 use super::output::say;
-use super::{connect, output};
+use super::{connect, output, when};
 use crate::app;
 use crate::config::Settings;
 use crate::jobs::{Enqueued, NewJob};
 
 /// Jobs that one statement takes.
 const BATCH: usize = 1000;
+
+/// Wrong arguments of a file's jobs that are told; the rest is counted.
+const WRONG_SHOWN: usize = 20;
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
@@ -40,8 +43,8 @@ pub(super) struct Args {
     /// 0 runs first, 3 last
     #[arg(long, default_value_t = 1, allow_negative_numbers = true)]
     priority: i32,
-    /// Not before this time, e.g. 2026-11-20T14:00:00Z
-    #[arg(long)]
+    /// Not before this time, such as 2026-11-20T14:00:00Z, or a span from now, such as 2h
+    #[arg(long, value_name = "TIME", value_parser = when::ahead)]
     run_at: Option<jiff::Timestamp>,
     /// Attempts before the job is dead, 1 to 1000
     #[arg(long, default_value_t = 10, allow_negative_numbers = true)]
@@ -49,8 +52,8 @@ pub(super) struct Args {
     /// While an unfinished job of this kind has this key, no second one is made
     #[arg(long)]
     unique_key: Option<String>,
-    /// Seconds for which the unique key stays taken, whether or not the job has finished
-    #[arg(long, requires = "unique_key", allow_negative_numbers = true)]
+    /// How long the unique key stays taken, whether or not the job has finished: a span such as 1h, or seconds
+    #[arg(long, value_name = "SPAN", requires = "unique_key", allow_negative_numbers = true, value_parser = when::seconds)]
     unique_for: Option<f64>,
     /// Tokens that the job takes from its throttle
     #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
@@ -58,14 +61,14 @@ pub(super) struct Args {
     /// The caller's trace, as W3C Trace Context writes it
     #[arg(long)]
     traceparent: Option<String>,
-    /// Seconds that one attempt may take instead of the kind's own time-out
-    #[arg(long, allow_negative_numbers = true)]
+    /// How long one attempt may take instead of the kind's own time-out: a span such as 10m, or seconds
+    #[arg(long, value_name = "SPAN", allow_negative_numbers = true, value_parser = when::seconds)]
     timeout: Option<f64>,
-    /// Seconds to wait for the next job with this unique key, which takes the place of the one that waits
-    #[arg(long, requires = "unique_key", allow_negative_numbers = true)]
+    /// How long to wait for the next job with this unique key, which takes the place of the one that waits
+    #[arg(long, value_name = "SPAN", requires = "unique_key", allow_negative_numbers = true, value_parser = when::seconds)]
     debounce: Option<f64>,
-    /// Seconds after the first when the last of such jobs runs at the latest; ten times --debounce if absent
-    #[arg(long, requires = "debounce", allow_negative_numbers = true)]
+    /// How long after the first the last of such jobs runs at the latest; ten times --debounce if absent
+    #[arg(long, value_name = "SPAN", requires = "debounce", allow_negative_numbers = true, value_parser = when::seconds)]
     debounce_max: Option<f64>,
     /// Take the place of the waiting job with this unique key
     #[arg(long, requires = "unique_key")]
@@ -84,13 +87,18 @@ pub(super) struct Args {
 pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCode> {
     let as_json = args.json;
     let jobs = match &args.file {
-        Some(file) => read_file(file)?,
+        Some(file) => {
+            let jobs = read_file(file)?;
+            check_args(&jobs, &settings)?;
+            jobs
+        }
         None => {
             let one = one_job(&args)?;
+            // Copies are alike: what is wrong with one is said once.
+            check_args(std::slice::from_ref(&one), &settings)?;
             vec![one; args.count as usize]
         }
     };
-    check_args(&jobs, &settings)?;
     let queue = connect::queue(&settings).await?;
     let bar = progress(jobs.len());
     let mut enqueued: Vec<Enqueued> = Vec::with_capacity(jobs.len());
@@ -157,17 +165,26 @@ fn read_file(file: &std::path::Path) -> anyhow::Result<Vec<NewJob>> {
         Box::new(std::io::BufReader::new(open))
     };
     let mut jobs = Vec::new();
+    let name = if file.as_os_str() == "-" { "standard input".to_owned() } else { file.display().to_string() };
     for (at, line) in reader.lines().enumerate() {
-        let line = line?;
+        let refused = |reason: &str| Failure::Refused(format!("{name}, line {}: {reason}; nothing was enqueued", at + 1));
+        let line = match line {
+            Err(error) if error.kind() == std::io::ErrorKind::InvalidData => bail!(refused("is no text in UTF-8")),
+            line => line.with_context(|| format!("cannot read {name}"))?,
+        };
         if line.trim().is_empty() {
             continue;
         }
-        let job = serde_json::from_str(&line)
-            .map_err(|error| Failure::Refused(format!("line {}: {error}; nothing was enqueued", at + 1)))?;
+        let job = match serde_json::from_str(&line) {
+            Ok(job) => job,
+            // The parser counts lines of its own, and its words for broken syntax are those of its source.
+            Err(error) if error.is_data() => bail!(refused(error.to_string().split(" at line ").next().unwrap_or_default())),
+            Err(error) => bail!(refused(&format!("is not JSON from column {} on; allowed is one job a line", error.column()))),
+        };
         jobs.push(job);
     }
     if jobs.is_empty() {
-        bail!(Failure::Refused("the file holds no jobs".to_owned()));
+        bail!(Failure::Refused(format!("{name} holds no jobs")));
     }
     Ok(jobs)
 }
@@ -184,8 +201,11 @@ fn check_args(jobs: &[NewJob], settings: &Settings) -> anyhow::Result<()> {
     if wrong.is_empty() {
         return Ok(());
     }
-    wrong.dedup();
-    wrong.truncate(20);
+    let more = wrong.len().saturating_sub(WRONG_SHOWN);
+    wrong.truncate(WRONG_SHOWN);
+    if more > 0 {
+        wrong.push(format!("and {more} more"));
+    }
     bail!(Failure::Refused(format!("{}; nothing was enqueued", wrong.join("; "))))
 }
 

@@ -14,6 +14,7 @@ use super::signed::Signed;
 use super::{connect, output, when};
 use crate::config::Settings;
 use crate::jobs::{CancelAnswer, CancelFilter, Detail, Filter, MoveAnswer, Queue, RetryAnswer, State, Summary};
+use crate::throttle::Name;
 
 /// How long a search walks back before it answers with what it has found.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -98,7 +99,7 @@ pub(super) struct One {
 #[derive(clap::Args)]
 pub(super) struct Cancel {
     /// The job's number
-    #[arg(required_unless_present_any = FILTERS, conflicts_with_all = FILTERS, conflicts_with_all = FOR_MANY)]
+    #[arg(conflicts_with_all = FILTERS, conflicts_with_all = FOR_MANY)]
     id: Option<i64>,
     /// Only jobs of this kind
     #[arg(long)]
@@ -156,6 +157,12 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
         }
         Command::Cancel(Cancel { kind, throttle, key, state, created_after, created_before, bulk, .. }) => {
             let filter = &CancelFilter { kind, throttle, key, state, created_after, created_before };
+            if *filter == CancelFilter::default() {
+                let filters = FILTERS.map(|name| format!("--{}", name.replace('_', "-"))).join(", ");
+                bail!(Failure::Refused(format!(
+                    "name a job by its number, or many by one or more of {filters}; nothing was cancelled"
+                )));
+            }
             let signed = &bulk.signed.signature();
             let step = |walk| -> BoxFuture<'_, _> { Box::pin(async move { queue.cancel_jobs(filter, &walk, signed).await }) };
             bulk.run("cancelled", queue.count_cancel_jobs(filter), step).await?;
@@ -183,6 +190,9 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
 
 /// Walks back page by page until there are enough jobs, no more, or it took long enough.
 async fn search(queue: &Queue, list: List) -> anyhow::Result<()> {
+    if let Some(throttle) = &list.throttle {
+        Name::new(throttle.as_str())?;
+    }
     let mut filter = Filter {
         state: list.state.and_then(|search| match search {
             Search::In(state) => Some(state),

@@ -49,7 +49,7 @@ pub(super) enum Command {
         throttle: String,
         /// The key; '' for jobs without one
         key: String,
-        /// From 0.001 to 1000; a lane that nobody has weighed has 1
+        /// From 0.001 to 1000; 1 unless somebody set another
         weight: f64,
         #[command(flatten)]
         signed: Signed,
@@ -70,10 +70,15 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
     match command {
         Command::List { throttle, by_key, after, limit, json } => {
             let after = if by_key { LanesAfter::Key(after) } else { LanesAfter::DEEPEST };
-            let lanes = queue.lanes_of(Name::new(throttle)?.as_str(), &after, limit).await?.lanes;
+            let shown = Name::new(throttle)?;
+            let lanes = queue.lanes_of(shown.as_str(), &after, limit).await?.lanes;
             if json {
                 output::json(&json!({ "lanes": lanes.iter().map(told).collect::<Vec<_>>() }))?;
             } else {
+                if lanes.is_empty() {
+                    say!("workers have seen no lane of a throttle {shown}");
+                    return Ok(ExitCode::SUCCESS);
+                }
                 let header = ["KEY", "WEIGHT", "READY", "COUNTED", "OLDEST"];
                 output::table(&header, lanes.iter().map(row))?;
             }

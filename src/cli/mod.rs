@@ -117,7 +117,12 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     if let Command::Governor(command) = cli.command {
         return governor::run(command);
     }
-    let settings = Settings::from_env(cli.config.as_deref())?;
+    let mut settings = Settings::from_env(cli.config.as_deref())?;
+    // A command says what is wrong itself; the log's lines are for those that run on.
+    let runs_on = matches!(cli.command, Command::Serve(_) | Command::Demo(_) | Command::DemoStore(_) | Command::Calibrate(_));
+    if !runs_on && settings.log == Settings::defaults().log {
+        "error".clone_into(&mut settings.log);
+    }
     crate::app::start_logging(&settings)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let ended = runtime.block_on(async {

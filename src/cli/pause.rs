@@ -35,7 +35,7 @@ pub(super) async fn resume(args: Args, settings: Settings) -> anyhow::Result<Exi
     if args.signed.json {
         output::json(&json!({ "paused": null, "changed": changed }))?;
     } else {
-        say!("{}", if changed { "everything flows again" } else { "nothing was paused as a whole" });
+        say!("{}", if changed { "everything flows again" } else { "everything was running already" });
     }
     Ok(ExitCode::SUCCESS)
 }

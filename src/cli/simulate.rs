@@ -66,6 +66,11 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let known = library::scenarios()?;
+    if args.list && args.json {
+        let all: Vec<_> = known.iter().map(|s| serde_json::json!({ "name": s.name, "about": s.about })).collect();
+        output::json(&serde_json::json!({ "scenarios": all }))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     if args.list {
         output::table(&["NAME", "WHAT HAPPENS"], known.iter().map(|s| vec![s.name.clone(), s.about.clone()]))?;
         return Ok(ExitCode::SUCCESS);

@@ -46,6 +46,8 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
     names.sort_unstable();
     names.dedup();
 
+    // What could be told was told; a script learns that something is away.
+    let code = if store_lost.is_some() { ExitCode::from(69) } else { ExitCode::SUCCESS };
     if args.json {
         let throttles: Vec<_> = names
             .iter()
@@ -70,14 +72,14 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
                 .map(|one| json!({"kind": one.kind, "attempts": one.attempts, "mean_cost": one.mean}))
                 .collect::<Vec<_>>(),
         }))?;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(code);
     }
     match &paused {
         Some(paused) => say!("everything is {}", pause::sentence(paused)),
-        None => say!("not paused as a whole"),
+        None => say!("running: nothing pauses all throttles"),
     }
-    say!("{workers} live workers");
-    if let Some(reason) = store_lost {
+    say!("{workers} live {}", if workers == 1 { "worker" } else { "workers" });
+    if let Some(reason) = &store_lost {
         say!("{reason}");
     }
     match depths.at {
@@ -85,9 +87,11 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
         None => say!("jobs have not been counted yet; a process with the role runner counts them"),
     }
     let header = ["THROTTLE", "RPS", "READY", "SCHEDULED", "RUNNING", "DEAD"];
+    // The limits of the API are no work that waits.
+    let shown = names.iter().filter(|name| !name.starts_with("api:"));
     output::table(
         &header,
-        names.iter().map(|name| {
+        shown.map(|name| {
             let rate = rates.get(*name).map_or_else(String::new, |status| {
                 if status.knobs.paused { "paused".to_owned() } else { output::rate(status.effective_rps) }
             });
@@ -100,5 +104,5 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
         let row = |one: &KindCost| vec![one.kind.clone(), one.attempts.to_string(), output::number(one.mean)];
         output::table(&header, costs.iter().map(row))?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(code)
 }

@@ -19,7 +19,10 @@ use crate::throttle::{Change, Error, Knobs, LAW, MAX_PAUSE, Name, Status, Store,
 pub(super) enum Command {
     /// List all throttles with their rates
     List {
-        /// Print JSON
+        /// With the limits of the API itself, api:*
+        #[arg(long)]
+        all: bool,
+        /// Print JSON, of all
         #[arg(long)]
         json: bool,
     },
@@ -93,7 +96,7 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
     }
     let store = connect::throttles(&settings).await?;
     match command {
-        Command::List { json } => list(&store, json).await?,
+        Command::List { all, json } => list(&store, all, json).await?,
         Command::Show { name, json } => {
             let name = Name::new(name)?;
             let Some(status) = store.status(&name).await? else { bail!(Error::Unknown(name)) };
@@ -152,7 +155,7 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
     Ok(ExitCode::SUCCESS)
 }
 
-async fn list(store: &Arc<dyn Store>, json: bool) -> anyhow::Result<()> {
+async fn list(store: &Arc<dyn Store>, with_limits: bool, json: bool) -> anyhow::Result<()> {
     let mut all = Vec::new();
     for name in store.names().await? {
         all.extend(store.status(&name).await?);
@@ -161,7 +164,13 @@ async fn list(store: &Arc<dyn Store>, json: bool) -> anyhow::Result<()> {
         return output::json(&json!({ "throttles": all }));
     }
     let header = ["THROTTLE", "RPS", "BURST", "WINDOW", "MODE", "PARENT", "BY", "NOTE"];
-    output::table(&header, all.iter().map(row))
+    let (limits, work): (Vec<_>, Vec<_>) =
+        all.iter().partition(|status| !with_limits && status.name.as_str().starts_with("api:"));
+    output::table(&header, work.into_iter().map(row))?;
+    if !limits.is_empty() {
+        say!("and {} limits of the API, api:*; --all lists them", limits.len());
+    }
+    Ok(())
 }
 
 fn row(status: &Status) -> Vec<String> {
@@ -195,16 +204,31 @@ fn note(status: &Status) -> String {
 }
 
 fn show(status: &Status) -> anyhow::Result<()> {
-    say!("throttle   {}", status.name);
-    say!("in force   {}", output::rate(status.effective_rps));
-    for (field, value) in &status.raw {
-        say!("{field:<10} {value}");
+    say!("{:<15} {}", "throttle", status.name);
+    say!("{:<15} {}", "in force", output::rate(status.effective_rps));
+    let (edit, knobs): (Vec<_>, Vec<_>) = status.raw.iter().partition(|(field, _)| EDIT.contains(&field.as_str()));
+    for (field, value) in knobs.into_iter().chain(edit) {
+        let time = value
+            .parse()
+            .ok()
+            .filter(|_| TIMES.contains(&field.as_str()))
+            .and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
+        match time {
+            Some(time) => say!("{field:<15} {time:.0}"),
+            None => say!("{field:<15} {value}"),
+        }
     }
     if !note(status).is_empty() {
-        say!("note       {}", note(status));
+        say!("{:<15} {}", "note", note(status));
     }
     Ok(())
 }
+
+/// Fields that say who turned the knobs last, shown behind them.
+const EDIT: [&str; 6] = ["at", "by", "why", "seq", "term", "valid_until"];
+
+/// Fields that hold times, in unix milliseconds.
+const TIMES: [&str; 3] = ["at", "valid_until", "manual_until_ms"];
 
 fn parse(knobs: &[String]) -> anyhow::Result<BTreeMap<String, Value>> {
     let mut fields = BTreeMap::new();
@@ -306,7 +330,9 @@ async fn import_one(
 
 /// Forgets the record first, or the keeper of knobs would restore what is taken away.
 async fn delete(store: &Arc<dyn Store>, settings: &Settings, name: &Name, signed: &Signed) -> anyhow::Result<()> {
-    let Some(before) = store.status(name).await? else { bail!(Error::Unknown(name.clone())) };
+    let Some(before) = store.status(name).await? else {
+        bail!(Failure::NotFound(format!("there is no throttle {name}; nothing was deleted")));
+    };
     let queue = connect::queue(settings).await?;
     Record::new(queue.pool.clone()).forget(name).await?;
     store.delete(name).await?;
@@ -316,7 +342,7 @@ async fn delete(store: &Arc<dyn Store>, settings: &Settings, name: &Name, signed
     if signed.json {
         return output::json(&serde_json::json!({ "name": name, "result": "deleted" }));
     }
-    println!("{name} is deleted; a file in the knobs folder would make it again at the next start");
+    say!("{name} is deleted; a file in the knobs folder would make it again at the next start");
     Ok(())
 }
 

@@ -12,6 +12,17 @@ pub(super) fn ahead(text: &str) -> Result<Timestamp, String> {
     read(text, now(), 1)
 }
 
+/// Reads a span such as `10m` or `2h`, or a number of seconds; the queue says which are allowed.
+pub(super) fn seconds(text: &str) -> Result<f64, String> {
+    if let Ok(seconds) = text.parse() {
+        return Ok(seconds);
+    }
+    let span = text
+        .parse::<SignedDuration>()
+        .map_err(|_| "allowed are a span such as 90s, 10m or 2h and a number of seconds".to_owned())?;
+    Ok(span.as_secs_f64())
+}
+
 /// The time of this machine, by which a person says how long ago.
 #[expect(clippy::disallowed_methods, reason = "a span on the command line is counted from the wall clock of who types it")]
 pub(super) fn now() -> Timestamp {
@@ -33,6 +44,12 @@ fn read(text: &str, now: Timestamp, direction: i32) -> Result<Timestamp, String>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_length_is_a_span_or_seconds() {
+        assert_eq!((seconds("10m"), seconds("1.5"), seconds("-1")), (Ok(600.0), Ok(1.5), Ok(-1.0)));
+        assert!(seconds("ten minutes").unwrap_err().contains("90s, 10m or 2h"));
+    }
 
     #[test]
     fn a_span_is_counted_from_now_and_a_time_is_itself() {

@@ -646,3 +646,48 @@ async fn the_script_is_printed_as_it_is_without_any_server() {
     let said = shell.ok(&["throttle", "script"]);
     assert_eq!(said.out, include_str!("../../src/throttle/throttle.lua"));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_guides_first_job_needs_no_folder_of_the_repository_and_no_setting_of_the_server() {
+    let shell = shell().await;
+    // Which addresses may be reached is the server's setting: who enqueues does not judge it.
+    let local = "{\"url\": \"http://127.0.0.1:9000/\"}";
+    assert!(shell.ok(&["enqueue", "http", "--args", local, "--count", "300"]).out.contains("enqueued 300 jobs"));
+    shell.ok(&["cron", "set", "beat", "@hourly", "http", "--args", local]);
+    shell.refused(
+        &["enqueue", "http", "--args", "{\"url\": 7}", "--count", "300"],
+        4,
+        "args/url: is 7; allowed is a text; nothing was enqueued",
+    );
+    let _server = Serve::start(&shell);
+    assert!(shell.ok(&["throttle", "show", "default"]).out.contains("in force        100\n"));
+    let nowhere = shell.with("FLYBALL_KNOBS_DIR", "nowhere");
+    nowhere.refused(&["serve", "--listen", "127.0.0.1:0"], 78, "FLYBALL_KNOBS_DIR (setting knobs_dir) is \"nowhere\"");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_say_what_is_wrong_in_words_of_their_own() {
+    let shell = shell().await;
+    shell.ok(&["enqueue", "x", "--run-at", "2h", "--timeout", "10m", "--unique-key", "u", "--unique-for", "1h"]);
+    shell.write("jobs", b"{\"kind\": \"x\"}\n{\"kind\": x}\n");
+    shell.refused(&["enqueue", "--file", "jobs"], 4, "jobs, line 2: is not JSON from column 10 on; allowed is one job a line");
+    shell.write("jobs", b"{\"kind\": \"x\"}\n{\"kid\": \"x\"}\n");
+    shell.refused(&["enqueue", "--file", "jobs"], 4, "jobs, line 2: unknown field `kid`");
+    shell.write("jobs", [0xff, 0xfe, b'\n']);
+    shell.refused(&["enqueue", "--file", "jobs"], 4, "jobs, line 1: is no text in UTF-8; nothing was enqueued");
+    shell.refused(&["throttle", "delete", "nosuch"], 3, "there is no throttle nosuch; nothing was deleted");
+    shell.refused(&["lane", "weight", "x", "k", "0"], 4, "flyball: weight: is 0; allowed are 0.001 to 1000");
+    shell.refused(&["job", "cancel"], 4, "name a job by its number, or many by one or more of --kind, --throttle");
+    shell.refused(&["job", "list", "--throttle", "a b"], 4, "a b");
+    assert!(shell.ok(&["lane", "list", "nosuch"]).out.contains("workers have seen no lane of a throttle nosuch"));
+    assert!(shell.ok(&["simulate", "--list", "--json"]).json()["scenarios"][0]["name"].is_string());
+    shell.ok(&["cron", "set", "beat", "@hourly", "http", "--args", "{\"url\": \"https://example.com/beat\"}"]);
+    let shown = shell.ok(&["cron", "show", "beat"]).out;
+    assert!(shown.contains("args       {\"url\":\"https://example.com/beat\"}") && shown.contains("last       never"), "{shown}");
+    shell.refused(&["cron", "show", "none"], 3, "there is no schedule none");
+    let dark = shell.with("REDIS_URL", "redis://127.0.0.1:1");
+    let said = dark.run(&["status"]);
+    assert!(said.code == 69 && said.out.contains("cannot reach Redis") && said.err.is_empty(), "{} {}", said.out, said.err);
+    let said = dark.run(&["throttle", "list"]);
+    assert!(said.code == 69 && said.err.lines().count() == 1, "{}", said.err);
+}

@@ -451,7 +451,7 @@ async fn everything_and_lanes_are_operated_on_the_command_line() {
     house.enqueue(2, "t", "a").await;
     house.queue.ready_lanes().await.unwrap();
 
-    assert!(house.says(&["status"]).await.starts_with("not paused as a whole\n0 live workers\n"));
+    assert!(house.says(&["status"]).await.starts_with("running: nothing pauses all throttles\n0 live workers\n"));
     assert!(house.says(&["pause", "--why", "upgrade"]).await.ends_with("by tester: upgrade\n"));
     assert!(house.says(&["pause"]).await.starts_with("everything is already paused since"));
     let status = house.says(&["status"]).await;

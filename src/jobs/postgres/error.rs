@@ -72,6 +72,8 @@ fn refused(error: &dyn sqlx::error::DatabaseError) -> Option<Error> {
     let field = postgres.column()?.to_owned();
     let index = postgres.table().and_then(|table| table.parse().ok());
     let text = postgres.message();
-    let message = text.split_once(&format!("{field}: ")).map_or(text, |(_, rest)| rest).to_owned();
+    // The function's own name may end in the field's, as that of set_weight does.
+    let after = text.split_once(&format!(": {field}: ")).map(|(_, rest)| rest);
+    let message = after.or(text.strip_prefix(&format!("{field}: "))).unwrap_or(text).to_owned();
     Some(Error::Refused { index, field, message })
 }
