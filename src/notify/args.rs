@@ -114,10 +114,13 @@ impl Notification {
         }
     }
 
-    /// Fills the texts in, where they are templates; bounded, and so slow that it belongs on a thread of its own.
-    pub fn fill(&self) -> Result<Texts, String> {
+    /// Fills the texts in, where they are templates; bounded, and so slow that it belongs on a thread of its own. It ends soon after
+    /// `is_over` says that its time is over.
+    pub fn fill(&self, is_over: impl Fn() -> bool + Clone + Send + Sync + 'static) -> Result<Texts, String> {
         let Some(data) = &self.data else { return Ok(self.texts.clone()) };
-        let fill = |name: &str, text: &str| template::render(text, data).map_err(|error| format!("/template{name} {error}"));
+        let fill = |name: &str, text: &str| {
+            template::render(text, data, is_over.clone()).map_err(|error| format!("/template{name} {error}"))
+        };
         let optional = |name: &str, text: &Option<String>| text.as_deref().map(|text| fill(name, text)).transpose();
         Ok(Texts {
             subject: optional("/subject", &self.texts.subject)?,
@@ -317,7 +320,7 @@ mod tests {
     fn a_message_with_a_body_or_a_template_is_read() {
         let plain = Notification::parse(&json!({"channel": "sms", "to": "+15550100", "body": "hello"})).ok().unwrap();
         assert_eq!(
-            (plain.channel, plain.category.as_str(), plain.fill().unwrap().body.as_str()),
+            (plain.channel, plain.category.as_str(), plain.fill(|| false).unwrap().body.as_str()),
             (Channel::Sms, "transactional", "hello")
         );
         let args = json!({
@@ -325,7 +328,7 @@ mod tests {
             "template": {"subject": "Hi {{ name }}", "body": "Dear {{ name }}", "html": "<p>{{ name }}</p>"}, "data": {"name": "Ada"},
         });
         let filled = Notification::parse(&args).ok().unwrap();
-        let texts = filled.fill().unwrap();
+        let texts = filled.fill(|| false).unwrap();
         assert_eq!(
             (texts.subject.as_deref(), texts.body.as_str(), texts.html.as_deref()),
             (Some("Hi Ada"), "Dear Ada", Some("<p>Ada</p>"))

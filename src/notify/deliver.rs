@@ -13,11 +13,9 @@ use super::record::NO_ACCOUNT;
 use super::{Asked, Attempt, Deliveries, DeliveryState, Met, Written, patience};
 use crate::jobs::retry::Policy;
 use crate::jobs::{Context, Handler, Issue, Job, OnAmbiguous, Outcome};
+use crate::outbound::apart::apart;
 use crate::providers::pool::{Desk, Held, Taken};
 use crate::providers::{Answer, Channel, Driver, Metrics, Pools, Scope, Sent, Told, now_s};
-
-/// Longest that a template may take. Its steps are bounded, so this is for a machine that does nothing else.
-const TEMPLATE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Whose deadline passed no later than this after no account was there had none, in milliseconds.
 const AWAY_MS: i64 = 3_000;
@@ -571,12 +569,8 @@ async fn fill(notification: &Notification) -> Result<Texts, String> {
         return Ok(notification.texts.clone());
     }
     let notification = notification.clone();
-    let filling = tokio::task::spawn_blocking(move || notification.fill());
-    match tokio::time::timeout(TEMPLATE_TIMEOUT, filling).await {
-        Ok(Ok(filled)) => filled,
-        Ok(Err(_)) => Err("/template cannot be filled in".to_owned()),
-        Err(_) => Err(format!("/template takes more than {} s", TEMPLATE_TIMEOUT.as_secs())),
-    }
+    let filled = apart(move |until| notification.fill(move || until.is_over())).await;
+    filled.unwrap_or_else(|| Err("/template cannot be filled in".to_owned()))
 }
 
 fn listed(issues: &[Issue]) -> String {

@@ -7,6 +7,7 @@ use futures_util::future::{BoxFuture, FutureExt};
 use jiff::Timestamp;
 use serde_json::Value;
 
+use super::apart::apart;
 use super::guard::Guard;
 use super::hyper::{Failure, HttpClient};
 use super::quota::quota;
@@ -16,9 +17,6 @@ use super::rests::{Rests, Whom, whom};
 use super::signature::{PREFIX, Secrets};
 use super::template;
 use crate::jobs::{Context, Handler, Issue, Job, OnAmbiguous, Outcome, Scope};
-
-/// Longest that a template may take. Its steps are bounded, so this is for a machine that does nothing else.
-const TEMPLATE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long a job waits where this process has no descriptor left; that is no fault of the job's and uses no attempt.
 const SHORT_DELAY: Duration = Duration::from_secs(2);
@@ -142,13 +140,8 @@ impl HttpHandler {
 
 /// The body that a template makes, on a thread where it holds nobody up.
 async fn fill(text: String, data: Value) -> Result<String, String> {
-    let filling = tokio::task::spawn_blocking(move || template::render(&text, &data));
-    let filled = match tokio::time::timeout(TEMPLATE_TIMEOUT, filling).await {
-        Ok(Ok(filled)) => filled,
-        Ok(Err(_)) => Err("cannot be filled in".to_owned()),
-        Err(_) => Err(format!("takes more than {} s", TEMPLATE_TIMEOUT.as_secs())),
-    };
-    filled.map_err(|error| format!("/template {error}"))
+    let filled = apart(move |until| template::render(&text, &data, move || until.is_over())).await;
+    filled.unwrap_or_else(|| Err("cannot be filled in".to_owned())).map_err(|error| format!("/template {error}"))
 }
 
 /// The time for signatures, and for servers that send dates but no `Date` to compare them with, unix seconds.

@@ -5,6 +5,7 @@
 //! handed on ([`quota`]), and what a host says to jobs without a key concerns that host ([`rests`]). The guard ([`guard`], [`resolve`]) keeps jobs away from addresses inside. What is left out: cookies,
 //! retries of our own (the queue retries, through the same throttle), and proxies, past which the guard could not see.
 
+pub mod apart;
 mod credentials;
 pub mod deliver;
 pub mod descriptors;

@@ -3,13 +3,19 @@
 //!
 //! A template can take values from `data`, choose (`if`) and repeat (`for`), and pass values through a few filters. It cannot
 //! make a text or a list grow: there are no assignments, no blocks that catch output and no operators that join or repeat, so
-//! that all growth goes through the output, which is bounded. Work is counted in steps, and the steps are bounded.
+//! that all growth goes through the output, which is bounded. Work is counted in steps, in bytes that values have where they are
+//! read, and in time; each is bounded, and all that repeats looks at the clock, so that no rendering outlives its time by much.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
 use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use minijinja::machinery::{Token, tokenize};
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Rest, Serde};
+use minijinja::value::{Enumerator, Object, ObjectRepr, Rest, Serde};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior, Value, filters, tests};
 
 /// Largest body that a template may make, in bytes.
@@ -17,6 +23,9 @@ pub const MAX_OUTPUT_BYTES: usize = 1024 * 1024;
 
 /// Most steps of one rendering.
 pub const MAX_STEPS: u64 = 50_000;
+
+/// Most bytes that one rendering may read and write, each time counted.
+pub const MAX_WORK_BYTES: u64 = 32 * 1024 * 1024;
 
 /// Deepest nesting.
 const MAX_DEPTH: usize = 50;
@@ -27,35 +36,194 @@ const STATEMENTS: [&str; 6] = ["if", "elif", "else", "endif", "for", "endfor"];
 /// What is wrong with a template before it has met any data.
 pub fn check(template: &str) -> Result<(), String> {
     check_words(template)?;
-    environment().template_from_named_str(NAME, template).map(drop).map_err(|error| told(&error))
+    let environment = environment(&Work::new(|| false));
+    environment.template_from_named_str(NAME, template).map(drop).map_err(|error| told(&error))
 }
 
-/// The text that a template makes of data, or why it cannot be made.
-pub fn render(template: &str, data: &serde_json::Value) -> Result<String, String> {
+/// The text that a template makes of data, or why it cannot be made. It ends soon after `is_over` says that its time is over.
+pub fn render(
+    template: &str,
+    data: &serde_json::Value,
+    is_over: impl Fn() -> bool + Send + Sync + 'static,
+) -> Result<String, String> {
     check_words(template)?;
-    let environment = environment();
+    let work = Work::new(is_over);
+    let environment = environment(&work);
     let template = environment.template_from_named_str(NAME, template).map_err(|error| told(&error))?;
-    let mut output = Bounded::default();
-    template.render_captured_to(Value::from(Serde(data)), &mut output).map_err(|error| told(&error))?;
-    String::from_utf8(output.0).map_err(|_| "made something that is no text".to_owned())
+    let mut output = Bounded::new(&work);
+    let rendered = template.render_captured_to(watched(data, &work), &mut output).map(drop);
+    // What was cut short may look like the end, or like another error.
+    if let Some(why) = work.ended() {
+        return Err(why);
+    }
+    rendered.map_err(|error| told(&error))?;
+    String::from_utf8(output.bytes).map_err(|_| "made something that is no text".to_owned())
+}
+
+/// What one rendering may still do.
+#[derive(Clone)]
+struct Work(Arc<Left>);
+
+struct Left {
+    bytes: AtomicU64,
+    is_late: AtomicBool,
+    is_over: Box<dyn Fn() -> bool + Send + Sync>,
+}
+
+impl Work {
+    fn new(is_over: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        let bytes = AtomicU64::new(MAX_WORK_BYTES);
+        Self(Arc::new(Left { bytes, is_late: AtomicBool::new(false), is_over: Box::new(is_over) }))
+    }
+
+    /// Counts so many bytes; false where the rendering has to end.
+    fn goes_on(&self, bytes: usize) -> bool {
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX).saturating_add(1);
+        let left = self.0.bytes.load(Ordering::Relaxed).saturating_sub(bytes);
+        self.0.bytes.store(left, Ordering::Relaxed);
+        if (self.0.is_over)() {
+            self.0.is_late.store(true, Ordering::Relaxed);
+        }
+        self.ended().is_none()
+    }
+
+    fn charge(&self, bytes: usize) -> Result<(), Error> {
+        // Why it ended is told by the one who began it.
+        if self.goes_on(bytes) { Ok(()) } else { Err(Error::from(ErrorKind::OutOfFuel)) }
+    }
+
+    fn ended(&self) -> Option<String> {
+        match () {
+            () if self.0.is_late.load(Ordering::Relaxed) => Some("takes too long".to_owned()),
+            () if self.0.bytes.load(Ordering::Relaxed) == 0 => Some(format!("reads and writes more than {MAX_WORK_BYTES} bytes")),
+            () => None,
+        }
+    }
+}
+
+impl fmt::Debug for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Work").finish_non_exhaustive()
+    }
+}
+
+/// Data as values whose parts are counted where they are read, and which have no more parts when the rendering has to end.
+fn watched(data: &serde_json::Value, work: &Work) -> Value {
+    match data {
+        serde_json::Value::Array(items) => {
+            let items = items.iter().map(|item| watched(item, work)).collect();
+            Value::from_object(List { items, work: work.clone() })
+        }
+        serde_json::Value::Object(fields) => {
+            let fields = fields.iter().map(|(name, field)| (name.clone(), watched(field, work))).collect();
+            Value::from_object(Fields { fields, work: work.clone() })
+        }
+        other => Value::from(Serde(other)),
+    }
+}
+
+fn bytes_of(value: &Value) -> usize {
+    value.as_str().map_or(1, str::len)
+}
+
+#[derive(Debug)]
+struct List {
+    items: Vec<Value>,
+    work: Work,
+}
+
+impl List {
+    fn at(&self, place: usize) -> Option<Value> {
+        self.items.get(place).filter(|item| self.work.goes_on(bytes_of(item))).cloned()
+    }
+}
+
+impl Object for List {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Seq
+    }
+
+    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
+        self.at(key.as_usize()?)
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        let list = self.clone();
+        Enumerator::Iter(Box::new(Counted { next: 0, of: self.items.len(), read: Box::new(move |place| list.at(place)) }))
+    }
+}
+
+#[derive(Debug)]
+struct Fields {
+    fields: BTreeMap<String, Value>,
+    work: Work,
+}
+
+impl Object for Fields {
+    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
+        self.get_value_by_str(key.as_str()?)
+    }
+
+    fn get_value_by_str(self: &Arc<Self>, key: &str) -> Option<Value> {
+        self.fields.get(key).filter(|field| self.work.goes_on(bytes_of(field))).cloned()
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        let (names, work): (Vec<Value>, _) = (self.fields.keys().map(Value::from).collect(), self.work.clone());
+        let of = names.len();
+        let read = move |place: usize| names.get(place).filter(|name| work.goes_on(bytes_of(name))).cloned();
+        Enumerator::Iter(Box::new(Counted { next: 0, of, read: Box::new(read) }))
+    }
+}
+
+/// Parts one after the other, so many unless they end early.
+struct Counted {
+    next: usize,
+    of: usize,
+    read: Box<dyn Fn(usize) -> Option<Value> + Send + Sync>,
+}
+
+impl Iterator for Counted {
+    type Item = Value;
+
+    fn next(&mut self) -> Option<Value> {
+        let item = (self.read)(self.next);
+        self.next = if item.is_some() { self.next + 1 } else { self.of };
+        item
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = self.of.saturating_sub(self.next);
+        (left, Some(left))
+    }
 }
 
 /// The name under which errors speak of a template; it has no ending, so nothing is escaped.
 const NAME: &str = "template";
 
-fn environment() -> Environment<'static> {
+fn environment(work: &Work) -> Environment<'static> {
     let mut environment = Environment::empty();
+    let (of_length, of_lower, of_upper) = (work.clone(), work.clone(), work.clone());
+    let (of_trim, of_join, of_json) = (work.clone(), work.clone(), work.clone());
     environment.set_fuel(Some(MAX_STEPS));
     environment.set_recursion_limit(MAX_DEPTH);
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
     environment.set_auto_escape_callback(|_| AutoEscape::None);
     environment.add_filter("default", filters::default);
-    environment.add_filter("length", filters::length);
-    environment.add_filter("lower", filters::lower);
-    environment.add_filter("upper", filters::upper);
-    environment.add_filter("trim", filters::trim);
-    environment.add_filter("join", join);
-    environment.add_filter("tojson", tojson);
+    environment.add_filter("length", move |value: &Value| {
+        of_length.charge(bytes_of(value))?;
+        filters::length(value)
+    });
+    environment.add_filter("lower", move |text: Cow<'_, str>| of_lower.charge(text.len()).map(|()| text.to_lowercase()));
+    environment.add_filter("upper", move |text: Cow<'_, str>| of_upper.charge(text.len()).map(|()| text.to_uppercase()));
+    environment.add_filter("trim", move |text: Cow<'_, str>, chars: Option<Cow<'_, str>>| {
+        of_trim.charge(text.len().saturating_mul(chars.as_ref().map_or(1, |chars| chars.len().max(1))))?;
+        let set: Option<Vec<char>> = chars.map(|chars| chars.chars().collect());
+        let trimmed = set.map_or_else(|| text.trim(), |set| text.trim_matches(set.as_slice()));
+        Ok::<_, Error>(trimmed.to_owned())
+    });
+    environment.add_filter("join", move |list: &Value, between: Rest<String>| join(&of_join, list, between));
+    environment.add_filter("tojson", move |value: &Value| tojson(&of_json, value));
     environment.add_test("defined", tests::is_defined);
     environment.add_test("undefined", tests::is_undefined);
     environment.add_test("none", tests::is_none);
@@ -66,6 +234,7 @@ fn environment() -> Environment<'static> {
 fn check_words(template: &str) -> Result<(), String> {
     let mut begins = false;
     let mut statement = "";
+    let mut open = Vec::new();
     for token in tokenize(template, false, SyntaxConfig::default()) {
         let (token, span) = token.map_err(|error| told(&error))?;
         let at = |what: String| Err(format!("line {}: {what}", span.start_line));
@@ -80,6 +249,11 @@ fn check_words(template: &str) -> Result<(), String> {
                 (begins, statement) = (false, word);
             }
             Token::Ident("recursive") if statement == "for" => return at("a for cannot be recursive".to_owned()),
+            Token::BracketOpen | Token::BraceOpen => open.push(token),
+            Token::BracketClose | Token::BraceClose => drop(open.pop()),
+            Token::Colon if matches!(open.last(), Some(Token::BracketOpen)) => {
+                return at("a part of a list or a text, as in a[1:2], is not available".to_owned());
+            }
             Token::Plus | Token::Mul | Token::Pow | Token::Tilde => {
                 return at(format!("the operator {token} is not available; write values one after another"));
             }
@@ -90,24 +264,24 @@ fn check_words(template: &str) -> Result<(), String> {
 }
 
 /// A list as one text.
-fn join(list: &Value, between: Rest<String>) -> Result<String, Error> {
+fn join(work: &Work, list: &Value, between: Rest<String>) -> Result<String, Error> {
     let between = between.first().map_or("", String::as_str);
-    let mut output = Bounded::default();
+    let mut output = Bounded::new(work);
     for (place, item) in list.try_iter()?.enumerate() {
         let between = if place > 0 { between } else { "" };
         write!(output, "{between}{item}").map_err(|_| too_long())?;
     }
-    String::from_utf8(output.0).map_err(|_| Error::from(ErrorKind::BadSerialization))
+    String::from_utf8(output.bytes).map_err(|_| Error::from(ErrorKind::BadSerialization))
 }
 
 /// Any value as JSON.
-fn tojson(value: &Value) -> Result<String, Error> {
-    let mut output = Bounded::default();
+fn tojson(work: &Work, value: &Value) -> Result<String, Error> {
+    let mut output = Bounded::new(work);
     serde_json::to_writer(&mut output, value).map_err(|error| match error.is_io() {
         true => too_long(),
         false => Error::from(ErrorKind::BadSerialization),
     })?;
-    String::from_utf8(output.0).map_err(|_| Error::from(ErrorKind::BadSerialization))
+    String::from_utf8(output.bytes).map_err(|_| Error::from(ErrorKind::BadSerialization))
 }
 
 fn too_long() -> Error {
@@ -131,16 +305,24 @@ fn told(error: &Error) -> String {
     }
 }
 
-/// Takes so many bytes and no more.
-#[derive(Default)]
-struct Bounded(Vec<u8>);
+/// Takes so many bytes and no more, as long as the rendering may go on.
+struct Bounded<'w> {
+    bytes: Vec<u8>,
+    work: &'w Work,
+}
 
-impl Write for Bounded {
+impl<'w> Bounded<'w> {
+    fn new(work: &'w Work) -> Self {
+        Self { bytes: Vec::new(), work }
+    }
+}
+
+impl Write for Bounded<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.0.len() + bytes.len() > MAX_OUTPUT_BYTES {
+        if self.bytes.len() + bytes.len() > MAX_OUTPUT_BYTES || !self.work.goes_on(bytes.len()) {
             return Err(io::Error::other("too long"));
         }
-        self.0.extend_from_slice(bytes);
+        self.bytes.extend_from_slice(bytes);
         Ok(bytes.len())
     }
 
@@ -154,6 +336,67 @@ mod unit {
     use serde_json::json;
 
     use super::*;
+
+    fn render(template: &str, data: &serde_json::Value) -> Result<String, String> {
+        super::render(template, data, || false)
+    }
+
+    #[test]
+    fn work_is_counted_in_bytes_wherever_it_is_done() {
+        let rows: Vec<u32> = (0..10_000).collect();
+        let data = json!({"big": "\"".repeat(120_000), "r": rows, "texts": vec!["x".repeat(1000); 200]});
+        for hostile in [
+            "{% for i in r %}{{ big|tojson|tojson|length }}{% endfor %}",
+            "{% for i in r %}{{ big|lower|upper|lower|length }}{% endfor %}",
+            "{% for i in r %}{{ big|trim|length }}{% endfor %}",
+            "{% for i in r %}{{ texts|join|length }}{% endfor %}",
+            "{% for i in r %}{% if big == texts %}{% endif %}{% endfor %}",
+            "{% for i in r %}{% if texts == r %}{% endif %}{% if r == texts %}{% endif %}{% if texts == texts %}{% endif %}{{ r|tojson|length }}{% endfor %}",
+        ] {
+            let began = std::time::Instant::now();
+            let error = render(hostile, &data).unwrap_err();
+            assert!(error.contains("reads and writes more than") || error.contains("steps"), "{hostile}: {error}");
+            assert!(began.elapsed() < std::time::Duration::from_secs(60), "{hostile}: {:?}", began.elapsed());
+        }
+    }
+
+    #[test]
+    fn whatever_repeats_ends_when_the_time_is_over() {
+        let rows: Vec<u32> = (0..40_000).collect();
+        let data = json!({"big": "x".repeat(1000), "r": rows});
+        for hostile in [
+            "{% for i in r %}{% if r == r %}{% endif %}{% endfor %}",
+            "{% for i in r %}{{ i }}{% endfor %}",
+            "{{ r|tojson }}",
+            "{{ r|join(',') }}",
+            "{% for i in r %}{% if big == 'x' %}{% endif %}{% endfor %}",
+        ] {
+            let (asked, counted) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+            let (clock, all) = (asked.clone(), counted.clone());
+            let is_over = move || {
+                all.fetch_add(1, Ordering::Relaxed);
+                clock.fetch_add(1, Ordering::Relaxed) >= 100
+            };
+            assert_eq!(super::render(hostile, &data, is_over).unwrap_err(), "takes too long", "{hostile}");
+            assert!(counted.load(Ordering::Relaxed) < 1000, "{hostile}: it went on");
+        }
+    }
+
+    #[test]
+    fn data_looks_as_it_is() {
+        let data = json!({"list": [1, 2.5, null, true, "a", {"b": [1]}], "map": {"z": 1, "a": {"n": "x"}}});
+        for (template, expected) in [
+            ("{{ list|tojson }}", r#"[1,2.5,null,true,"a",{"b":[1]}]"#),
+            ("{{ map|tojson }}", r#"{"a":{"n":"x"},"z":1}"#),
+            ("{% for name in map %}{{ name }}={{ map[name]|tojson }};{% endfor %}", r#"a={"n":"x"};z=1;"#),
+            ("{{ list[0] }}{{ list[5].b[0] }}{{ map.a.n }} {{ list|length }} {{ map|length }}", "11x 6 2"),
+            ("{% for i in list %}{{ loop.index }}/{{ loop.length }} {% endfor %}", "1/6 2/6 3/6 4/6 5/6 6/6 "),
+            ("{% if 'a' in list and 'z' in map and 7 not in list %}yes{% endif %}", "yes"),
+            ("{% if map.a == map.a and list != map %}yes{% endif %}", "yes"),
+        ] {
+            assert_eq!(render(template, &data).as_deref(), Ok(expected), "{template}");
+        }
+    }
 
     #[test]
     fn values_choices_loops_and_filters_work() {
@@ -190,6 +433,7 @@ mod unit {
             ("{{ a ~ a }}", "the operator `~` is not available"),
             ("{{ 'a' * 9 }}", "the operator `*` is not available"),
             ("\n{{ a + a }}", "line 2: the operator `+` is not available"),
+            ("{{ a[1:] }}", "a part of a list or a text"),
             ("{% for a in b recursive %}{{ loop(a) }}{% endfor %}", "a for cannot be recursive"),
         ];
         for (template, expected) in cases {

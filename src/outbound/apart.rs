@@ -1,0 +1,74 @@
+//! Templates are filled in on a few threads, so that those who write hostile ones hold up one another and not the threads that
+//! look up names. A rendering looks at the clock itself and ends; what it has begun is never left behind.
+
+use std::time::{Duration, Instant};
+
+use tokio::sync::Semaphore;
+
+/// Longest that a template may take.
+pub const TEMPLATE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Templates that are filled in at once.
+const AT_ONCE: usize = 4;
+
+static THREADS: Semaphore = Semaphore::const_new(AT_ONCE);
+
+/// When a rendering has to end.
+#[derive(Clone, Copy, Debug)]
+pub struct Until(Instant);
+
+impl Until {
+    /// True once the time is over.
+    pub fn is_over(self) -> bool {
+        Instant::now() >= self.0
+    }
+}
+
+/// Does the work of templates on a thread where it holds nobody up; `None` if it came to a sudden end.
+pub async fn apart<T: Send + 'static>(work: impl FnOnce(Until) -> T + Send + 'static) -> Option<T> {
+    // The semaphore is never closed.
+    let permit = THREADS.acquire().await.ok()?;
+    let working = tokio::task::spawn_blocking(move || {
+        let done = work(Until(Instant::now() + TEMPLATE_TIMEOUT));
+        drop(permit);
+        done
+    });
+    working.await.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use serde_json::json;
+
+    use super::super::template;
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_hostile_template_ends_within_its_time_and_so_does_its_thread() {
+        let rows: Vec<u32> = (0..6000).collect();
+        let data = Arc::new(json!({"big": "\"".repeat(120_000), "r": rows}));
+        let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let hostile = "{% for i in r %}{{ big|tojson|tojson|length }}{% endfor %}";
+        let each = (0..12).map(|_| {
+            let (data, running, most) = (data.clone(), running.clone(), most.clone());
+            tokio::spawn(apart(move |until| {
+                most.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                let rendered = template::render(hostile, &data, move || until.is_over());
+                running.fetch_sub(1, Ordering::SeqCst);
+                rendered
+            }))
+        });
+        let each: Vec<_> = each.collect();
+        // Names are still looked up meanwhile, on threads of the same kind.
+        let found = tokio::time::timeout(Duration::from_secs(30), tokio::net::lookup_host("localhost:0")).await;
+        assert!(found.unwrap().unwrap().next().is_some());
+        for one in each {
+            assert!(one.await.unwrap().unwrap().is_err());
+        }
+        assert_eq!(running.load(Ordering::SeqCst), 0, "no thread goes on");
+        assert!(most.load(Ordering::SeqCst) <= AT_ONCE);
+    }
+}
