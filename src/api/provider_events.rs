@@ -15,6 +15,9 @@ use crate::providers::{Disbelieved, Posted, events};
 /// Where events come in; what is behind it needs no token.
 pub const PREFIX: &str = "/api/v1/provider-events/";
 
+/// What whoever is not believed is told.
+const UNSIGNED: &str = "the request is not signed as this account's are";
+
 /// The largest request, in bytes.
 const BYTES_MAX: usize = 1024 * 1024;
 
@@ -48,6 +51,13 @@ pub async fn tell(
     match events::read(pool.provider, account, &posted, &app.deps.tools).await {
         Ok(events) if events.is_empty() => {}
         Ok(events) => {
+            if let Some(once) = events::once(pool.provider, account, &posted)
+                && !within(ONE, app.deps.deliveries.is_of_this_body(&once)).await?
+            {
+                let (pool, account) = (&pool.name, &account.name);
+                tracing::warn!(pool, account, "events of a provider were not believed: the signature was used for another body");
+                return Err(refuse(&app, address, Code::Unauthorized, UNSIGNED).await);
+            }
             let notice = Notice { pool: pool.name.clone(), account: account.name.clone(), channel: pool.channel(), events };
             // An error here makes the provider send it again, and what was noted already counts once.
             within(ONE, app.deps.deliveries.tell(notice)).await?;
@@ -55,7 +65,7 @@ pub async fn tell(
         // Who forges one shall not learn by what it was known; who set the account up finds the reason in the log.
         Err(error @ (Disbelieved::Signature(_) | Disbelieved::NoSecret { .. })) => {
             tracing::warn!(pool = pool.name, account = account.name, %error, "events of a provider were not believed");
-            return Err(refuse(&app, address, Code::Unauthorized, "the request is not signed as this account's are").await);
+            return Err(refuse(&app, address, Code::Unauthorized, UNSIGNED).await);
         }
         Err(error @ Disbelieved::Later(_)) => {
             tracing::warn!(pool = pool.name, account = account.name, %error, "events of a provider cannot be checked yet");

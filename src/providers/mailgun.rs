@@ -39,7 +39,7 @@ pub const FIELDS: &[Field] = &[
     field("from", false, false, "who sends: an address, or a name and an address"),
     field("region", false, false, "us or eu"),
     field("webhook_signing_key", true, false, "the HTTP webhook signing key"),
-    field("webhook_max_age_s", false, false, "how old a webhook's request may be, in seconds; 43200 if absent"),
+    field("webhook_max_age_s", false, false, "how old a webhook's request may be, in seconds; 600 if absent"),
 ];
 
 /// What the answers mean. Mailgun has no codes; ours are words that its message contains.

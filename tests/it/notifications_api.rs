@@ -169,12 +169,19 @@ impl Api {
 
     /// Posts an event as Mailgun would, signed with a key.
     async fn tell(&self, account: &str, key: &str, event: Value) -> Response {
-        let timestamp = flyball::api::clock::now().as_second().to_string();
+        static TOKENS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+        let token = format!("t0ken-{}", TOKENS.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
+        self.tell_with(account, key, (flyball::api::clock::now().as_second(), &token), event).await
+    }
+
+    /// The same with a token that may have been used.
+    async fn tell_with(&self, account: &str, key: &str, (at_s, token): (i64, &str), event: Value) -> Response {
+        let timestamp = at_s.to_string();
         let key = hmac::Key::new(hmac::HMAC_SHA256, key.as_bytes());
-        let tag = hmac::sign(&key, format!("{timestamp}t0ken").as_bytes());
+        let tag = hmac::sign(&key, format!("{timestamp}{token}").as_bytes());
         let signature: String = tag.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
         let body = json!({
-            "signature": {"timestamp": timestamp, "token": "t0ken", "signature": signature},
+            "signature": {"timestamp": timestamp, "token": token, "signature": signature},
             "event-data": event,
         });
         let url = format!("{}/api/v1/provider-events/{account}", self.base);
@@ -345,6 +352,30 @@ async fn events_need_the_providers_signature_and_no_token_and_count_once() {
     assert_eq!(open.status(), StatusCode::UNAUTHORIZED);
     let large = api.client.post(format!("{}/api/v1/provider-events/mail/a1", api.base)).body(vec![b'x'; 1_100_000]);
     assert_eq!(large.send().await.unwrap().status(), StatusCode::PAYLOAD_TOO_LARGE);
+}
+
+#[tokio::test]
+async fn a_signature_of_mailgun_is_good_for_one_body_however_often_that_comes() {
+    let api = spawn().await;
+    let id = api.notified(json!({})).await;
+    api.sent(id, "a1").await;
+    let (at_s, delivered) = (flyball::api::clock::now().as_second(), event("e1", id, "delivered"));
+    for _ in 0..2 {
+        let again = api.tell_with("mail/a1", SIGNING_KEY, (at_s, "once"), delivered.clone()).await;
+        assert_eq!(again.status(), StatusCode::NO_CONTENT);
+    }
+    let mut forged = event("e2", id, "complained");
+    forged["recipient"] = json!("ceo@bigcustomer.example");
+
+    let refused = api.tell_with("mail/a1", SIGNING_KEY, (at_s, "once"), forged.clone()).await;
+
+    assert_eq!(refused.status(), StatusCode::UNAUTHORIZED);
+    let listed = api.get("/api/v1/suppressions?channel=email&recipient=ceo@bigcustomer.example").await;
+    assert_eq!(listed["suppressions"], json!([]));
+    // Eight at once, as two processes would have it: one of them is believed.
+    let each = (0..8).map(|n| api.tell_with("mail/a1", SIGNING_KEY, (at_s, "race"), event(&format!("r{n}"), id, "delivered")));
+    let believed = futures_util::future::join_all(each).await.iter().filter(|answer| answer.status() == 204).count();
+    assert_eq!(believed, 1);
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ mod deadline;
 mod deliveries;
 mod events;
 mod forget;
+mod once;
 mod read;
 mod record;
 mod suppression;
@@ -20,6 +21,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("tell events", events::TELL),
     ("apply events", events::APPLY),
     ("unmatched events", events::UNMATCHED),
+    ("remember signature", once::REMEMBER),
     ("expire messages", deadline::EXPIRE),
     ("requeue unsent messages", deadline::REQUEUE_UNSENT),
     ("find message", read::FIND),

@@ -6,7 +6,7 @@ use super::super::{Account, Disbelieved, Refused};
 const FIELD: &str = "webhook_max_age_s";
 
 /// How far a provider's clock may be ahead of ours, in seconds.
-const AHEAD_S: i64 = 600;
+pub const AHEAD_S: i64 = 600;
 
 /// How old it may be in seconds: what the account says, else `usual_s`.
 pub fn most(account: &Account, usual_s: i64) -> Result<i64, Refused> {

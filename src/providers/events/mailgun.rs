@@ -1,20 +1,21 @@
 //! Events of Mailgun: one JSON object for each.
 //!
 //! Its `signature` is HMAC-SHA256, with the webhook signing key, over `timestamp` and `token`, in hexadecimal. It does not cover the
-//! event itself, so whoever could read one request could make others for as long as its time is believed: HTTPS is a must. Mailgun
-//! delivers again for eight hours, so a request may be twelve hours old unless the account says otherwise.
+//! event itself, so whoever could read one request could make others. Therefore a signature is remembered for as long as its time is
+//! believed, and is believed again only with the same body ([`once`]): ten minutes, unless the account says otherwise.
 
-use aws_lc_rs::hmac;
+use aws_lc_rs::{digest, hmac};
 use serde_json::Value;
 
 use super::super::{Account, Disbelieved, Event, Happened, Posted, words};
 use super::age;
+use super::read::Once;
 
 /// The key of the account's settings that holds the secret.
 const KEY: &str = "webhook_signing_key";
 
 /// How old a request may be where the account does not say, in seconds.
-const USUAL_AGE_S: i64 = 12 * 3600;
+const USUAL_AGE_S: i64 = 600;
 
 /// What a request says.
 pub fn read(account: &Account, posted: &Posted<'_>) -> Result<Vec<Event>, Disbelieved> {
@@ -37,6 +38,27 @@ pub fn read(account: &Account, posted: &Posted<'_>) -> Result<Vec<Event>, Disbel
         data @ Value::Object(_) => Ok(one(account, data, posted.now_s).into_iter().collect()),
         _ => Err(Disbelieved::Unreadable("event-data is missing".to_owned())),
     }
+}
+
+/// What to remember of a request that is believed; `None` for one that cannot be read.
+pub fn once(account: &Account, posted: &Posted<'_>) -> Option<Once> {
+    let body: Value = serde_json::from_slice(posted.body).ok()?;
+    let signature = &body["signature"];
+    let timestamp = match &signature["timestamp"] {
+        Value::Number(number) => number.to_string(),
+        other => other.as_str()?.to_owned(),
+    };
+    // What is signed is the two together, wherever one ends.
+    let signed = format!("{timestamp}{}", signature["token"].as_str()?);
+    let most_s = age::most(account, USUAL_AGE_S).unwrap_or(USUAL_AGE_S);
+    let digest = |bytes: &[u8]| digest::digest(&digest::SHA256, bytes).as_ref().to_vec();
+    let key = account.secret(KEY).unwrap_or_default();
+    let signed = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key.as_bytes()), format!("once:{signed}").as_bytes());
+    Some(Once {
+        signed: signed.as_ref().to_vec(),
+        body: digest(posted.body),
+        until_s: posted.now_s.saturating_add(most_s).saturating_add(2 * age::AHEAD_S),
+    })
 }
 
 /// The event; `None` where it says nothing that counts.
@@ -172,10 +194,26 @@ mod tests {
     #[test]
     fn what_is_too_old_is_not_believed() {
         let data = event("delivered", json!({}));
-        assert!(post(&[], &signed(NOW_S - 12 * 3600, &data)).is_ok());
-        assert!(matches!(post(&[], &signed(NOW_S - 12 * 3600 - 1, &data)), Err(Disbelieved::Signature(_))));
+        assert!(post(&[], &signed(NOW_S - 600, &data)).is_ok());
+        assert!(matches!(post(&[], &signed(NOW_S - 601, &data)), Err(Disbelieved::Signature(_))));
         assert!(matches!(post(&[], &signed(NOW_S + 601, &data)), Err(Disbelieved::Signature(_))));
         assert!(matches!(post(&[("webhook_max_age_s", "60")], &signed(NOW_S - 61, &data)), Err(Disbelieved::Signature(_))));
+    }
+
+    #[test]
+    fn a_signature_is_remembered_whole_and_with_its_body() {
+        let account = examples::account(&[], &[(KEY, "key-1")]);
+        let once = |body: &Value| {
+            let body = body.to_string();
+            once(&account, &Posted { url: "", headers: &BTreeMap::new(), body: body.as_bytes(), now_s: NOW_S }).unwrap()
+        };
+        let first = once(&signed(NOW_S, &event("delivered", json!({}))));
+        let other_body = once(&signed(NOW_S, &event("complained", json!({}))));
+        assert!(first.signed == other_body.signed && first.body != other_body.body);
+        // The place where the time ends and the token begins is not signed.
+        let moved = json!({ "signature": { "timestamp": format!("{NOW_S}t0"), "token": "ken" } });
+        assert_eq!(once(&moved).signed, first.signed);
+        assert!(first.until_s >= NOW_S + USUAL_AGE_S + age::AHEAD_S, "for as long as it is believed");
     }
 
     #[test]

@@ -13,4 +13,4 @@ pub mod ses;
 pub mod sns;
 pub mod twilio;
 
-pub use read::read;
+pub use read::{Once, once, read};

@@ -7,6 +7,26 @@ use super::{mailgun, sendgrid, sns, twilio};
 /// Certificates of SNS, for the whole process.
 static CERTS: Certs = Certs::new();
 
+/// What is remembered of a request whose signature does not cover its body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Once {
+    /// A digest of what was signed.
+    pub signed: Vec<u8>,
+    /// A digest of the body.
+    pub body: Vec<u8>,
+    /// Until when it is believed, unix seconds.
+    pub until_s: i64,
+}
+
+/// What to remember of a request that is believed, so that its signature is good for no other body; `None` where it covers the
+/// body itself.
+pub fn once(provider: Provider, account: &Account, posted: &Posted<'_>) -> Option<Once> {
+    match provider {
+        Provider::Mailgun => mailgun::once(account, posted),
+        _ => None,
+    }
+}
+
 /// The events that a request tells; none of it is believed before its signature is checked. Asks of SNS to subscribe are answered here.
 pub async fn read(provider: Provider, account: &Account, posted: &Posted<'_>, tools: &Tools) -> Result<Vec<Event>, Disbelieved> {
     match provider {

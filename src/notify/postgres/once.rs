@@ -1,0 +1,30 @@
+//! Signatures that do not cover the body: which were seen, and with which body. All processes share the memory.
+
+use super::Deliveries;
+use crate::jobs::Error;
+use crate::providers::events::Once;
+
+/// Rows that have lapsed and go with each one that comes.
+const FORGOTTEN_AT_ONCE: i64 = 20;
+
+// A conflict is answered with the body that was seen first, also where its transaction is just ending.
+pub(super) const REMEMBER: &str = "
+with gone as (
+    delete from flyball.event_token
+    where ctid = any(array(
+        select ctid from flyball.event_token where expires_at < now() order by expires_at limit $4 for update skip locked
+    ))
+)
+insert into flyball.event_token as t (digest, body_digest, expires_at)
+values ($1, $2, to_timestamp($3))
+on conflict (digest) do update set expires_at = t.expires_at
+returning body_digest = $2";
+
+impl Deliveries {
+    /// Remembers a signature and its body; false where it was seen with another one.
+    pub async fn is_of_this_body(&self, once: &Once) -> Result<bool, Error> {
+        let statement = sqlx::query_scalar(REMEMBER).bind(&once.signed).bind(&once.body);
+        let statement = statement.bind(once.until_s as f64).bind(FORGOTTEN_AT_ONCE);
+        Ok(statement.fetch_one(&self.db).await?)
+    }
+}
