@@ -8,6 +8,7 @@ mod keep_knobs;
 mod library;
 mod logging;
 mod pools;
+mod seeding;
 mod servers;
 
 use std::collections::BTreeSet;
@@ -26,25 +27,31 @@ use crate::api;
 use crate::config::{DEFAULT_SCOPES, KindSettings, Settings, TokenFound};
 use crate::cron::{self, Schedules};
 use crate::governor::Policy;
-use crate::jobs::postgres::Retention;
+use crate::jobs::postgres::{Retention, Schema};
 use crate::jobs::{Kinds, Queue, Tuning};
-use crate::notify::{ALERTS, NotificationHandler};
+use crate::notify::NotificationHandler;
 use crate::outbound::{self, Guard, HttpHandler, Secrets};
+use crate::postgres::{Unusable, reach};
 use crate::reindex::{self, Database, ReindexHandler};
 use crate::runner::{self, Worker};
 use crate::service::Vital;
 use crate::throttle::postgres::Record;
-use crate::throttle::{self, Change, Knobs, KnobsFile, LeasedStore, Name, Notes, RedisStore, Store, seed};
+use crate::throttle::{Knobs, KnobsFile, LeasedStore, Name, Notes, RedisStore, Store};
 
 pub use decisions::Journalled;
 pub use library::{Builder, Runner};
 pub use logging::start_logging;
 pub use servers::prometheus_sources;
 
+use seeding::Seeding;
+
 /// The kind that sends messages.
 const NOTIFICATION: &str = "notification";
 
-/// How long a process waits for Postgres and Redis when it starts.
+/// What is said of a Postgres that cannot be used.
+pub(crate) const NO_POSTGRES: &str = "cannot reach Postgres; set DATABASE_URL or database_url";
+
+/// How long a process waits for Postgres when it starts.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The policies of the throttles that are governed.
@@ -99,26 +106,22 @@ impl App {
             true => Some(api::bind(&settings.listen, !tokens.is_empty()).await?),
             false => None,
         };
-        let queue = Queue::connect(settings.database(), settings.database_connections, PATIENCE)
-            .await
-            .context("cannot reach Postgres; set DATABASE_URL or database_url")?;
+        reach(&settings.database(), PATIENCE, true).await.map_err(|why| unreachable(why, settings))?;
+        let queue = Queue::connect(settings.database(), settings.database_connections, PATIENCE).await.context(NO_POSTGRES)?;
         queue.refuse_hidden_pooler().await?;
-        queue.migrate().await.context("the schema could not be brought up to date")?;
+        migrate(&queue).await?;
         let redis = Arc::new(RedisStore::connect(&settings.redis_url, &settings.redis_prefix)?);
         let notes: Arc<dyn Notes> = redis.clone();
         let leased = Arc::new(LeasedStore::new(redis, Duration::from_millis(settings.token_lease_ms.into())));
         let throttles: Arc<dyn Store> = leased.clone();
         let tenants: BTreeSet<&str> =
             tokens.iter().filter_map(|token| token.settings?.tenant.as_deref()).chain([api::DEFAULT_TENANT]).collect();
-        let tenants: Vec<&str> = tenants.into_iter().filter(|_| roles.api).collect();
-        seed_knobs(&*throttles, &Record::new(queue.pool.clone()), &files, &tenants).await?;
+        let tenants: Vec<String> = tenants.into_iter().filter(|_| roles.api).map(str::to_owned).collect();
 
         let mut registry = Registry::default();
         let metrics = runner::Metrics::register(&mut registry);
-        let open = pools::open(built, &queue, &throttles, &notes, &mut registry).await?;
-        if open.pools.0.values().any(|pool| pool.alert_url.is_some()) {
-            seed_alerts(&*throttles).await?;
-        }
+        let open = pools::open(built, &queue, &throttles, &notes, &mut registry)?;
+        let has_alerts = open.pools.0.values().any(|pool| pool.alert_url.is_some());
         let mut kinds = built_in_kinds(settings, Some(&queue))?;
         kinds.register(NOTIFICATION, NotificationHandler::new(open.pools.clone(), Some(open.means.clone())));
         kinds.extend(more);
@@ -133,9 +136,13 @@ impl App {
         let (pools, deliveries, tools) = (open.pools.clone(), open.means.deliveries.clone(), open.tools.clone());
         let cancel = CancellationToken::new();
         let vital = Vital::default();
+        let desks: Vec<_> = open.means.carriers.values().map(|carrier| carrier.desk.clone()).collect();
+        let record = Record::new(queue.pool.clone());
+        let seeding = Seeding { store: throttles.clone(), record, files, tenants, desks: desks.clone(), has_alerts };
+        let seeds = seeding.start(cancel.child_token()).await?;
         let keep = keep_knobs::run(throttles.clone(), Record::new(queue.pool.clone()), cancel.child_token());
         let mut tasks = vec![vital.spawn("keep knobs", cancel.child_token(), keep)];
-        let desks = open.means.carriers.values().map(|carrier| carrier.desk.clone()).collect();
+        tasks.extend(seeds);
         tasks.extend(open.start(roles.runner, (settings.retention_days, settings.dead_message_days), &vital, &cancel));
         let worker = match roles.runner {
             true => {
@@ -248,6 +255,24 @@ pub async fn serve(settings: Settings, roles: Roles, more: Kinds) -> anyhow::Res
     }
 }
 
+/// Why Postgres cannot be used, with what was not set.
+pub(crate) fn unreachable(why: Unusable, settings: &Settings) -> anyhow::Error {
+    let is_usual = settings.database_url == Settings::defaults().database_url;
+    let why = match why {
+        Unusable::Nothing(place) if is_usual => Unusable::Nothing(format!("{place} (DATABASE_URL is not set)")),
+        why => why,
+    };
+    anyhow::Error::new(why).context(NO_POSTGRES)
+}
+
+/// Brings the schema up to date, or says why that cannot be; how many migrations were run.
+pub(crate) async fn migrate(queue: &Queue) -> anyhow::Result<usize> {
+    if let Ok(Some(Schema::Newer(version))) = queue.schema().await {
+        anyhow::bail!("the schema is newer than this program, which does not know migration {version}: upgrade the program");
+    }
+    queue.migrate().await.context("the schema could not be brought up to date")
+}
+
 fn died(name: &str) -> anyhow::Error {
     anyhow::anyhow!("the loop {name:?} died, which is a defect of this program; the log above tells more")
 }
@@ -356,51 +381,4 @@ pub(crate) fn read_knobs(dir: &Path) -> anyhow::Result<(Vec<KnobsFile>, Policies
         }
     }
     Ok((files, policies))
-}
-
-/// Makes the throttle of alarms where there is none; what somebody wrote stays.
-async fn seed_alerts(store: &dyn Store) -> Result<(), throttle::Error> {
-    let Ok(name) = Name::new(ALERTS) else { return Ok(()) };
-    let fields = [("rps", "10"), ("key_rps", "2"), ("on_store_loss", "open")];
-    let change = Change {
-        fields: fields.into_iter().map(|(field, text)| (field.to_owned(), Some(text.to_owned()))).collect(),
-        by: "flyball".to_owned(),
-        why: "alarms of pools; turn it as you like".to_owned(),
-        create: true,
-        absent_only: true,
-        ..Change::default()
-    };
-    match store.set(&name, &change).await {
-        Ok(_) | Err(throttle::Error::Invalid(_)) => Ok(()),
-        Err(error) => Err(error),
-    }
-}
-
-/// Restores what an emptied Redis lost, then seeds what the files add and what the API needs for its tenants. Redis may still be
-/// starting.
-async fn seed_knobs(store: &dyn Store, record: &Record, files: &[KnobsFile], tenants: &[&str]) -> anyhow::Result<()> {
-    let begun = std::time::Instant::now();
-    loop {
-        let done = async {
-            let odd = keep_knobs::tick(store, record, &mut std::collections::BTreeMap::new()).await?;
-            odd.iter().for_each(keep_knobs::tell);
-            let seeded = seed(store, files).await?;
-            api::seed_limits(store, tenants).await?;
-            anyhow::Ok(seeded)
-        };
-        match done.await {
-            Ok(seeded) => {
-                for name in seeded {
-                    tracing::info!(throttle.name = %name, "knobs seeded");
-                }
-                return Ok(());
-            }
-            // Knobs that this Redis cannot hold are no matter of time.
-            Err(error) if matches!(error.downcast_ref(), Some(throttle::Error::Invalid(_))) => {
-                return Err(error.context("the recorded knobs cannot be restored"));
-            }
-            Err(_) if begun.elapsed() < PATIENCE => tokio::time::sleep(Duration::from_millis(200)).await,
-            Err(error) => return Err(error.context("cannot reach Redis; set REDIS_URL or redis_url")),
-        }
-    }
 }

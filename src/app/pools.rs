@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use anyhow::Context as _;
 use prometheus_client::registry::Registry;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -14,7 +13,7 @@ use crate::jobs::Queue;
 use crate::notify::deliver::{Carrier, Means};
 use crate::notify::{self, Alarms, Deliveries, tell_changes, watch};
 use crate::outbound::Guard;
-use crate::providers::pool::{Change, Desk, keep, seed};
+use crate::providers::pool::{Change, Desk, keep};
 use crate::providers::{Driver, Http, Metrics, Pools, Tools, build};
 use crate::service::Vital;
 use crate::throttle::{Notes, Store};
@@ -52,7 +51,7 @@ pub(super) fn build(settings: &Settings, guard: Guard) -> anyhow::Result<Built> 
 }
 
 /// Opens the desks of pools.
-pub(super) async fn open(
+pub(super) fn open(
     built: Built,
     queue: &Queue,
     store: &Arc<dyn Store>,
@@ -66,7 +65,6 @@ pub(super) async fn open(
     for (name, drivers) in drivers {
         let Some(pool) = pools.get(&name) else { continue };
         let desk = Desk::open(pool.clone(), store.clone(), notes.clone(), tell.clone())?;
-        seed(&desk).await.with_context(|| format!("the throttles of pool {name}"))?;
         carriers.insert(name, Carrier { desk, drivers });
     }
     let deliveries = Deliveries::new(&queue.pool);

@@ -5,16 +5,41 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
+use super::exit::Failure;
+use crate::app;
 use crate::config::Settings;
-use crate::jobs::Queue;
+use crate::jobs::postgres::Schema;
+use crate::jobs::{Error, Queue};
+use crate::postgres::reach;
 use crate::throttle::Store;
 use crate::throttle::redis::RedisStore;
 
-/// Connects to the queue.
+/// How long a command waits for a server that is just starting.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Connects to the queue, whose schema must be what this program knows.
 pub(super) async fn queue(settings: &Settings) -> anyhow::Result<Queue> {
-    Queue::connect(settings.database(), 2, Duration::from_secs(5))
-        .await
-        .context("cannot reach Postgres; set DATABASE_URL or database_url")
+    let queue = database(settings).await?;
+    match queue.schema().await.map_err(Error::from)? {
+        Some(Schema::Missing) => Err(Failure::NoSchema("there is no schema yet: run flyball migrate".to_owned()).into()),
+        Some(Schema::Older(missing)) => {
+            let text = format!("the schema is older than this program, which has {missing} more migrations: run flyball migrate");
+            Err(Failure::NoSchema(text).into())
+        }
+        Some(Schema::Newer(version)) => {
+            eprintln!(
+                "flyball: the schema is newer than this program, which does not know migration {version}: upgrade the program"
+            );
+            Ok(queue)
+        }
+        Some(Schema::Current) | None => Ok(queue),
+    }
+}
+
+/// Connects to the database, whatever stands in it.
+pub(super) async fn database(settings: &Settings) -> anyhow::Result<Queue> {
+    reach(&settings.database(), PATIENCE, false).await.map_err(|why| app::unreachable(why, settings))?;
+    Ok(Queue::connect(settings.database(), 2, PATIENCE).await.context(app::NO_POSTGRES)?)
 }
 
 /// Connects to the throttles.

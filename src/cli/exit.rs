@@ -7,7 +7,7 @@ use crate::{config, cron, jobs, signals, throttle};
 /// What `--help` says about exit codes.
 pub(super) const HELP: &str = "\
 Exit codes: 0 done; 1 failed; 2 the command line is wrong; 3 there is no such job, throttle or schedule; 4 the input was refused and
-nothing was changed; 69 a service that is needed cannot be reached or is not installed; 75 a lane is full, try again later; 78 a setting or a knobs file is wrong.";
+nothing was changed; 69 a service that is needed cannot be reached, is not installed or lacks the schema; 71 the system gave no port to listen on; 75 a lane is full, try again later; 78 a setting or a knobs file is wrong.";
 
 /// Failures that are not errors of a room.
 #[derive(Debug, thiserror::Error)]
@@ -18,13 +18,16 @@ pub(super) enum Failure {
     /// The input was refused and nothing was changed.
     #[error("{0}")]
     Refused(String),
+    /// The database has not the schema that this program works on.
+    #[error("{0}")]
+    NoSchema(String),
 }
 
 /// The error with its causes, in one line.
 pub(super) fn message(error: &anyhow::Error) -> String {
     let mut said = Vec::<String>::new();
     for cause in error.chain() {
-        let text = cause.to_string();
+        let text = without_line(cause.to_string());
         let lines: Vec<String> = text.lines().map(super::output::clean).collect();
         let text = lines.join("\n");
         if !said.iter().any(|earlier| earlier.contains(&text)) {
@@ -32,6 +35,15 @@ pub(super) fn message(error: &anyhow::Error) -> String {
         }
     }
     said.join(": ")
+}
+
+/// Cuts off where in its own source Postgres noticed an error: that says nothing to whoever reads it.
+fn without_line(text: String) -> String {
+    let is_postgres = text.contains("error returned from database: ");
+    match text.rsplit_once(" at line ") {
+        Some((before, number)) if is_postgres && number.bytes().all(|byte| byte.is_ascii_digit()) => before.to_owned(),
+        _ => text,
+    }
 }
 
 /// The exit code that stands for the error.
@@ -45,6 +57,7 @@ fn number(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
         return Some(match failure {
             Failure::NotFound(_) => 3,
             Failure::Refused(_) => 4,
+            Failure::NoSchema(_) => 69,
         });
     }
     if cause.is::<crate::simulate::scenario::Refused>() {
@@ -75,6 +88,12 @@ fn number(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
     }
     if cause.is::<throttle::name::InvalidName>() {
         return Some(4);
+    }
+    if cause.is::<crate::postgres::Unusable>() {
+        return Some(69);
+    }
+    if let Some(crate::api::ListenError::Taken { .. }) = cause.downcast_ref() {
+        return Some(71);
     }
     if cause.is::<crate::demo::Unavailable>() || cause.is::<crate::api::ReadError>() {
         return Some(69);

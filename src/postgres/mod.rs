@@ -7,9 +7,11 @@
 mod columns;
 mod db;
 mod hidden;
+mod reach;
 mod transaction;
 
 pub use columns::{Columns, shown};
 pub use db::{Access, Db, Pooler};
 pub use hidden::{is_hidden_pooler, refuse_hidden_pooler};
+pub use reach::{Unusable, reach};
 pub use transaction::Transaction;

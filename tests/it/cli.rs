@@ -277,6 +277,49 @@ async fn nonsense_in_redis_is_shown_and_hurts_no_other_throttle() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_is_wrong_with_postgres_is_told_by_its_place_and_its_remedy() {
+    let usual = shell().await;
+    let base: url::Url = usual.variables["DATABASE_URL"].parse().unwrap();
+    let with = async |change: &dyn Fn(&mut url::Url)| {
+        let mut url = base.clone();
+        change(&mut url);
+        shell().await.with("DATABASE_URL", url.as_str())
+    };
+    let began = std::time::Instant::now();
+    let nothing = shell().await.with("DATABASE_URL", "postgres://ann:s3cret-word@127.0.0.1:1/shop");
+    nothing.refused(&["job", "list"], 69, "nothing listens at 127.0.0.1:1");
+    assert!(began.elapsed().as_secs() < 60);
+    with(&|url| url.set_path("/nowhere")).await.refused(&["job", "list"], 69, "there is no database \"nowhere\" at ");
+    with(&|url| url.set_username("nobody-here").unwrap()).await.refused(&["status"], 69, "role \"nobody-here\"");
+
+    for said in [nothing.run(&["job", "list"]), with(&|url| url.set_path("/nowhere")).await.run(&["migrate"])] {
+        assert!(!said.err.contains("s3cret-word") && !said.err.contains(" at line "), "{}", said.err);
+        assert!(said.code == 69 && said.err.contains("DATABASE_URL"), "{}", said.err);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_schema_that_is_missing_older_or_newer_is_called_so() {
+    let shell = shell().await;
+    let mut database = <sqlx::PgConnection as sqlx::Connection>::connect(&shell.variables["DATABASE_URL"]).await.unwrap();
+    let mut sql = async |text: &'static str| drop(sqlx::raw_sql(text).execute(&mut database).await.unwrap());
+    shell.ok(&["job", "list"]);
+
+    sql("insert into flyball.migration (version, description, success, checksum, execution_time) values (9999, 'later', true, '', 0)")
+        .await;
+    let said = shell.run(&["job", "list"]);
+    assert!(said.code == 0 && said.err.contains("newer than this program, which does not know migration 9999"), "{}", said.err);
+    shell.refused(&["migrate"], 1, "the schema is newer than this program");
+    sql("delete from flyball.migration where version in (9999, (select max(version) from flyball.migration where version < 9999))")
+        .await;
+    shell.refused(&["job", "list"], 69, "the schema is older than this program, which has 1 more migration");
+    sql("drop schema flyball cascade").await;
+    for command in [&["job", "list"][..], &["status"], &["why", "default"]] {
+        shell.refused(command, 69, "there is no schema yet: run flyball migrate");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_is_wrong_outside_has_an_exit_code_of_its_own() {
     let down = shell().await.with("DATABASE_URL", "postgres://127.0.0.1:1/x").with("REDIS_URL", "redis://127.0.0.1:1");
     down.refused(&["job", "list"], 69, "cannot reach Postgres; set DATABASE_URL");

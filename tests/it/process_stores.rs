@@ -148,3 +148,32 @@ async fn when_redis_is_emptied_or_stopped_the_knobs_come_back_and_a_closed_throt
     println!("{while_away} calls while away; 20 calls {:?} after it came back, at {back} a second", started.elapsed());
     assert_eq!((while_away, back), (0, 30.0));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_starts_while_redis_is_away_takes_jobs_and_seeds_when_it_is_back() {
+    let (house, mut servers, _dir) = own("rps = -1").await;
+    tokio::task::block_in_place(|| servers.stop(Part::Redis)).unwrap();
+    let mut process = house.serve();
+    let url = process.url().await;
+    let client = Client::new();
+
+    let (alive, ..) = answer(client.get(format!("{url}/healthz"))).await.unwrap();
+    assert_eq!(alive, 200);
+    let (status, told, _) = answer(client.get(format!("{url}/readyz"))).await.unwrap();
+    assert!(status == 503 && told["detail"].as_str().unwrap().contains("Redis"), "{told}");
+    let body = json!({"kind": "http", "args": {"url": format!("{}/early", house.target.url)}});
+    let (status, told, _) = answer(client.post(format!("{url}/api/v1/jobs")).json(&body)).await.unwrap();
+    assert_eq!(status, 201, "{told}");
+    assert_eq!((house.target.calls().len(), process.ended()), (0, None));
+
+    tokio::task::block_in_place(|| servers.start(Part::Redis)).unwrap();
+
+    house.target.called(1, SOON).await;
+    process.says("the knobs are seeded", SOON).await;
+    assert_eq!(house.status("default").await.unwrap().knobs.rps, -1.0);
+    eventually("it is ready", SOON, || async {
+        let (status, ..) = answer(client.get(format!("{url}/readyz"))).await?;
+        (status == 200).then_some(())
+    })
+    .await;
+}

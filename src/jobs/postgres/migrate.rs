@@ -3,7 +3,7 @@
 //! The driver's own way takes a lock of the session and prepares statements, and a pooler in transaction mode would leave
 //! both on a connection that somebody else is given next. Its record of what was run is kept as it would keep it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
 use sqlx::Row;
@@ -43,7 +43,48 @@ pub(super) const APPLY: &str = "
 insert into flyball.migration (version, description, success, checksum, execution_time)
 values ($1, $2, true, $3, (extract(epoch from clock_timestamp() - now()) * 1e9)::bigint)";
 
+/// How the schema stands beside this program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Schema {
+    /// There is none.
+    Missing,
+    /// So many migrations have not been run.
+    Older(usize),
+    /// It is what this program knows.
+    Current,
+    /// A later program has run this migration, which is not known here.
+    Newer(i64),
+}
+
+pub(super) const VERSIONS: &str = "select version from flyball.migration where success order by version";
+
 impl Queue {
+    /// Looks at how the schema stands; `None` where this role may not look.
+    pub async fn schema(&self) -> Result<Option<Schema>, sqlx::Error> {
+        let rows = match sqlx::query(VERSIONS).persistent(false).fetch_all(&self.pool).await {
+            Ok(rows) => rows,
+            Err(sqlx::Error::Database(said)) => {
+                return match said.code().unwrap_or_default().as_ref() {
+                    // No such table, no such schema.
+                    "42P01" | "3F000" => Ok(Some(Schema::Missing)),
+                    "42501" => Ok(None),
+                    _ => Err(sqlx::Error::Database(said)),
+                };
+            }
+            Err(error) => return Err(error),
+        };
+        let run = rows.iter().map(|row| row.try_get("version")).collect::<Result<BTreeSet<i64>, _>>()?;
+        if let Some(newest) = run.iter().rev().find(|version| !MIGRATOR.version_exists(**version)) {
+            return Ok(Some(Schema::Newer(*newest)));
+        }
+        let missing = MIGRATOR.iter().filter(|migration| !run.contains(&migration.version)).count();
+        Ok(Some(match (run.is_empty(), missing) {
+            (true, _) => Schema::Missing,
+            (false, 0) => Schema::Current,
+            (false, missing) => Schema::Older(missing),
+        }))
+    }
+
     /// Brings the schema up to date. Answers how many migrations were run now.
     pub async fn migrate(&self) -> Result<usize, MigrateError> {
         let mut done = 0;

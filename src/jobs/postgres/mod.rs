@@ -42,7 +42,7 @@ pub use feedback::{Feedbacks, Tally, Told};
 pub use finish::{Ending, Finish};
 pub use lanes::{Arrivals, ReadyLane, Seen, Slice};
 pub use maintain::{Maintained, Retention};
-pub use migrate::MIGRATOR;
+pub use migrate::{MIGRATOR, Schema};
 pub use promote::{Crowd, Promoted};
 pub use rescue::Rescued;
 pub use shards::{SHARDS, lanes_of, shard_of};
@@ -118,6 +118,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("learn costs", costs::LEARN),
     ("mean costs", costs::MEANS),
     ("applied migrations", migrate::APPLIED),
+    ("versions of the schema", migrate::VERSIONS),
     ("apply migration", migrate::APPLY),
     ("promote", promote::PROMOTE),
     ("promote crowd", promote::PROMOTE_CROWD),

@@ -1,0 +1,125 @@
+//! What must be in Redis before anything flows: knobs that were lost, those of the files, the limits of the API, the throttles of
+//! pools. Where Redis is away the process starts without, and this is done when it is back.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::{PATIENCE, keep_knobs};
+use crate::api;
+use crate::notify::ALERTS;
+use crate::providers::pool::{self, Desk};
+use crate::throttle::postgres::Record;
+use crate::throttle::{self, Change, KnobsFile, Name, Store, seed};
+
+/// How long a start waits for a Redis that may be starting too.
+const REDIS_PATIENCE: Duration = Duration::from_secs(3);
+
+/// Between two tries.
+const AGAIN_AFTER: Duration = Duration::from_millis(200);
+const AWAY_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// What is to be put into Redis.
+pub(super) struct Seeding {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) record: Record,
+    pub(super) files: Vec<KnobsFile>,
+    pub(super) tenants: Vec<String>,
+    pub(super) desks: Vec<Desk>,
+    /// Some pool tells its alarms to a URL.
+    pub(super) has_alerts: bool,
+}
+
+impl Seeding {
+    /// Seeds, or leaves it to a task where Redis is away.
+    pub(super) async fn start(self, cancel: CancellationToken) -> anyhow::Result<Option<JoinHandle<()>>> {
+        let begun = Instant::now();
+        loop {
+            let Err(error) = self.once().await else { return Ok(None) };
+            // Knobs that this Redis cannot hold are no matter of time.
+            if matches!(cause(&error), Some(throttle::Error::Invalid(_))) {
+                return Err(error.context("the recorded knobs cannot be restored"));
+            }
+            let is_away = matches!(cause(&error), Some(throttle::Error::Lost(_)));
+            if is_away && begun.elapsed() >= REDIS_PATIENCE {
+                tracing::warn!(
+                    "Redis does not answer: this process starts without it, jobs are taken and wait, and knobs are seeded when it is back"
+                );
+                return Ok(Some(tokio::spawn(self.later(cancel))));
+            }
+            if begun.elapsed() >= PATIENCE {
+                return Err(error.context("the knobs could not be seeded"));
+            }
+            tokio::time::sleep(AGAIN_AFTER).await;
+        }
+    }
+
+    async fn later(self, cancel: CancellationToken) {
+        let mut told = String::new();
+        loop {
+            tokio::select! {
+                () = cancel.cancelled() => return,
+                () = tokio::time::sleep(AWAY_AGAIN_AFTER) => {}
+            }
+            match self.once().await {
+                Ok(()) => {
+                    tracing::info!("Redis is back and the knobs are seeded");
+                    return;
+                }
+                Err(error) if matches!(cause(&error), Some(throttle::Error::Lost(_))) => {}
+                Err(error) => {
+                    let error = format!("{error:#}");
+                    if error != told {
+                        tracing::error!(%error, "the knobs could not be seeded; it will be tried again");
+                        told = error;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn once(&self) -> anyhow::Result<()> {
+        let store = &*self.store;
+        let odd = keep_knobs::tick(store, &self.record, &mut BTreeMap::new()).await?;
+        odd.iter().for_each(keep_knobs::tell);
+        let seeded = seed(store, &self.files).await?;
+        let tenants: Vec<&str> = self.tenants.iter().map(String::as_str).collect();
+        api::seed_limits(store, &tenants).await?;
+        for desk in &self.desks {
+            pool::seed(desk).await.with_context(|| format!("the throttles of pool {}", desk.pool().name))?;
+        }
+        if self.has_alerts {
+            seed_alerts(store).await?;
+        }
+        for name in seeded {
+            tracing::info!(throttle.name = %name, "knobs seeded");
+        }
+        Ok(())
+    }
+}
+
+fn cause(error: &anyhow::Error) -> Option<&throttle::Error> {
+    error.chain().find_map(|cause| cause.downcast_ref())
+}
+
+/// Makes the throttle of alarms where there is none; what somebody wrote stays.
+async fn seed_alerts(store: &dyn Store) -> Result<(), throttle::Error> {
+    let Ok(name) = Name::new(ALERTS) else { return Ok(()) };
+    let fields = [("rps", "10"), ("key_rps", "2"), ("on_store_loss", "open")];
+    let change = Change {
+        fields: fields.into_iter().map(|(field, text)| (field.to_owned(), Some(text.to_owned()))).collect(),
+        by: "flyball".to_owned(),
+        why: "alarms of pools; turn it as you like".to_owned(),
+        create: true,
+        absent_only: true,
+        ..Change::default()
+    };
+    match store.set(&name, &change).await {
+        Ok(_) | Err(throttle::Error::Invalid(_)) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
