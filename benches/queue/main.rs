@@ -18,6 +18,7 @@ mod processes;
 mod report;
 mod run;
 mod statements;
+mod storm;
 mod trickle;
 mod world;
 
@@ -93,6 +94,8 @@ enum Case {
     Enqueue,
     /// How soon a job starts on an idle system
     Trickle,
+    /// A crowd that is due in one second, and what is due beside it
+    Storm,
     /// Lanes that run beside lanes that are paused or slow
     Blocked,
     /// A drain beside a forgotten reader
@@ -162,6 +165,7 @@ async fn measure(world: &World, cli: &Cli, report: Report, dir: &Path) {
                 Case::Drain => drain::measure(world, cli, report).await,
                 Case::Enqueue => enqueue::measure(world, cli, report).await,
                 Case::Trickle => trickle::measure(world, cli, report).await,
+                Case::Storm => storm::measure(world, cli, report).await,
                 Case::Blocked => blocked::measure(world, cli, report).await,
                 Case::Pinned => pinned::measure(world, cli, report).await,
                 Case::Processes => processes::measure(world, cli, report).await,

@@ -353,6 +353,12 @@ pub async fn view(app: &App, detail: Detail) -> JobView {
 /// Why the job does not run now, or does not stop; `None` if it runs or has ended.
 pub async fn why_job_waits(queue: &Queue, throttles: &dyn Store, detail: &Detail) -> Option<Waiting> {
     let job = &detail.summary;
+    if let Some(need) = waiting::need(detail) {
+        // Where the workers cannot be read, nothing is claimed about them.
+        let serving = within(ONE, queue.serving()).await.ok();
+        let is_served = serving.is_none_or(|workers| workers.iter().any(|worker| worker.serves(need)));
+        return Some(waiting::for_a_worker(job, need, is_served));
+    }
     if job.state != JobState::Ready {
         return waiting::for_its_time(job).or_else(|| waiting::for_its_handler(detail));
     }

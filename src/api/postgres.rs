@@ -1,5 +1,7 @@
 //! What the API itself reads and writes in Postgres: the audit log, the workers, and whether it answers.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use serde_json::Value;
 use sqlx::Row;
@@ -43,7 +45,7 @@ const READ_WORKERS: &str = "
         from flyball.lease
         group by worker_id
     )
-    select w.id::bigint as id, w.name, w.started_at, w.heartbeat_at, w.kinds, coalesce(r.jobs, 0) as running
+    select w.id::bigint as id, w.name, w.started_at, w.heartbeat_at, w.kinds, w.offers, coalesce(r.jobs, 0) as running
     from flyball.worker w
     left join running r on r.worker_id = w.id
     where w.stopped_at is null
@@ -184,6 +186,7 @@ fn worker(row: &PgRow) -> Result<Worker, sqlx::Error> {
         heartbeat_at: time(row, "heartbeat_at")?,
         running: row.try_get("running")?,
         kinds: row.try_get::<Option<Vec<String>>, _>("kinds")?.unwrap_or_default(),
+        offers: row.try_get::<sqlx::types::Json<BTreeMap<String, String>>, _>("offers")?.0,
     })
 }
 

@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use serde::Serialize;
 
+use crate::jobs::serving::need_of;
 use crate::jobs::{Detail, Pause, State, Summary};
 use crate::throttle::{Answer, Holder, Limit, MAX_HOLDERS};
 
@@ -27,6 +28,29 @@ pub fn for_its_time(job: &Summary) -> Option<Waiting> {
         _ => return None,
     };
     Some(Waiting { reason, until: job.due_at })
+}
+
+/// What the worker lacked that met a waiting job last.
+pub fn need(job: &Detail) -> Option<&str> {
+    let waits = matches!(job.summary.state, State::Scheduled | State::Retryable | State::Ready);
+    let last = job.attempts.last().filter(|_| waits)?;
+    need_of(last.error.as_deref()?)
+}
+
+/// Why a job waits that came to a worker which could not run it; `is_served` tells whether a live worker can.
+pub fn for_a_worker(job: &Summary, need: &str, is_served: bool) -> Waiting {
+    let reason = if is_served {
+        format!("it came to a worker that does not serve {need}; another one does")
+    } else {
+        let add = match need.split(' ').next() {
+            Some("channel") => "; add [pools.<name>] to the settings of a worker",
+            Some("secret") => "; give a worker the variable of that secret",
+            Some("source" | "sink") => "; add it to the settings of a worker",
+            _ => "; start a worker that does",
+        };
+        format!("no live worker serves {need}{add}")
+    };
+    Waiting { reason, until: job.due_at }
 }
 
 /// Why a running job whose cancellation was asked for still runs.

@@ -1,5 +1,7 @@
 //! The live workers.
 
+use std::collections::BTreeMap;
+
 use axum::Json;
 use axum::extract::State;
 use jiff::Timestamp;
@@ -9,6 +11,7 @@ use super::postgres;
 use super::problem::Problem;
 use super::state::App;
 use super::within::{ONE, within};
+use crate::jobs::serving::differences;
 
 /// A worker process that has shown a sign of life within its TTL.
 #[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
@@ -25,6 +28,8 @@ pub struct Worker {
     pub running: i64,
     /// Kinds that it runs.
     pub kinds: Vec<String>,
+    /// What it can run of them, such as `channel sms`, each with a digest of the settings behind it.
+    pub offers: BTreeMap<String, String>,
 }
 
 /// What attempts of a kind cost.
@@ -43,6 +48,8 @@ pub struct KindCost {
 pub struct Workers {
     /// In the order of their ids.
     workers: Vec<Worker>,
+    /// Where they differ in what they run, one sentence each. A job waits for a worker that can run it.
+    differences: Vec<String>,
     /// What attempts of each kind cost, as far as any have ended; a few seconds old.
     costs: Vec<KindCost>,
 }
@@ -53,5 +60,6 @@ pub async fn list(State(app): State<App>) -> Result<Json<Workers>, Problem> {
     let workers = within(ONE, postgres::read_workers(&app.deps.queue.pool)).await?;
     let costs = within(ONE, app.deps.queue.kind_costs()).await?;
     let costs = costs.into_iter().map(|one| KindCost { kind: one.kind, attempts: one.attempts, mean_cost: one.mean });
-    Ok(Json(Workers { workers, costs: costs.collect() }))
+    let differences = differences(&within(ONE, app.deps.queue.serving()).await?);
+    Ok(Json(Workers { workers, differences, costs: costs.collect() }))
 }

@@ -10,6 +10,7 @@ use super::{connect, output, pause};
 use crate::config::Settings;
 use crate::jobs::Depth;
 use crate::jobs::postgres::KindCost;
+use crate::jobs::serving::differences;
 use crate::throttle::{self, Status};
 
 #[derive(clap::Args)]
@@ -23,6 +24,7 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
     let queue = connect::queue(&settings).await?;
     let paused = queue.paused().await?;
     let workers = queue.live_workers().await?;
+    let differences = differences(&queue.serving().await?);
     let depths = queue.depths().await?;
     let costs = queue.kind_costs().await?;
     // Jobs are in Postgres: without Redis their throttles have no rates to show, and the rest is true all the same.
@@ -64,6 +66,7 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
         output::json(&json!({
             "paused": paused,
             "workers": workers,
+            "differences": differences,
             "store_lost": store_lost,
             "counted_at": depths.at,
             "throttles": throttles,
@@ -79,6 +82,9 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
         None => say!("running: nothing pauses all throttles"),
     }
     say!("{workers} live {}", if workers == 1 { "worker" } else { "workers" });
+    for difference in &differences {
+        say!("they differ: {difference}");
+    }
     if let Some(reason) = &store_lost {
         say!("{reason}");
     }

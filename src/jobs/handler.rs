@@ -33,6 +33,19 @@ pub trait Handler: Send + Sync + 'static {
         Vec::new()
     }
 
+    /// What this process lacks to run a job with such arguments, like `channel sms`, where another process may have it. Such a job is
+    /// given back without using an attempt, and waits for a worker that offers it. `None` where nothing is missing.
+    fn lacks(&self, args: &Value) -> Option<String> {
+        let _ = args;
+        None
+    }
+
+    /// What this process can run of the kind, in the words of [`Handler::lacks`], each with a digest of the settings behind it, so that
+    /// processes which differ are told of.
+    fn offers(&self) -> BTreeMap<String, String> {
+        BTreeMap::new()
+    }
+
     /// Runs one attempt. It should stop soon after `context.cancelled` fires.
     fn run(&self, job: Job, context: Context) -> BoxFuture<'_, Outcome>;
 
@@ -138,6 +151,11 @@ impl Kinds {
         self.0.get(kind)
     }
 
+    /// What the handlers offer together.
+    pub fn offers(&self) -> BTreeMap<String, String> {
+        self.0.values().flat_map(|handler| handler.offers()).collect()
+    }
+
     /// The kinds in the order of their names.
     pub fn names(&self) -> Vec<String> {
         self.0.keys().cloned().collect()
@@ -166,6 +184,14 @@ struct Tuned {
 impl Handler for Tuned {
     fn check(&self, args: &Value) -> Vec<Issue> {
         self.handler.check(args)
+    }
+
+    fn lacks(&self, args: &Value) -> Option<String> {
+        self.handler.lacks(args)
+    }
+
+    fn offers(&self) -> BTreeMap<String, String> {
+        self.handler.offers()
     }
 
     fn run(&self, job: Job, context: Context) -> BoxFuture<'_, Outcome> {

@@ -13,6 +13,7 @@ pub mod outcome;
 pub mod postgres;
 pub mod record;
 pub mod retry;
+pub mod serving;
 pub mod shown;
 pub mod typed;
 
@@ -24,6 +25,7 @@ pub use operate::*;
 pub use outcome::{OnAmbiguous, Outcome};
 pub use postgres::{Client, Queue};
 pub use record::*;
+pub use serving::Serving;
 pub use typed::TypedHandler;
 
 pub use crate::throttle::{Quota, Scope};

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use aws_lc_rs::digest::{SHA256, digest};
 use futures_util::future::{BoxFuture, FutureExt};
 use jiff::Timestamp;
 use serde_json::Value;
@@ -15,7 +16,7 @@ use crate::jobs::retry::Policy;
 use crate::jobs::{Context, Handler, Issue, Job, OnAmbiguous, Outcome};
 use crate::outbound::apart::apart;
 use crate::providers::pool::{Desk, Held, Taken};
-use crate::providers::{Answer, Channel, Driver, Metrics, Pools, Scope, Sent, Told, now_s};
+use crate::providers::{Answer, Channel, Driver, Metrics, Pool, Pools, Scope, Sent, Told, now_s};
 
 /// Whose deadline passed no later than this after no account was there had none, in milliseconds.
 const AWAY_MS: i64 = 3_000;
@@ -547,6 +548,19 @@ fn unrecorded() -> Outcome {
     Outcome::Retry { after: None, error: "the delivery record could not be reached".to_owned() }
 }
 
+/// What a worker must have for such a message, as workers and jobs say it.
+fn service(channel: Channel, provider: Option<&str>) -> String {
+    match provider {
+        Some(name) => format!("channel {} by {name}", channel.word()),
+        None => format!("channel {}", channel.word()),
+    }
+}
+
+/// Tells settings of a pool from others of the same name. Credentials have no part in it.
+fn print_of(pool: &Pool) -> String {
+    digest(&SHA256, format!("{pool:?}").as_bytes()).as_ref().iter().take(4).map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// What is wrong with a message in the eyes of every account, by the first one's words. Of a template the texts are not known yet.
 fn refused_by_all(notification: &Notification, drivers: &[Box<dyn Driver>]) -> Vec<Issue> {
     let message = notification.message(String::new(), notification.texts.clone(), None);
@@ -584,6 +598,27 @@ fn now() -> Timestamp {
 }
 
 impl Handler for NotificationHandler {
+    fn lacks(&self, args: &Value) -> Option<String> {
+        let word = args.get("channel")?.as_str()?;
+        let channel = Channel::WORDS.iter().find(|(known, _)| *known == word).map(|(_, channel)| *channel)?;
+        let provider = args.get("provider").and_then(Value::as_str);
+        let pool = self.pools.route(channel, provider);
+        let has_it = pool.is_some_and(|pool| self.means.as_ref().is_some_and(|means| means.carriers.contains_key(&pool.name)));
+        (!has_it).then(|| service(channel, provider))
+    }
+
+    fn offers(&self) -> BTreeMap<String, String> {
+        let mut offers = BTreeMap::new();
+        for pool in self.pools.0.values() {
+            let digest = print_of(pool);
+            offers.insert(service(pool.channel(), Some(&pool.name)), digest.clone());
+            // The first of a provider, or of a channel, is the one that messages go to which name no more than that.
+            offers.entry(service(pool.channel(), Some(pool.provider.word()))).or_insert_with(|| digest.clone());
+            offers.entry(service(pool.channel(), None)).or_insert(digest);
+        }
+        offers
+    }
+
     fn check(&self, args: &Value) -> Vec<Issue> {
         let notification = match Notification::parse(args) {
             Ok(notification) => notification,

@@ -1,5 +1,6 @@
 //! Runs jobs of the kind `http`: one request, one outcome.
 
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use super::quota::quota;
 use super::request::{MAX_TIMEOUT_MS, Request};
 use super::resolve::{Lookup, Resolver};
 use super::rests::{Rests, Whom, whom};
-use super::signature::{PREFIX, Secrets};
+use super::signature::{PREFIX, Secrets, is_name};
 use super::template;
 use crate::jobs::{Context, Handler, Issue, Job, OnAmbiguous, Outcome, Scope};
 
@@ -159,6 +160,15 @@ impl Handler for HttpHandler {
                 Err(message) => vec![Issue { pointer: "/url".to_owned(), message }],
             },
         }
+    }
+
+    fn lacks(&self, args: &Value) -> Option<String> {
+        let name = args.get("secret")?.as_str().filter(|name| is_name(name))?.to_ascii_uppercase();
+        (!self.secrets.names().any(|known| *known == name)).then(|| format!("secret {name}"))
+    }
+
+    fn offers(&self) -> BTreeMap<String, String> {
+        self.secrets.names().map(|name| (format!("secret {name}"), String::new())).collect()
     }
 
     fn run(&self, job: Job, context: Context) -> BoxFuture<'_, Outcome> {

@@ -74,6 +74,11 @@ impl Secrets {
         Ok(secrets)
     }
 
+    /// The names of the secrets, in capitals.
+    pub fn names(&self) -> impl Iterator<Item = &String> {
+        self.0.keys()
+    }
+
     /// The headers that sign a body, one attempt at it, under `id`; `None` if there is no secret of that name.
     pub fn sign(&self, name: &str, id: &str, now_s: i64, body: &[u8]) -> Option<[(&'static str, String); 3]> {
         let keys = self.0.get(&name.to_ascii_uppercase())?;

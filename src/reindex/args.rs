@@ -170,10 +170,16 @@ impl Args {
 
     /// The source or sink that these arguments name and that nobody has told this process of, for a message.
     pub fn unknown(args: &Value, catalogue: &Catalogue) -> Option<String> {
+        let (part, name) = Self::lacking(args, catalogue)?;
+        Some(format!("the settings of this worker have no [reindex.{part}s.{name}]"))
+    }
+
+    /// The same as `source` or `sink` and its name.
+    pub fn lacking<'a>(args: &'a Value, catalogue: &Catalogue) -> Option<(&'static str, &'a str)> {
         let name = |part: &str| args.get(part)?.get("name")?.as_str();
         let source = name("source").filter(|name| !catalogue.sources.contains_key(*name)).map(|name| ("source", name));
         let sink = name("sink").filter(|name| !catalogue.sinks.contains_key(*name)).map(|name| ("sink", name));
-        source.or(sink).map(|(part, name)| format!("the settings of this worker have no [reindex.{part}s.{name}]"))
+        source.or(sink)
     }
 }
 

@@ -1,5 +1,6 @@
 //! The handler: reads ahead, asks for tokens, sends, settles, keeps the cursor.
 
+use std::collections::BTreeMap;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -94,6 +95,16 @@ impl ReindexHandler {
 impl Handler for ReindexHandler {
     fn check(&self, args: &Value) -> Vec<Issue> {
         self.read(args).err().unwrap_or_default()
+    }
+
+    fn lacks(&self, args: &Value) -> Option<String> {
+        Args::lacking(args, &self.config.catalogue).map(|(part, name)| format!("{part} {name}"))
+    }
+
+    fn offers(&self) -> BTreeMap<String, String> {
+        let sources = self.config.catalogue.sources.keys().map(|name| format!("source {name}"));
+        let sinks = self.config.catalogue.sinks.keys().map(|name| format!("sink {name}"));
+        sources.chain(sinks).map(|one| (one, String::new())).collect()
     }
 
     fn run(&self, job: Job, context: Context) -> BoxFuture<'_, Outcome> {

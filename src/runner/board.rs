@@ -78,6 +78,8 @@ struct Ring {
     guests: BTreeSet<Rank>,
     waiting: BTreeSet<(Instant, i64)>,
     not_before: Option<Instant>,
+    /// What came of it was none of this worker's to run: others are left to it until then.
+    rests_until: Option<Instant>,
     appetite: usize,
     held: u32,
     /// The lanes of which jobs are held.
@@ -180,6 +182,16 @@ impl Board {
         }
     }
 
+    /// Leaves a throttle to other workers until then. After that one job of it shows whether there is anything to do here.
+    pub fn rest(&mut self, throttle: &str, until: Instant) {
+        let Some(ring) = Name::new(throttle).ok().and_then(|name| self.by_name.get(&name).copied()) else { return };
+        let ring = &mut self.rings[ring];
+        if ring.rests_until.is_none_or(|at| at < until) {
+            ring.rests_until = Some(until);
+            ring.appetite = 1;
+        }
+    }
+
     /// Takes note that a sweep over all lanes has ended, and forgets lanes that have been idle for several.
     pub fn swept(&mut self) {
         self.pass = self.pass.wrapping_add(1);
@@ -204,7 +216,7 @@ impl Board {
                 let lanes = if guests { &ring.guests } else { &ring.due };
                 let Some((lowest, ..)) = lanes.first() else { continue };
                 ring.begin = ring.begin.max(lowest.0);
-                if ring.not_before.is_none_or(|at| at <= now) {
+                if ring.not_before.max(ring.rests_until).is_none_or(|at| at <= now) {
                     ring.tag = ring.tag.max(self.begin);
                     rings.push(Reverse((Tag(ring.tag), place)));
                 }
@@ -453,7 +465,7 @@ impl Board {
     pub fn next_due(&self, now: Instant) -> Option<Instant> {
         let asks = self.rings.iter().filter_map(|ring| {
             let first = if ring.due.is_empty() && ring.guests.is_empty() { ring.waiting.first()?.0 } else { now };
-            Some(first.max(ring.not_before.unwrap_or(now)))
+            Some(first.max(ring.not_before.max(ring.rests_until).unwrap_or(now)))
         });
         let words =
             self.rings.iter().filter(|ring| ring.counts && ring.held > 0).map(|ring| ring.told.map_or(now, |at| at + TELL_EVERY));
@@ -477,6 +489,7 @@ impl Board {
             guests: BTreeSet::new(),
             waiting: BTreeSet::new(),
             not_before: None,
+            rests_until: None,
             appetite: MIN_APPETITE * 8,
             held: 0,
             holding: BTreeSet::new(),

@@ -187,6 +187,10 @@ async fn turn(shared: &Arc<Shared>, desk: &mut Desk, cancel: &CancellationToken)
         return Ok(());
     }
     look(shared, desk).await?;
+    let now = Instant::now();
+    for (throttle, until) in shared.strangers.resting(now) {
+        desk.board.rest(&throttle, until);
+    }
     if serve(shared, desk, permits).await {
         return Ok(());
     }

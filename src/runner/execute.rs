@@ -15,6 +15,7 @@ use super::shared::{End, Shared, bounded};
 use super::tallies::Ended as Tallied;
 use crate::jobs::postgres::{Claimed, Ending, Finish};
 use crate::jobs::retry::Policy;
+use crate::jobs::serving::not_served;
 use crate::jobs::{About, Context, Handler, Issue, Job, OnAmbiguous, Outcome, Scope};
 use crate::throttle::{MAX_PAUSE, Name, Refused};
 
@@ -33,24 +34,39 @@ pub(super) async fn execute(shared: Arc<Shared>, claimed: Claimed, cancelled: Ca
     // What is left of a job once its handler has it.
     let about = Arc::new(About::from(&job));
     let ran = OnceLock::new();
+    let lacking = match (&unreadable, handler) {
+        (Some(_), _) => None,
+        (None, None) => Some(format!("the kind {}", job.kind)),
+        // A handler that panics here panics there, where that is told.
+        (None, Some(handler)) => std::panic::catch_unwind(AssertUnwindSafe(|| handler.lacks(&job.args))).unwrap_or_default(),
+    };
+    match lacking {
+        Some(_) => shared.strangers.met(&job.throttle, begun),
+        None => shared.strangers.served(&job.throttle),
+    }
     // Nothing that a handler does may keep its permit and its lease for ever, so every panic ends here.
     let outcome = match (unreadable, handler) {
         (None, _) if is_unwanted => Outcome::Cancelled,
         // No worker can, so there is nobody to wait for.
         (Some(error), _) => Outcome::Dead { error },
+        (None, _) if lacking.is_some() => Outcome::Snooze { delay: shared.strangers.wait(job.id, begun) },
         (None, Some(handler)) => {
             let caught = AssertUnwindSafe(run(&shared, handler, job, about.clone(), &ran, cancelled)).catch_unwind().await;
             let panicked = || Outcome::Retry { after: None, error: "the handler panicked".to_owned() };
             caught.unwrap_or_else(|_| cut_off(&about, panicked()))
         }
-        (None, None) => Outcome::Snooze { delay: shared.strangers.wait(job.id, begun) },
+        (None, None) => Outcome::HandedBack,
     };
     let ran = ran.get().map(|since: &Instant| (since.elapsed(), outcome.is_refusal()));
     let stop = shared.running.end((about.id, about.fence));
     let judged = AssertUnwindSafe(judge(&shared, &about, lane_id, outcome, stop, handler)).catch_unwind().await;
-    let ending = judged.unwrap_or_else(|_| {
+    let mut ending = judged.unwrap_or_else(|_| {
         failed(Policy::default(), &about, None, "the handler panicked when it was asked for its retry policy".to_owned())
     });
+    if let (Some(need), Ending::Snoozed { why, .. }) = (&lacking, &mut ending) {
+        *why = not_served(need);
+        shared.metrics.not_served.get_or_create(&OfKind { kind: about.kind.clone() }).inc();
+    }
     match ending {
         Ending::Completed => shared.answers.note(lane_id, &about, Answer::Succeeded),
         _ => shared.answers.note(lane_id, &about, Answer::Failed),
@@ -180,7 +196,7 @@ async fn judge(
         // Where the lease was lost the fence refuses this word. Where it was not (Postgres came back just in time), the job
         // must not stay leased to a worker that no longer runs it.
         (Outcome::HandedBack, _) | (_, Some(Stop::Draining | Stop::Fenced)) => Ending::HandedBack,
-        (Outcome::Snooze { delay }, _) => Ending::Snoozed { delay, why: stranger(job, handler.is_some()) },
+        (Outcome::Snooze { delay }, _) => Ending::Snoozed { delay, why: String::new() },
         (Outcome::Ambiguous { error, .. }, _) => {
             let error = doubtful(&error);
             match failed(handler.map(Handler::retry).unwrap_or_default(), job, None, error) {
@@ -203,13 +219,6 @@ fn failed(policy: Policy, job: &About, after: Option<Duration>, error: String) -
 /// So that it can be told from other failures wherever only the error is shown.
 fn doubtful(error: &str) -> String {
     format!("ambiguous: {error}")
-}
-
-fn stranger(job: &About, is_known: bool) -> String {
-    if is_known {
-        return String::new();
-    }
-    format!("this worker does not run the kind {}; waiting for one that does", job.kind)
 }
 
 /// Tells of a refusal, which concerns others as well, also while this worker is stopping; and how that ends for its job.

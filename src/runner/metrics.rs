@@ -32,6 +32,10 @@ pub struct Metrics {
     pub duration: Family<OfKind, Histogram>,
     /// What attempts cost, by kind.
     pub cost: Family<OfKind, Histogram>,
+    /// Jobs that came to this process and that it could not run, by kind.
+    pub not_served: Family<OfKind, Counter>,
+    /// In how many ways the live workers differ in what they run.
+    pub differences: Gauge,
     /// Jobs claimed.
     pub claimed: Counter,
     /// Answers that came after the lease was lost and were refused.
@@ -53,6 +57,8 @@ impl Metrics {
             finished: Family::default(),
             duration: Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.001, 4.0, 10))),
             cost: Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.25, 4.0, 10))),
+            not_served: Family::default(),
+            differences: Gauge::default(),
             claimed: Counter::default(),
             fenced: Counter::default(),
             rescued: Counter::default(),
@@ -68,6 +74,16 @@ impl Metrics {
             metrics.duration.clone(),
         );
         registry.register("flyball_job_cost_tokens", "What attempts cost, by kind", metrics.cost.clone());
+        registry.register(
+            "flyball_jobs_not_served",
+            "Jobs that this process met and could not run, by kind; they wait for another",
+            metrics.not_served.clone(),
+        );
+        registry.register(
+            "flyball_worker_differences",
+            "Ways in which the live workers differ in what they run",
+            metrics.differences.clone(),
+        );
         registry.register("flyball_jobs_claimed", "Jobs claimed by this process", metrics.claimed.clone());
         registry.register("flyball_jobs_fenced", "Late answers that were refused by the fence", metrics.fenced.clone());
         registry.register("flyball_jobs_rescued", "Jobs given back because their worker died", metrics.rescued.clone());

@@ -1,5 +1,6 @@
 //! What the loops of one worker share, and how a worker behaves.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -72,6 +73,8 @@ pub(super) struct Shared {
     pub(super) throttles: Arc<dyn throttle::Store>,
     pub(super) checkpoints: Arc<dyn Checkpoints>,
     pub(super) runs: Runs,
+    /// What this worker can run besides its kinds.
+    pub(super) offers: BTreeMap<String, String>,
     pub(super) metrics: Metrics,
     pub(super) running: Running,
     pub(super) doubts: Doubts,
@@ -110,7 +113,9 @@ impl Shared {
             kinds: self.runs.names(),
         };
         self.queue.declare_kinds(&self.runs.public()).await?;
-        self.worker_id.store(self.queue.register(&worker).await?, Ordering::Release);
+        let id = self.queue.register(&worker).await?;
+        self.queue.offer(id, &self.offers).await?;
+        self.worker_id.store(id, Ordering::Release);
         self.tallies.begin_again();
         Ok(())
     }

@@ -1,4 +1,5 @@
-//! Jobs whose kind this worker does not run, and how long each waits before somebody claims it again. Pure; time is an argument.
+//! Jobs that this worker does not run, how long each waits before somebody claims it again, and throttles of which it has met nothing
+//! else: it leaves those to others for a while. Pure; time is an argument.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -21,14 +22,33 @@ struct Stranger {
     sent_off: Instant,
 }
 
-/// The jobs that were sent off lately, by their ids.
+/// So many jobs of a throttle in a row that this worker does not run let the throttle rest here,
+const ROW: u32 = 8;
+
+/// this long at first, and twice as long each time that the next job is none for it either.
+const FIRST_REST: Duration = Duration::from_secs(1);
+
+/// Longest rest: another worker may have gone, and these jobs' settings come here, only with a start of this process.
+const LONGEST_REST: Duration = Duration::from_secs(30);
+
+/// A throttle of which only strangers came lately.
+struct Row {
+    jobs: u32,
+    rest: Duration,
+    until: Instant,
+}
+
+/// The jobs that were sent off lately, by their ids, and the throttles of which nothing else came.
 #[derive(Default)]
-pub(super) struct Strangers(Mutex<HashMap<i64, Stranger>>);
+pub(super) struct Strangers {
+    jobs: Mutex<HashMap<i64, Stranger>>,
+    rows: Mutex<HashMap<String, Row>>,
+}
 
 impl Strangers {
     /// How long the job waits now.
     pub(super) fn wait(&self, job_id: i64, now: Instant) -> Duration {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= MOST && !known.contains_key(&job_id) {
             known.retain(|_, stranger| now.duration_since(stranger.sent_off) < stranger.wait * GONE_AFTER);
             if known.len() >= MOST {
@@ -38,6 +58,31 @@ impl Strangers {
         let wait = known.get(&job_id).map_or(FIRST_WAIT, |before| (before.wait * 2).min(LONGEST_WAIT));
         known.insert(job_id, Stranger { wait, sent_off: now });
         wait
+    }
+
+    /// Takes note of a job of the throttle that this worker does not run.
+    pub(super) fn met(&self, throttle: &str, now: Instant) {
+        let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        let row = rows.entry(throttle.to_owned()).or_insert(Row { jobs: 0, rest: FIRST_REST / 2, until: now });
+        row.jobs += 1;
+        if row.jobs >= ROW && row.until <= now {
+            row.rest = (row.rest * 2).min(LONGEST_REST);
+            row.until = now + row.rest;
+        }
+    }
+
+    /// Takes note of a job of the throttle that this worker runs.
+    pub(super) fn served(&self, throttle: &str) {
+        let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        if !rows.is_empty() {
+            rows.remove(throttle);
+        }
+    }
+
+    /// The throttles that rest here, and until when.
+    pub(super) fn resting(&self, now: Instant) -> Vec<(String, Instant)> {
+        let rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        rows.iter().filter(|(_, row)| row.until > now).map(|(throttle, row)| (throttle.clone(), row.until)).collect()
     }
 }
 
@@ -53,6 +98,33 @@ mod tests {
 
         assert_eq!(waits, [5, 10, 20, 40, 80, 160, 300, 300, 300]);
         assert_eq!(strangers.wait(2, now), FIRST_WAIT, "another job has its own count");
+    }
+
+    #[test]
+    fn a_throttle_of_which_only_strangers_come_rests_ever_longer_until_one_comes_that_is_served() {
+        let (strangers, now) = (Strangers::default(), Instant::now());
+        let rests = |now| strangers.resting(now).first().map(|(_, until)| until.duration_since(now).as_secs());
+        for _ in 0..7 {
+            strangers.met("sms", now);
+        }
+        assert_eq!(rests(now), None);
+
+        for _ in 0..50 {
+            strangers.met("sms", now);
+        }
+        assert_eq!(rests(now), Some(1), "those that were claimed together count once");
+        let mut later = now;
+        let mut seen = Vec::new();
+        for _ in 0..6 {
+            later += LONGEST_REST;
+            strangers.met("sms", later);
+            seen.extend(rests(later));
+        }
+        assert_eq!(seen, [2, 4, 8, 16, 30, 30]);
+
+        strangers.served("sms");
+        strangers.met("sms", later);
+        assert_eq!(rests(later), None);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What some worker must do for all: promote what is due, rescue what was lost, keep house.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::shared::{SHARD_TTL, Shared};
 use crate::jobs::Error;
 use crate::jobs::postgres::{Crowd, Rescued};
+use crate::jobs::serving::differences;
 use crate::service::{Pace, periodic};
 
 const PROMOTE_EVERY: Duration = Duration::from_millis(200);
@@ -18,6 +19,9 @@ const RESCUE_EVERY: Duration = Duration::from_secs(2);
 const ORPHANS_EVERY: Duration = Duration::from_secs(30);
 /// Claims of which nobody here knows that are given back in one round.
 const FORGOTTEN_AT_ONCE: usize = 100;
+
+/// Workers are compared this often.
+const COMPARE_EVERY: Duration = Duration::from_secs(10);
 
 const LEARN_COSTS_EVERY: Duration = Duration::from_secs(5);
 const MAINTAIN_EVERY: Duration = Duration::from_secs(60);
@@ -109,6 +113,28 @@ fn tell(shared: &Shared, rescued: &Rescued) {
     shared.metrics.workers_lost.inc_by(rescued.workers as u64);
     shared.metrics.rescued.inc_by((rescued.ready.len() + rescued.dead.len()) as u64);
     shared.bell.ring(&rescued.lanes);
+}
+
+/// Says loudly where live workers differ in what they run: once for each difference, and when it is over.
+pub(super) async fn tell_differences(shared: Arc<Shared>, cancel: CancellationToken) {
+    let pace = Pace { name: "differences", every: COMPARE_EVERY, wake: None };
+    let told: Arc<Mutex<Vec<String>>> = Arc::default();
+    periodic(pace, cancel, || {
+        let (shared, told) = (shared.clone(), told.clone());
+        async move {
+            let differences = differences(&shared.queue.serving().await?);
+            shared.metrics.differences.set(differences.len() as i64);
+            let before = std::mem::replace(&mut *told.lock().unwrap_or_else(PoisonError::into_inner), differences.clone());
+            for difference in differences.iter().filter(|difference| !before.contains(difference)) {
+                tracing::warn!("live workers differ: {difference}");
+            }
+            if differences.is_empty() && !before.is_empty() {
+                tracing::info!("live workers run the same again");
+            }
+            Ok::<(), Error>(())
+        }
+    })
+    .await;
 }
 
 /// Renews this worker's part of the shards.

@@ -334,7 +334,7 @@ async fn a_kind_that_no_worker_here_runs_waits_without_using_attempts() {
 
     let detail = house.queue.get(id).await.unwrap().unwrap();
     assert_eq!(detail.summary.attempt, 0);
-    assert!(detail.summary.last_error.unwrap().contains("does not run the kind elsewhere"));
+    assert!(detail.summary.last_error.unwrap().contains("does not serve the kind elsewhere"));
     worker.stop().await;
 }
 

@@ -141,6 +141,8 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("register", workers::REGISTER),
     ("register kinds", workers::REGISTER_KINDS),
     ("declare kinds", workers::DECLARE_KINDS),
+    ("offer", workers::OFFER),
+    ("serving", workers::SERVING),
     ("pulse", workers::PULSE),
     ("live", workers::LIVE),
     ("hand back", workers::HAND_BACK),

@@ -1,11 +1,12 @@
 //! The rows by which workers are known to live.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use sqlx::Row;
 
 use super::{Queue, Tally};
-use crate::jobs::Error;
+use crate::jobs::{Error, Serving};
 use crate::postgres::Db;
 
 /// What a worker says of itself when it starts.
@@ -46,6 +47,14 @@ pub(super) const DECLARE_KINDS: &str = "
 insert into flyball.kind as k (name, public)
 select * from unnest($1::text[], $2::bool[]) as d(name, public) order by d.name
 on conflict (name) do update set public = excluded.public where k.public <> excluded.public";
+
+pub(super) const OFFER: &str = "update flyball.worker set offers = $2 where id = $1";
+
+pub(super) const SERVING: &str = "
+select id, name, kinds, offers from flyball.worker
+where stopped_at is null and heartbeat_at + ttl >= clock_timestamp()
+order by id
+limit 1000";
 
 pub(super) const PULSE: &str = "
 with beat as (
@@ -148,6 +157,28 @@ impl Queue {
         let (names, public): (Vec<&str>, Vec<bool>) = kinds.iter().map(|(name, public)| (name.as_str(), *public)).unzip();
         sqlx::query(DECLARE_KINDS).bind(names).bind(public).execute(&self.pool).await?;
         Ok(())
+    }
+
+    /// Writes down what a worker offers besides its kinds, each with a digest of the settings behind it.
+    pub async fn offer(&self, worker_id: i32, offers: &BTreeMap<String, String>) -> Result<(), Error> {
+        sqlx::query(OFFER).bind(worker_id).bind(sqlx::types::Json(offers)).execute(&self.pool).await?;
+        Ok(())
+    }
+
+    /// What the live workers can run.
+    pub async fn serving(&self) -> Result<Vec<Serving>, Error> {
+        let rows = sqlx::query(SERVING).fetch_all(&self.pool).await?;
+        let read = |row: &sqlx::postgres::PgRow| -> Result<Serving, sqlx::Error> {
+            let kinds: Vec<String> = row.try_get("kinds")?;
+            let offers: sqlx::types::Json<BTreeMap<String, String>> = row.try_get("offers")?;
+            Ok(Serving {
+                id: row.try_get("id")?,
+                name: row.try_get("name")?,
+                kinds: kinds.into_iter().collect(),
+                offers: offers.0,
+            })
+        };
+        Ok(rows.iter().map(read).collect::<Result<_, _>>()?)
     }
 
     /// Beats, tells how jobs ended, and asks which of the worker's jobs shall stop. One row and one for each tally, whatever the

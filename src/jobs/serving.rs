@@ -1,0 +1,119 @@
+//! What workers can run, and where they differ. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Begins what a job says that a worker could not run.
+const NOT_SERVED: &str = "this worker does not serve ";
+
+/// Ends it.
+const WAITS: &str = "; waiting for one that does";
+
+/// Most workers that one sentence names.
+const NAMED: usize = 5;
+
+/// A live worker.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Serving {
+    /// Its number.
+    pub id: i32,
+    /// Its name.
+    pub name: String,
+    /// The kinds it runs.
+    pub kinds: BTreeSet<String>,
+    /// What it offers besides, each with a digest of the settings behind it.
+    pub offers: BTreeMap<String, String>,
+}
+
+impl Serving {
+    /// Whether it runs jobs that need this, in the words of [`not_served`].
+    pub fn serves(&self, need: &str) -> bool {
+        self.offers.contains_key(need) || need.strip_prefix("the kind ").is_some_and(|kind| self.kinds.contains(kind))
+    }
+
+    fn called(&self) -> String {
+        format!("{} ({})", self.name, self.id)
+    }
+}
+
+/// What is kept of a job that came to a worker which could not run it.
+pub fn not_served(need: &str) -> String {
+    format!("{NOT_SERVED}{need}{WAITS}")
+}
+
+/// What a job lacked, by what was kept of it.
+pub fn need_of(kept: &str) -> Option<&str> {
+    kept.strip_prefix(NOT_SERVED)?.strip_suffix(WAITS)
+}
+
+/// Where live workers differ in what they run, one sentence each. A job goes to a worker that can run it, later than it might.
+pub fn differences(workers: &[Serving]) -> Vec<String> {
+    let kinds = workers.iter().flat_map(|worker| &worker.kinds).map(|kind| format!("the kind {kind}"));
+    let offers = workers.iter().flat_map(|worker| worker.offers.keys().cloned());
+    let all: BTreeSet<String> = kinds.chain(offers).collect();
+    let mut said = Vec::new();
+    for one in &all {
+        let (with, without): (Vec<&Serving>, Vec<&Serving>) = workers.iter().partition(|worker| worker.serves(one));
+        if !without.is_empty() {
+            said.push(format!("{} of {} workers serve {one}; not served by {}", with.len(), workers.len(), named(&without)));
+        }
+        let mut digests: BTreeMap<&str, Vec<&Serving>> = BTreeMap::new();
+        for worker in with {
+            if let Some(digest) = worker.offers.get(one) {
+                digests.entry(digest).or_default().push(worker);
+            }
+        }
+        if digests.len() > 1 {
+            let groups: Vec<String> = digests.values().map(|group| named(group)).collect();
+            said.push(format!("the settings of {one} differ between {}", groups.join(" and ")));
+        }
+    }
+    said
+}
+
+fn named(workers: &[&Serving]) -> String {
+    let names: Vec<String> = workers.iter().take(NAMED).map(|worker| worker.called()).collect();
+    let more = workers.len().saturating_sub(NAMED);
+    if more > 0 { format!("{} and {more} more", names.join(", ")) } else { names.join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn worker(id: i32, kinds: &[&str], offers: &[(&str, &str)]) -> Serving {
+        let offers = offers.iter().map(|(what, digest)| ((*what).to_owned(), (*digest).to_owned())).collect();
+        Serving { id, name: "w".into(), kinds: kinds.iter().map(|kind| (*kind).to_owned()).collect(), offers }
+    }
+
+    #[test]
+    fn workers_that_can_run_the_same_do_not_differ() {
+        let same = |id| worker(id, &["http", "notification"], &[("channel sms", "a1")]);
+
+        assert_eq!(differences(&[same(1), same(2)]), Vec::<String>::new());
+        assert_eq!(differences(&[same(1)]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_kind_or_a_channel_that_one_lacks_and_settings_that_differ_are_told_with_who() {
+        let workers = [
+            worker(1, &["http", "mail"], &[("channel sms", "a1")]),
+            worker(2, &["http"], &[]),
+            worker(3, &["http", "mail"], &[("channel sms", "b2")]),
+        ];
+
+        assert_eq!(
+            differences(&workers),
+            [
+                "2 of 3 workers serve channel sms; not served by w (2)",
+                "the settings of channel sms differ between w (1) and w (3)",
+                "2 of 3 workers serve the kind mail; not served by w (2)",
+            ]
+        );
+    }
+
+    #[test]
+    fn what_a_job_lacked_is_read_from_what_was_kept_of_it() {
+        assert_eq!(need_of(&not_served("channel sms")), Some("channel sms"));
+        assert_eq!(need_of("500 Internal Server Error"), None);
+    }
+}
