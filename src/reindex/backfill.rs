@@ -1,7 +1,6 @@
 //! The handler: reads ahead, asks for tokens, sends, settles, keeps the cursor.
 
-use std::collections::BTreeMap;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
