@@ -347,7 +347,11 @@ impl From<Unread> for Problem {
     fn from(error: Unread) -> Self {
         match error {
             Unread::Malformed(malformed) => Self::new(Code::MalformedJson, malformed.to_string()),
-            Unread::Items(most) => Self::new(Code::TooLarge, format!("the batch has more than {most} jobs; send several")),
+            Unread::Items(most) => {
+                let mut errors = Errors::default();
+                errors.body("", format!("the batch has more than {most} jobs; allowed: at most {most}"));
+                Self::fields(Code::InvalidFields, errors)
+            }
             Unread::Bytes(_) => {
                 let detail = format!("{error}; keep large data elsewhere and pass a reference, or send several batches");
                 Self::new(Code::TooLarge, detail)

@@ -366,7 +366,7 @@ async fn a_batch_is_counted_while_it_is_read_and_a_length_beyond_the_limit_is_re
     let post = |body: String| door.ask(Method::POST, "/api/v1/jobs/batch").header("content-type", "application/json").body(body);
 
     let zeros = format!("[{}0]", "0,".repeat(8_000_000));
-    let refused = problem(post(zeros).send().await.unwrap(), 413, "too_large").await;
+    let refused = problem(post(zeros).send().await.unwrap(), 422, "invalid_fields").await;
     assert!(refused["detail"].as_str().unwrap().contains("more than 10000 jobs"), "{refused}");
     let nested = format!("[[{}[]]]", "[],".repeat(8_000_000));
     let refused = problem(post(nested).send().await.unwrap(), 413, "too_large").await;
