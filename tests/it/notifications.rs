@@ -288,7 +288,7 @@ async fn a_digest_tells_nothing_without_the_key_that_only_postgres_has() {
 
     // A role that may read all tables reads no key, and computes no digest.
     let role = format!("reports_{}", std::process::id());
-    let mut reports = database.pool().begin().await.unwrap();
+    let mut reports = database.superuser().begin().await.unwrap();
     let statement = format!(
         "create role {role}; grant usage on schema flyball to {role}; grant select on all tables in schema flyball to {role}; set local role {role}"
     );
