@@ -68,7 +68,7 @@ async fn storm(span: Duration) {
     let house = Arc::new(House::on(&urls.database_url, &urls.redis_url, &urls.prometheus_url, "", "rps = -1", None).await);
     house.knobs_file("other", "[knobs]\nrps = -1.0\nmode = \"manual\"\n");
     house.target.delay(Duration::from_millis(15));
-    let data: String = sqlx::query_scalar("show data_directory").fetch_one(house.pool()).await.unwrap();
+    let data = dir.path().join("postgres/data").display().to_string();
     let proxy = Proxy::start(&urls.database_url).await;
     // One process sits behind a way that breaks by itself, in the middle of answers.
     proxy.budget(200_000);

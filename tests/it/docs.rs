@@ -646,6 +646,7 @@ async fn the_page_of_metrics_has_every_family_that_a_working_process_exposes() {
     let families = [
         "flyball_governor_shadow_",
         "flyball_governor_learned_quota_",
+        "flyball_jobs_not_served_",
         "flyball_account_",
         "flyball_pool_",
         "flyball_provider_answer_",

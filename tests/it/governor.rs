@@ -52,6 +52,11 @@ async fn query(Shared(world): Shared<Seen>, Form(form): Form<Vec<(String, String
     if world.down {
         return (StatusCode::SERVICE_UNAVAILABLE, date, "down".to_owned());
     }
+    if form[0].1.starts_with("quantile_over_time(") {
+        let one = json!([{ "metric": {}, "value": [world.now_s, "1"] }]);
+        let answer = json!({ "status": "success", "data": { "resultType": "vector", "result": one } });
+        return (StatusCode::OK, date, answer.to_string());
+    }
     assert_eq!(form[0], ("query".to_owned(), "load[180s]".to_owned()));
     let values: Vec<_> =
         world.scraped.iter().filter(|(at, _)| at + 1.0 <= world.now_s).map(|(at, v)| json!([at, v.to_string()])).collect();

@@ -34,13 +34,13 @@ async fn answer(request: reqwest::RequestBuilder) -> Option<(StatusCode, Value, 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn when_postgres_crashes_ends_are_kept_and_enqueue_answers_503_and_nothing_is_lost() {
-    let (house, _servers, _dir) = own("rps = -1").await;
+    let (house, _servers, dir) = own("rps = -1").await;
     house.target.gate(Gate::Closed);
     let process = house.serve_with(&[], &[("FLYBALL_WORKER_TTL_S", "30")]);
     let url = process.url().await;
     let jobs = house.enqueue("job", 60).await;
     house.target.called(8, SOON).await;
-    let data: String = sqlx::query_scalar("show data_directory").fetch_one(house.pool()).await.unwrap();
+    let data = dir.path().join("postgres/data").display().to_string();
     let (client, body) = (Client::new(), json!({"kind": "http", "args": {"url": format!("{}/new", house.target.url)}}));
 
     // Immediate shutdown: no checkpoint, no farewell to the clients.

@@ -72,8 +72,10 @@ fn refused(error: &dyn sqlx::error::DatabaseError) -> Option<Error> {
     let field = postgres.column()?.to_owned();
     let index = postgres.table().and_then(|table| table.parse().ok());
     let text = postgres.message();
-    // The function's own name may end in the field's, as that of set_weight does.
-    let after = text.split_once(&format!(": {field}: ")).map(|(_, rest)| rest);
-    let message = after.or(text.strip_prefix(&format!("{field}: "))).unwrap_or(text).to_owned();
+    // The function's own name may end in the field's, as that of set_weight does; jobs of many are told as jobs[1].kind.
+    let behind = |before: &str| text.split_once(&format!("{before}{field}: ")).map(|(_, rest)| rest);
+    let first =
+        [behind(": "), behind("."), text.strip_prefix(&format!("{field}: "))].into_iter().flatten().max_by_key(|rest| rest.len());
+    let message = first.unwrap_or(text).to_owned();
     Some(Error::Refused { index, field, message })
 }
