@@ -137,7 +137,8 @@ async fn answer(side: u32, nth: u32) -> Outcome {
 #[tokio::test]
 async fn refusals_lower_the_knob_and_why_names_them() {
     let house = House::new("[[signal]]\nname = \"refusals\"\nsource = \"feedback\"\nkind = \"ratio\"\nsetpoint = 0.01").await;
-    assert_eq!(house.status().await.knobs.rps, 50.0);
+    let earlier = Journal::new(house.database.pool().clone()).recent(Some("calls"), 5).await.unwrap();
+    assert_eq!(house.status().await.knobs.rps, 50.0, "{earlier:?}");
 
     house.turn(Side::Refuses);
     let decision = house.falls_below(25.0).await;

@@ -396,7 +396,7 @@ async fn many_jobs_are_changed_on_the_command_line_only_when_it_says_yes() {
 
     house.refuses(&["job", "cancel", "--throttle", "t"], 4, "5 jobs would be cancelled; add --yes to do it").await;
     assert_eq!(house.says(&["job", "cancel", "--throttle", "t", "--dry-run"]).await, "5 jobs would be cancelled\n");
-    house.refuses(&["job", "cancel"], 2, "required").await;
+    house.refuses(&["job", "cancel"], 4, "name a job by its number, or many by one or more of --kind").await;
     house.refuses(&["job", "cancel", "5", "--throttle", "t"], 2, "cannot be used with").await;
     for only_for_many in [&["--dry-run"][..], &["--yes"], &["--limit", "1"]] {
         house.refuses(&[&["job", "cancel", "5"], only_for_many].concat(), 2, "cannot be used with").await;
@@ -460,7 +460,7 @@ async fn everything_and_lanes_are_operated_on_the_command_line() {
     let said: Value = serde_json::from_str(&house.says(&["status", "--json"]).await).unwrap();
     assert_eq!((&said["paused"]["why"], &said["throttles"][0]["effective_rps"]), (&json!("upgrade"), &json!(5.0)));
     assert_eq!(house.says(&["resume"]).await, "everything flows again\n");
-    assert_eq!(house.says(&["resume"]).await, "nothing was paused as a whole\n");
+    assert_eq!(house.says(&["resume"]).await, "everything was running already\n");
 
     assert_eq!(house.says(&["lane", "weight", "t", "a", "2.5"]).await, "lane \"a\" of t weighs 2.5; it weighed 1\n");
     house.refuses(&["lane", "weight", "t", "a", "0"], 4, "weight: is 0; allowed are 0.001 to 1000").await;

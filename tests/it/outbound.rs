@@ -609,10 +609,11 @@ async fn a_template_that_fails_and_a_secret_that_is_not_there_send_nothing() {
 #[tokio::test]
 async fn answers_tell_whom_they_slow_down_and_what_is_left() {
     let server = Server::start().await;
-    let handler = handler(true);
+    // Two of them: one remembers for a while that this host has refused a job without a key.
+    let (refused, asked) = (handler(true), handler(true));
     let (limited, _) =
-        run_job(&handler, job(json!({"url": format!("{}/limit-all", server.url)})), CancellationToken::new()).await;
-    let (fine, about) = run_job(&handler, job(json!({"url": format!("{}/quota", server.url)})), CancellationToken::new()).await;
+        run_job(&refused, job(json!({"url": format!("{}/limit-all", server.url)})), CancellationToken::new()).await;
+    let (fine, about) = run_job(&asked, job(json!({"url": format!("{}/quota", server.url)})), CancellationToken::new()).await;
 
     assert!(matches!(limited, Outcome::Throttled { scope: Scope::Throttle, .. }), "{limited:?}");
     assert_eq!(fine, Outcome::Done);
