@@ -130,11 +130,9 @@ pub(super) async fn tick(
         }
         fields.retain(|field, _| !PASSING.contains(&field.as_str()));
         let has_changed = saved.get(&name) != Some(&fields);
-        if has_changed {
-            if let Some(why) = record.save(&name, &fields).await? {
-                odd.insert(name, why);
-                continue;
-            }
+        if has_changed && let Some(why) = record.save(&name, &fields).await? {
+            odd.insert(name, why);
+            continue;
         }
         if has_changed || expires {
             store.keep(&name).await?;

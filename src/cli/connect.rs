@@ -39,7 +39,7 @@ pub(super) async fn queue(settings: &Settings) -> anyhow::Result<Queue> {
 /// Connects to the database, whatever stands in it.
 pub(super) async fn database(settings: &Settings) -> anyhow::Result<Queue> {
     reach(&settings.database(), PATIENCE, false).await.map_err(|why| app::unreachable(why, settings))?;
-    Ok(Queue::connect(settings.database(), 2, PATIENCE).await.context(app::NO_POSTGRES)?)
+    Queue::connect(settings.database(), 2, PATIENCE).await.context(app::NO_POSTGRES)
 }
 
 /// Connects to the throttles.

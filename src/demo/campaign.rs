@@ -205,10 +205,10 @@ impl Act<'_> {
             }
             // A page that does not come now comes in half a second.
             if let Ok((now, why)) = self.look().await {
-                if self.halved_s.is_some() && now.learned_rps.is_some() && now.learned_rps != known {
+                if self.halved_s.is_some() && is_news(known, now.learned_rps) {
                     say(&format!("{}  {}", clock(t_s), learned(&now)));
                 }
-                known = now.learned_rps.or(known);
+                known = if is_news(known, now.learned_rps) { now.learned_rps } else { known };
                 if t_s - said_s >= SAY_EVERY_S {
                     say(&self.line(&now, self.looks.last(), &why));
                     said_s = t_s;
@@ -323,6 +323,11 @@ enum Happens {
 
 const STORY: [(f64, Happens); 4] =
     [(BLOCKED_S, Happens::Blocked), (SUSPENDED_S, Happens::Suspended), (HEALED_S, Happens::Healed), (HALVED_S, Happens::Halved)];
+
+/// A quota that moved by a twentieth or more: each refusal moves it a little, and a line a second says nothing.
+fn is_news(known: Option<f64>, learned: Option<f64>) -> bool {
+    learned.is_some_and(|learned| known.is_none_or(|known| (learned - known).abs() >= 0.05 * known))
+}
 
 fn learned(now: &Look) -> String {
     format!(

@@ -195,7 +195,8 @@ fn a_throttle_that_drops_counts_in_whole_tokens_for_each_window_and_no_other_doe
 
 #[test]
 fn the_highest_cost_follows_from_the_rate_that_is_wanted_and_does_not_fall_with_the_rate_in_force() {
-    let cases: [(&[(&str, &str)], f64, f64); 9] = [
+    type Case = (&'static [(&'static str, &'static str)], f64, f64);
+    let cases: [Case; 9] = [
         (&[("rps", "1")], 1000.0, 1000.0),
         (&[("rps", "0.01")], 1000.0, 36.0),
         (&[("rps", "0.000001")], 1000.0, 10.0),

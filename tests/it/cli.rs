@@ -301,7 +301,9 @@ async fn what_is_wrong_with_postgres_is_told_by_its_place_and_its_remedy() {
 async fn a_schema_that_is_missing_older_or_newer_is_called_so() {
     let shell = shell().await;
     let mut database = <sqlx::PgConnection as sqlx::Connection>::connect(&shell.variables["DATABASE_URL"]).await.unwrap();
-    let mut sql = async |text: &'static str| drop(sqlx::raw_sql(text).execute(&mut database).await.unwrap());
+    let mut sql = async |text: &'static str| {
+        sqlx::raw_sql(text).execute(&mut database).await.unwrap();
+    };
     shell.ok(&["job", "list"]);
 
     sql("insert into flyball.migration (version, description, success, checksum, execution_time) values (9999, 'later', true, '', 0)")

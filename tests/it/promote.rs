@@ -72,6 +72,7 @@ async fn a_due_job_stands_behind_no_campaign_of_another_throttle_or_priority_and
     let lane = number(pool, "select flyball.lane_of('campaign', '')").await;
     assert_eq!(queue.claim(worker, FENCE, &[LaneClaim::first(lane, 1)]).await.unwrap().len(), 1);
     campaign(pool, 60_000, 50, 1).await;
+    #[expect(clippy::disallowed_methods, reason = "a job is scheduled from the clock of who enqueues it")]
     let soon: Timestamp = Timestamp::now().checked_add(Duration::from_millis(300)).unwrap();
     let later = |job: NewJob| NewJob { run_at: Some(soon), ..job };
     let critical = enqueue(&queue, later(NewJob { priority: 0, ..http("codes") })).await;
@@ -135,6 +136,7 @@ async fn several_promoters_of_a_crowd_lose_nothing_and_move_nothing_twice() {
 async fn whatever_waits_for_its_time_has_a_turn_by_throttle_retry_and_priority() {
     let (database, queue) = queue().await;
     let pool = database.pool();
+    #[expect(clippy::disallowed_methods, reason = "a job is scheduled from the clock of who enqueues it")]
     let tomorrow = Some(Timestamp::now().checked_add(Duration::from_secs(86_400)).unwrap());
     let one = enqueue(&queue, NewJob { run_at: tomorrow, priority: 3, ..http("a") }).await;
     let many = vec![NewJob { run_at: tomorrow, ..http("b") }; 3];

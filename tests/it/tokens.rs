@@ -272,6 +272,7 @@ async fn tokens_do_not_touch_each_others_jobs_by_their_unique_keys() {
     let house = house(vec![("a", Some("acme"), may()), ("b", Some("acme"), may()), ("evil", None, may())], "").await;
     let job = |url: &str| json!({"kind": "http", "args": {"url": url}, "unique_key": "invoice-1", "replace": true, "run_at": "2099-01-01T00:00:00Z"});
     let mut told = Vec::new();
+    #[expect(clippy::disallowed_methods, reason = "a job is scheduled from the clock of who enqueues it")]
     let far = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(24);
     for token in ["a", "b", "evil", "admin"] {
         let mut body = job(&format!("https://{token}.example/"));
