@@ -138,7 +138,8 @@ async fn answer(side: u32, nth: u32) -> Outcome {
 async fn refusals_lower_the_knob_and_why_names_them() {
     let house = House::new("[[signal]]\nname = \"refusals\"\nsource = \"feedback\"\nkind = \"ratio\"\nsetpoint = 0.01").await;
     let earlier = Journal::new(house.database.pool().clone()).recent(Some("calls"), 5).await.unwrap();
-    assert_eq!(house.status().await.knobs.rps, 50.0, "{earlier:?}");
+    // Durations that vary on a busy machine move it a little; refusals move it below a half.
+    assert!(house.status().await.knobs.rps > 30.0, "{earlier:?}");
 
     house.turn(Side::Refuses);
     let decision = house.falls_below(25.0).await;
