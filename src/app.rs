@@ -158,7 +158,7 @@ impl App {
                 None
             }
         };
-        let decisions = Arc::new(Journalled::new(&queue, &policies));
+        let decisions = Arc::new(Journalled::new(&queue, &throttles, &policies));
         if roles.governor {
             let governor = govern::governor(settings, &queue, &throttles, policies)?;
             let govern = govern::run(governor, queue.clone(), cancel.child_token());

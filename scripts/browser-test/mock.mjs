@@ -86,10 +86,10 @@ class World {
     add('mail', 'manual', { rps: 250, capacity: 0, capacity_why: 'no account is available: 2 blocked, 1 with an open breaker', ...seeded });
     add('notify.chat', 'manual', { rps: 800, ...seeded });
     add('default', 'off', { rps: -1, by: '' }, { ready: 0 });
-    const lane = (key, depth, oldest, more = {}) => ({ key, depth, oldest_ready_s: depth ? oldest : null, weight: 1, paused: null, first_seen: iso(this.now - 86400 * 3), ...more });
+    const lane = (key, depth, oldest, more = {}) => ({ key, depth, oldest_ready_s: depth ? oldest : null, weight: 1, paused: null, learned: null, first_seen: iso(this.now - 86400 * 3), ...more });
     this.lanes.set('webhooks', [
       lane('customer-7', 611, 5400, { paused: { until: iso(this.now + HISTORY_S + 540), why: '429 from hooks.example.com' } }),
-      ...Array.from({ length: 130 }, (_, i) => lane(`customer-${100 + i}`, 130 - i, 40 + i, i === 3 ? { weight: 2.5 } : {})),
+      ...Array.from({ length: 130 }, (_, i) => lane(`customer-${100 + i}`, 130 - i, 40 + i, i === 3 ? { weight: 2.5 } : i === 1 ? { learned: { rps: 0.4, probing: false, refused: 31 } } : i === 2 ? { learned: { rps: 0, probing: false, refused: 4 } } : {})),
       lane('', 4, 2),
     ]);
     this.dead = Array.from({ length: 70 }, (_, i) => ({ id: 7600000900 - i, kind: i % 4 ? 'http' : 'mail', throttle: i % 4 ? 'webhooks' : 'notify.sms', key: `customer-${i % 9}`, state: 'dead', priority: 1, attempt: 10, max_attempts: 10, cost: 1,

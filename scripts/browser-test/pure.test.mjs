@@ -13,7 +13,7 @@ import { Ring } from '../../src/api/dashboard/ring.js';
 import * as scale from '../../src/api/dashboard/scale.js';
 import { apply, emptyState, facts, ordered, totalReady } from '../../src/api/dashboard/state.js';
 import { eventReason } from '../../src/api/dashboard/poolwords.js';
-import { auditLine, editText, standing } from '../../src/api/dashboard/words.js';
+import { auditLine, editText, isObstacle, standing } from '../../src/api/dashboard/words.js';
 
 const NOW = 1_700_000_000;
 const iso = (t) => new Date(t * 1000).toISOString();
@@ -219,6 +219,25 @@ test('the_audit_line_says_what_who_when_and_why', () => {
 test('an_open_breaker_goes_before_a_stopped_rate', () => {
   assert.deepEqual(standing({ state: 'stopped', breaker: 'open' }), { text: 'breaker open', tone: 'alarm' });
   assert.equal(standing({ state: 'flowing', breaker: null }).tone, 'calm');
+});
+
+test('a_throttle_whose_jobs_wait_or_fail_for_more_than_its_rate_is_not_calm', () => {
+  const stands = (state) => standing({ state, breaker: null });
+  assert.deepEqual(stands('refused'), { text: 'refused', tone: 'alarm' });
+  assert.deepEqual(stands('debt'), { text: 'in debt', tone: 'alarm' });
+  assert.deepEqual(stands('failing'), { text: 'failing', tone: 'alarm' });
+  assert.deepEqual(stands('held'), { text: 'held by keys', tone: 'note' });
+  assert.deepEqual(standing({ state: 'failing', paused: true }), { text: 'paused', tone: 'note' });
+  assert.deepEqual(['held', 'flowing', 'constructor'].map(isObstacle), [true, false, false]);
+});
+
+test('what_was_learned_of_a_lane_is_told_unless_it_is_paused', () => {
+  const lane = (rps, more = {}) => laneState({ paused: null, learned: { rps, probing: false, refused: 3, ...more } }, NOW);
+  assert.equal(lane(2.5), 'learned 2.5/s');
+  assert.equal(lane(0.02), 'learned one in 50 s');
+  assert.equal(lane(0), 'waits for its quota');
+  assert.equal(lane(null, { probing: true }), 'on trial after a refusal');
+  assert.match(laneState({ paused: { until: null, why: '' }, learned: { rps: 1, probing: false } }, NOW), /^paused$/);
 });
 
 test('a_lane_without_a_key_has_a_path_too', () => {

@@ -19,8 +19,7 @@ use super::throttle_view::since_s;
 use super::throttles::name_of;
 use super::within::{MANY, within};
 use crate::jobs::{LaneDepth, LanesAfter};
-use crate::throttle::store::MAX_LANES_PER_ASK;
-use crate::throttle::{Ask, LaneAsk, Limit, Name};
+use crate::throttle::{KeyState, Name};
 
 /// The orders in which lanes can be listed.
 const ORDERS: [(&str, Order); 2] = [("depth", Order::Depth), ("key", Order::Key)];
@@ -62,6 +61,8 @@ pub struct LaneView {
     first_seen: Timestamp,
     /// The pause in force; `null` if there is none.
     paused: Option<LanePause>,
+    /// What was learned from what its server answered; `null` where nothing was. Resuming the key forgets it.
+    learned: Option<LearnedPace>,
 }
 
 /// A pause of one lane.
@@ -71,6 +72,26 @@ pub struct LanePause {
     until: Option<Timestamp>,
     /// Why.
     why: String,
+}
+
+/// What was learned of a key from what its server answered.
+#[derive(Clone, Serialize, utoipa::ToSchema)]
+pub struct LearnedPace {
+    /// The rate that holds now, in tokens per second; `null` for none.
+    rps: Option<f64>,
+    /// Its pause after a refusal is over and no job of it has succeeded since: one at a time goes first.
+    probing: bool,
+    /// Refusals since anything was known of it.
+    refused: f64,
+}
+
+/// What holds a lane back.
+#[derive(Clone, Default)]
+pub struct LaneHold {
+    /// The pause in force.
+    pub paused: Option<LanePause>,
+    /// What was learned.
+    pub learned: Option<LearnedPace>,
 }
 
 /// Lists the lanes of a throttle.
@@ -113,9 +134,9 @@ pub async fn list(
             (page.lanes, page.next.map(|next| next_page(&name, limit, &next)))
         }
     };
-    let pauses = pauses(&app, &name, &lanes).await;
+    let holds = holds(&app, &name, lanes.iter().map(|lane| lane.key.clone()).collect()).await;
     let now = clock::now();
-    let lanes = lanes.into_iter().zip(pauses).map(|(lane, paused)| view(lane, paused, now)).collect();
+    let lanes = lanes.into_iter().zip(holds).map(|(lane, hold)| view(lane, hold, now)).collect();
     let mut headers = HeaderMap::new();
     if let Some(link) = next.as_ref().and_then(|next| HeaderValue::from_str(&format!("<{next}>; rel=\"next\"")).ok()) {
         headers.insert(LINK, link);
@@ -123,7 +144,7 @@ pub async fn list(
     Ok((headers, Json(Lanes { throttle: name.to_string(), at: now, lanes, next })))
 }
 
-fn view(lane: LaneDepth, paused: Option<LanePause>, now: Timestamp) -> LaneView {
+fn view(lane: LaneDepth, hold: LaneHold, now: Timestamp) -> LaneView {
     LaneView {
         key: lane.key,
         depth: lane.depth,
@@ -131,25 +152,26 @@ fn view(lane: LaneDepth, paused: Option<LanePause>, now: Timestamp) -> LaneView 
         oldest_ready_s: lane.oldest_at.map(|oldest| since_s(oldest, now)),
         weight: lane.weight,
         first_seen: lane.first_seen,
-        paused,
+        paused: hold.paused,
+        learned: hold.learned,
     }
 }
 
-/// The pauses in force, lane by lane. A store that does not answer tells of none.
-pub async fn pauses(app: &App, name: &Name, lanes: &[LaneDepth]) -> Vec<Option<LanePause>> {
-    let mut pauses = Vec::with_capacity(lanes.len());
-    for some in lanes.chunks(MAX_LANES_PER_ASK) {
-        let asked = some.iter().map(|lane| LaneAsk { key: lane.key.clone(), want: 1, cost: 1.0, held: 0 });
-        let answer = app.deps.throttles.peek(&Ask { throttle: name.clone(), lanes: asked.collect(), holder: None }).await;
-        let mut limits = answer.lanes.into_iter().map(|grant| grant.limit);
-        pauses.extend(some.iter().map(|_| match limits.next().flatten() {
-            Some(Limit::Paused { until_ms, why, .. }) => {
-                Some(LanePause { until: Timestamp::from_millisecond(until_ms).ok(), why })
-            }
-            _ => None,
-        }));
+/// What holds each key back. A store that does not answer tells of nothing.
+pub async fn holds(app: &App, name: &Name, keys: Vec<String>) -> Vec<LaneHold> {
+    let states = app.deps.throttles.look(name, &keys).await.unwrap_or_default();
+    let mut holds: Vec<LaneHold> = states.into_iter().map(hold).collect();
+    holds.resize(keys.len(), LaneHold::default());
+    holds
+}
+
+fn hold(state: KeyState) -> LaneHold {
+    let until = state.paused_until_ms.and_then(|ms| Timestamp::from_millisecond(ms).ok());
+    let is_learned = state.learned_rps.is_some() || state.probing;
+    LaneHold {
+        paused: state.paused_until_ms.map(|_| LanePause { until, why: state.why }),
+        learned: is_learned.then_some(LearnedPace { rps: state.learned_rps, probing: state.probing, refused: state.refused }),
     }
-    pauses
 }
 
 fn deep(text: &str) -> Option<LanesAfter> {

@@ -9,7 +9,7 @@ use super::auth::Caller;
 use super::clock;
 use super::fields::Fields;
 use super::keys::key_of;
-use super::lane_list::{self, LanePause};
+use super::lane_list::{self, LanePause, LearnedPace};
 use super::operate::{Changed, signed, signed_of_query, walk_of_query};
 use super::problem::{Code, Problem};
 use super::query::Query;
@@ -42,6 +42,8 @@ pub struct LaneNow {
     first_seen: Option<Timestamp>,
     /// The pause in force; `null` if there is none.
     paused: Option<LanePause>,
+    /// What was learned from what its server answered; `null` where nothing was. Resuming the key forgets it.
+    learned: Option<LearnedPace>,
 }
 
 /// A weight to be.
@@ -132,7 +134,7 @@ async fn lane(app: &App, name: &Name, key: &str) -> Result<LaneNow, Problem> {
     let queue = &app.deps.queue;
     let found = within(ONE, queue.lane_of(name.as_str(), key)).await?;
     let waiting = within(ONE, queue.count_lane(name.as_str(), key)).await?;
-    let paused = lane_list::pauses(app, name, found.as_slice()).await.into_iter().next().flatten();
+    let hold = lane_list::holds(app, name, vec![key.to_owned()]).await.remove(0);
     let oldest_at = found.as_ref().and_then(|lane| lane.oldest_at);
     Ok(LaneNow {
         throttle: name.to_string(),
@@ -141,6 +143,7 @@ async fn lane(app: &App, name: &Name, key: &str) -> Result<LaneNow, Problem> {
         waiting,
         oldest_ready_s: oldest_at.map(|oldest| since_s(oldest, clock::now())),
         first_seen: found.map(|lane| lane.first_seen),
-        paused,
+        paused: hold.paused,
+        learned: hold.learned,
     })
 }

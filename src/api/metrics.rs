@@ -21,7 +21,7 @@ use prometheus_client::registry::Registry;
 
 use super::sample::{Measured, Sample};
 use super::state::{App, GovernorState, ShadowState};
-use super::throttle_view::since_s;
+use super::throttle_view::{self, since_s};
 use crate::governor::Finding;
 
 /// Throttles that get a label of their own; the jobs of the others are summed under `other`.
@@ -262,6 +262,18 @@ impl Sampled {
         let word =
             |throttle: &str, label: &'static str, word: &str| vec![("throttle", throttle.to_owned()), (label, word.to_owned())];
         let limiting = governors().filter_map(|(name, g)| Some((word(name, "limiting", g.limiting.as_deref()?), 1.0))).collect();
+        let states = named.iter().filter_map(|(name, measured)| {
+            let state = throttle_view::state_word(measured.status.as_ref()?, Some(measured));
+            Some((word(name, "state", state), 1.0))
+        });
+        let states = states.collect();
+        let held_keys = named.iter().filter_map(|(name, measured)| Some((*name, measured.held.as_ref()?)));
+        let held_keys = held_keys.flat_map(|(name, held)| {
+            let holds =
+                [("paused", held.paused), ("resting", held.resting), ("learned", held.learned), ("probing", held.probing)];
+            holds.map(|(hold, keys)| (word(name, "hold", hold), keys as f64))
+        });
+        let held_keys = held_keys.collect();
         let watchdogs = governors()
             .flat_map(|(name, governor)| {
                 Finding::ALL.map(|finding| {
@@ -315,6 +327,17 @@ impl Sampled {
                 "flyball_throttle_lease_lapsed",
                 "1 while the governor's lease on the knob has lapsed and safe_rps is in force",
                 status(&|status| f64::from(u8::from(status.lease_lapsed))),
+            ),
+            ("flyball_throttle_state", "1 for the state that the throttle is in", states),
+            (
+                "flyball_throttle_held_keys",
+                "Keys that hold their jobs back, among the deepest lanes, by what holds them",
+                held_keys,
+            ),
+            (
+                "flyball_throttle_held_jobs",
+                "Ready jobs of keys that hold them back, among the deepest lanes",
+                each(&|measured| measured.held.as_ref().map(|held| held.held_ready as f64)),
             ),
             (
                 "flyball_throttle_ready_jobs",

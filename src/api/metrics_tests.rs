@@ -26,6 +26,8 @@ fn measured(name: &str) -> Measured {
         limited_us: 0.0,
         at_us: 0,
         expires_in_s: None,
+        refusal: None,
+        debt_until_ms: None,
     };
     let signal = SignalState {
         name: "search-load".into(),

@@ -42,6 +42,8 @@ fn status_of(name: &Name, rps: f64, seq: u64) -> Status {
         limited_us: 0.0,
         at_us: 1,
         expires_in_s: None,
+        refusal: None,
+        debt_until_ms: None,
     }
 }
 

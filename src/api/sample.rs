@@ -13,13 +13,14 @@ use jiff::Timestamp;
 use tokio::time::{sleep, timeout};
 
 use super::clock;
+use super::held::held_keys;
 use super::live::{Tick, TickSignal, TickThrottle};
 use super::pace::{Pace, Slope};
 use super::postgres;
 use super::state::{Deps, GovernorState};
 use super::throttle_view;
-use crate::jobs::Depth;
-use crate::throttle::{Name, Status};
+use crate::jobs::{Depth, Failing};
+use crate::throttle::{HeldKeys, Name, Status};
 
 /// Throttles that are sampled each second; further ones are served by the API without a measured pace.
 const SAMPLED_MAX: usize = 1000;
@@ -29,6 +30,14 @@ const TICK_THROTTLES_MAX: usize = 200;
 const ASKED_AT_ONCE: usize = 32;
 /// The figures of depth are read so often; whoever walks the queue writes them no more often.
 const COUNT_REST: Duration = Duration::from_secs(1);
+/// Keys that hold jobs back are looked for so often …
+const KEYS_REST: Duration = Duration::from_secs(3);
+/// … in so many throttles …
+const KEYS_THROTTLES_MAX: usize = 100;
+/// … of which so many are looked at side by side.
+const KEYS_ASKED_AT_ONCE: usize = 2;
+/// Throttles above one that are looked at.
+const MAX_LEVELS: usize = 8;
 /// The longest that a tick waits for the journal; it keeps what it knew.
 const JOURNAL_TIMEOUT: Duration = Duration::from_millis(600);
 /// The first look for a new listener tells what happened in this time; who has it already knows it by its number.
@@ -64,21 +73,37 @@ pub struct Measured {
     pub depth: Depth,
     /// Its governor.
     pub governor: Option<GovernorState>,
+    /// Its keys that hold jobs back.
+    pub held: Option<HeldKeys>,
+    /// Its failures, where all its jobs fail.
+    pub failing: Option<Failing>,
+    /// The state that a throttle above it, which lets nothing through, gives it.
+    pub above: Option<&'static str>,
 }
+
+/// Keys that hold jobs back, by throttle.
+type Held = BTreeMap<String, HeldKeys>;
 
 #[derive(Clone, Default)]
 struct Counts {
     at: Option<Timestamp>,
     depths: Vec<Depth>,
+    failing: Vec<Failing>,
     workers: i64,
 }
 
 /// Samples until the token fires.
 pub async fn run(deps: Deps) {
     let counts = Arc::new(ArcSwap::from_pointee(Counts::default()));
+    let held = Arc::new(ArcSwap::from_pointee(Held::default()));
     let cancelled = deps.cancel.clone();
     let loops = async {
-        tokio::join!(tick_each_second(&deps, &counts), count_at_leisure(&deps, &counts), follow_for_listeners(&deps));
+        tokio::join!(
+            tick_each_second(&deps, &counts, &held),
+            count_at_leisure(&deps, &counts),
+            look_at_keys(&deps, &counts, &held),
+            follow_for_listeners(&deps)
+        );
     };
     tokio::select! {
         () = cancelled.cancelled() => {}
@@ -86,14 +111,14 @@ pub async fn run(deps: Deps) {
     }
 }
 
-async fn tick_each_second(deps: &Deps, counts: &ArcSwap<Counts>) {
+async fn tick_each_second(deps: &Deps, counts: &ArcSwap<Counts>, held: &ArcSwap<Held>) {
     let mut sampler = Sampler::default();
     let mut last_at = 0;
     loop {
         // Just after the whole second of the wall clock, so that ids neither repeat nor leave holes.
         let into_second_ms = u64::from(clock::now().subsec_nanosecond().unsigned_abs() / 1_000_000);
         sleep(Duration::from_millis(1010_u64.saturating_sub(into_second_ms).max(10))).await;
-        let sample = sampler.sample(deps, &counts.load(), clock::now()).await;
+        let sample = sampler.sample(deps, &counts.load(), &held.load(), clock::now()).await;
         let mut tick = tick(&sample);
         tick.at = tick.at.max(last_at + 1);
         last_at = tick.at;
@@ -111,7 +136,7 @@ struct Sampler {
 }
 
 impl Sampler {
-    async fn sample(&mut self, deps: &Deps, counts: &Counts, now: Timestamp) -> Sample {
+    async fn sample(&mut self, deps: &Deps, counts: &Counts, held: &Held, now: Timestamp) -> Sample {
         let (names, governors) = tokio::join!(deps.throttles.names(), timeout(JOURNAL_TIMEOUT, deps.decisions.governors()));
         if let Ok(Ok(governors)) = governors {
             self.governors = governors;
@@ -140,7 +165,14 @@ impl Sampler {
             });
             let depth = Depth { throttle: name.to_string(), ..Depth::default() };
             let governor = self.governors.get(name.as_str()).cloned();
-            sample.throttles.insert(name.to_string(), Measured { status, slope, depth, governor });
+            let held = held.get(name.as_str()).cloned();
+            sample.throttles.insert(name.to_string(), Measured { status, slope, depth, governor, held, ..Measured::default() });
+        }
+        sample.look_above();
+        for failing in &counts.failing {
+            if let Some(measured) = sample.throttles.get_mut(&failing.throttle) {
+                measured.failing = Some(failing.clone());
+            }
         }
         for depth in &counts.depths {
             sample.running_total += depth.running;
@@ -153,6 +185,25 @@ impl Sampler {
 }
 
 impl Sample {
+    /// Gives each throttle below one that lets nothing through the state of that.
+    fn look_above(&mut self) {
+        let state_above = |measured: &Measured| {
+            let mut next = measured.status.as_ref()?.knobs.parent.clone();
+            for _ in 0..MAX_LEVELS {
+                let status = self.throttles.get(next?.as_str())?.status.as_ref()?;
+                if let Some(state) = throttle_view::state_below(status) {
+                    return Some(state);
+                }
+                next = status.knobs.parent.clone();
+            }
+            None
+        };
+        let states: Vec<_> = self.throttles.values().map(state_above).collect();
+        for (measured, state) in self.throttles.values_mut().zip(states) {
+            measured.above = state;
+        }
+    }
+
     /// At most `max` throttles: governed ones first, then busy ones, then by name.
     pub fn chosen(&self, max: usize) -> impl Iterator<Item = (&str, &Measured)> {
         let mut all: Vec<(&str, &Measured)> = self.throttles.iter().map(|(name, measured)| (name.as_str(), measured)).collect();
@@ -196,7 +247,7 @@ fn tick_throttle(measured: &Measured, now: Timestamp) -> TickThrottle {
         achieved_rps: measured.slope.map(|slope| slope.achieved_rps),
         limiting_share: measured.slope.map(|slope| slope.limiting_share),
         mode: status.map(|status| throttle_view::mode_word(&status.knobs).to_owned()),
-        state: status.map_or("unknown", throttle_view::state_word).to_owned(),
+        state: status.map_or("unknown", |status| throttle_view::state_word(status, Some(measured))).to_owned(),
         breaker: measured.governor.as_ref().map(|governor| governor.breaker.clone()),
         ready: measured.depth.ready,
         running: measured.depth.running,
@@ -209,20 +260,43 @@ fn tick_throttle(measured: &Measured, now: Timestamp) -> TickThrottle {
 async fn count_at_leisure(deps: &Deps, counts: &ArcSwap<Counts>) {
     let mut is_lost = false;
     loop {
-        let (depths, workers) = tokio::join!(deps.queue.depths(), postgres::count_workers(&deps.queue.pool));
-        match (depths, workers) {
-            (Ok(depths), Ok(workers)) => {
-                counts.store(Arc::new(Counts { at: depths.at, depths: depths.throttles, workers }));
+        let (depths, failing, workers) =
+            tokio::join!(deps.queue.depths(), deps.queue.failing(), postgres::count_workers(&deps.queue.pool));
+        match (depths, failing, workers) {
+            (Ok(depths), Ok(failing), Ok(workers)) => {
+                counts.store(Arc::new(Counts { at: depths.at, depths: depths.throttles, failing, workers }));
                 is_lost = false;
             }
-            (depths, workers) if !is_lost => {
-                let reason = depths.err().map(|error| error.to_string()).or(workers.err().map(|error| error.to_string()));
+            (depths, failing, workers) if !is_lost => {
+                let errors = [depths.err(), failing.err()].into_iter().flatten().map(|error| error.to_string());
+                let reason = errors.chain(workers.err().map(|error| error.to_string())).next();
                 tracing::warn!(reason = reason.unwrap_or_default(), "jobs cannot be counted; the last count is shown");
                 is_lost = true;
             }
             _ => {}
         }
         sleep(COUNT_REST).await;
+    }
+}
+
+/// Looks every few seconds for keys that hold jobs back, in the throttles of which most jobs wait.
+async fn look_at_keys(deps: &Deps, counts: &ArcSwap<Counts>, held: &ArcSwap<Held>) {
+    loop {
+        sleep(KEYS_REST).await;
+        let mut waiting: Vec<(i64, Name)> = {
+            let counts = counts.load();
+            let depths = counts.depths.iter().filter(|depth| depth.ready > 0);
+            depths.filter_map(|depth| Some((depth.ready, Name::new(depth.throttle.clone()).ok()?))).collect()
+        };
+        waiting.sort_by_key(|(ready, _)| std::cmp::Reverse(*ready));
+        waiting.truncate(KEYS_THROTTLES_MAX);
+        let looks = waiting.into_iter().map(|(_, name)| async move {
+            // A look that fails tells of nothing; the next one is some seconds away.
+            let found = held_keys(&deps.queue, &*deps.throttles, &name).await.ok().flatten()?;
+            Some((name.to_string(), found))
+        });
+        let found: Vec<_> = stream::iter(looks).buffer_unordered(KEYS_ASKED_AT_ONCE).collect().await;
+        held.store(Arc::new(found.into_iter().flatten().collect()));
     }
 }
 

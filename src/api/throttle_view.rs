@@ -5,9 +5,9 @@ use serde::Serialize;
 
 use super::sample::Measured;
 use super::state::GovernorState;
-use crate::jobs::Depth;
+use crate::jobs::{Depth, Failing};
 use crate::throttle::store::EXPIRES;
-use crate::throttle::{Knobs, Status};
+use crate::throttle::{HeldKeys, Knobs, RefusalPause, Status};
 
 /// A throttle, its knobs, its pace, its queue and its governor.
 #[derive(Clone, Debug, Serialize, utoipa::ToSchema)]
@@ -32,8 +32,16 @@ pub struct View {
     pub achieved_rps: Option<f64>,
     /// Share of that time in which somebody waited for tokens, 0 to 1.
     pub limiting_share: Option<f64>,
-    /// `flowing`, `stopped`, `paused`, `safe_rps`, `unlimited` or `unknown`.
+    /// `flowing`, `paused`, `stopped`, `refused`, `debt`, `failing`, `held`, `safe_rps`, `unlimited` or `unknown`.
     pub state: &'static str,
+    /// The pause of the whole throttle after a refusal; `null` while there is none.
+    pub refusal: Option<RefusalView>,
+    /// The end of its debt: nothing is granted before; `null` where it has none.
+    pub debt_until: Option<Timestamp>,
+    /// Its keys that hold their jobs back; `null` where none does, and before it was looked at.
+    pub held_keys: Option<HeldKeysView>,
+    /// Its failures, where all its jobs fail; `null` elsewhere.
+    pub failing: Option<FailingView>,
     /// Knobs that cannot be used as they stand.
     pub problems: Vec<ProblemView>,
     /// Its jobs, as last counted; `null` until then.
@@ -105,6 +113,62 @@ pub struct KnobsView {
     pub why: String,
 }
 
+/// The pause of a whole throttle after a server refused one of its jobs.
+#[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
+#[schema(as = ThrottleRefusal)]
+pub struct RefusalView {
+    /// Its end.
+    pub until: Timestamp,
+    /// What was answered.
+    pub why: String,
+}
+
+/// Keys that hold their jobs back, among the deepest lanes.
+#[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
+#[schema(as = HeldKeys)]
+pub struct HeldKeysView {
+    /// Keys with ready jobs that were looked at.
+    pub keys: u64,
+    /// Ready jobs of these keys.
+    pub ready: i64,
+    /// Keys that are paused.
+    pub paused: u64,
+    /// Keys that wait for a quota to be full again.
+    pub resting: u64,
+    /// Keys at a rate that was learned from what their servers answered.
+    pub learned: u64,
+    /// Keys whose pause is over and of which one job at a time goes first.
+    pub probing: u64,
+    /// Ready jobs of the paused, resting, learned and probing keys.
+    pub held_ready: i64,
+    /// The slowest of them.
+    pub slowest: Option<SlowestKeyView>,
+}
+
+/// The key that holds its jobs back the most.
+#[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
+#[schema(as = SlowestKey)]
+pub struct SlowestKeyView {
+    /// The key; empty for jobs without one.
+    pub key: String,
+    /// The end of its pause.
+    pub paused_until: Option<Timestamp>,
+    /// Why it is paused.
+    pub why: String,
+    /// Its learned rate, in tokens per second.
+    pub learned_rps: Option<f64>,
+}
+
+/// Failures of a throttle whose jobs all fail.
+#[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
+#[schema(as = ThrottleFailing)]
+pub struct FailingView {
+    /// Attempts that failed since the last success.
+    pub failures: i64,
+    /// When an attempt last succeeded; `null` if none did since its workers started.
+    pub succeeded_at: Option<Timestamp>,
+}
+
 /// A knob that cannot be used as it stands.
 #[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
 #[schema(as = KnobProblem)]
@@ -147,7 +211,11 @@ impl View {
             effective_rps: Some(status.effective_rps),
             achieved_rps: measured.and_then(|measured| measured.slope).map(|slope| slope.achieved_rps),
             limiting_share: measured.and_then(|measured| measured.slope).map(|slope| slope.limiting_share),
-            state: state_word(status),
+            state: state_word(status, measured),
+            refusal: status.refusal.as_ref().and_then(RefusalView::of),
+            debt_until: status.debt_until_ms.and_then(|ms| Timestamp::from_millisecond(ms).ok()),
+            held_keys: measured.and_then(|measured| measured.held.as_ref()).map(HeldKeysView::of),
+            failing: measured.and_then(|measured| measured.failing.as_ref()).map(FailingView::of),
             problems: status
                 .problems
                 .iter()
@@ -173,11 +241,40 @@ impl View {
             achieved_rps: None,
             limiting_share: None,
             state: "unknown",
+            refusal: None,
+            debt_until: None,
+            held_keys: None,
+            failing: None,
             problems: vec![ProblemView { field: String::new(), message }],
             depth: Some(DepthView::of(Some(depth), counted_at, now)),
             governor: None,
             warnings: Vec::new(),
         }
+    }
+}
+
+impl RefusalView {
+    fn of(refusal: &RefusalPause) -> Option<Self> {
+        Some(Self { until: Timestamp::from_millisecond(refusal.until_ms).ok()?, why: refusal.why.clone() })
+    }
+}
+
+impl HeldKeysView {
+    fn of(held: &HeldKeys) -> Self {
+        let slowest = held.slowest.as_ref().map(|slowest| SlowestKeyView {
+            key: slowest.key.clone(),
+            paused_until: slowest.paused_until_ms.and_then(|ms| Timestamp::from_millisecond(ms).ok()),
+            why: slowest.why.clone(),
+            learned_rps: slowest.learned_rps,
+        });
+        let HeldKeys { keys, ready, paused, resting, learned, probing, held_ready, .. } = *held;
+        Self { keys, ready, paused, resting, learned, probing, held_ready, slowest }
+    }
+}
+
+impl FailingView {
+    fn of(failing: &Failing) -> Self {
+        Self { failures: failing.failures, succeeded_at: failing.succeeded_at }
     }
 }
 
@@ -244,8 +341,38 @@ pub fn mode_word(knobs: &Knobs) -> &'static str {
     }
 }
 
-/// How the throttle stands, as a word.
-pub fn state_word(status: &Status) -> &'static str {
+/// A share of waiting for the throttle's own tokens above which it is not its keys that hold the jobs back.
+const LIMITING: f64 = 0.5;
+
+/// The state of a throttle, as a word, with what was measured of it.
+pub fn state_word(status: &Status, measured: Option<&Measured>) -> &'static str {
+    let own = own_state(status);
+    if matches!(own, "paused" | "stopped" | "refused" | "debt") {
+        return own;
+    }
+    let Some(measured) = measured else { return own };
+    if let Some(above) = measured.above {
+        return above;
+    }
+    let is_limiting = measured.slope.is_some_and(|slope| slope.limiting_share > LIMITING);
+    match own {
+        _ if measured.failing.is_some() => "failing",
+        _ if !is_limiting && measured.held.as_ref().is_some_and(HeldKeys::hold_most) => "held",
+        own => own,
+    }
+}
+
+/// The state of a throttle below `status`, where that lets nothing through.
+pub fn state_below(status: &Status) -> Option<&'static str> {
+    match own_state(status) {
+        "paused" | "stopped" => Some("stopped"),
+        word @ ("refused" | "debt") => Some(word),
+        _ => None,
+    }
+}
+
+/// The state of a throttle as its own hash and bucket tell it.
+fn own_state(status: &Status) -> &'static str {
     // Each of these makes the throttle run at safe_rps, or at rps if that is slower.
     const CAREFUL: [&str; 7] = ["rps", "burst", "window", "safe_rps", "capacity", "key_rps", "key_burst"];
     let is_careful = status.problems.iter().any(|problem| CAREFUL.contains(&problem.field.as_str()));
@@ -253,6 +380,8 @@ pub fn state_word(status: &Status) -> &'static str {
         _ if status.knobs.paused => "paused",
         0.0 => "stopped",
         _ if status.has_missing_parent() => "stopped",
+        _ if status.refusal.is_some() => "refused",
+        _ if status.debt_until_ms.is_some() => "debt",
         _ if status.lease_lapsed || is_careful => "safe_rps",
         rps if rps < 0.0 => "unlimited",
         _ => "flowing",
@@ -290,7 +419,7 @@ fn explain_rate(status: &Status) -> String {
             _ => format!("{name} runs at {rate} a second because that is its capacity now{why}"),
         };
     }
-    match state_word(status) {
+    match own_state(status) {
         "paused" => format!("{name} is paused; {who} wrote its knobs last{when}{why}"),
         "stopped" => format!("{name} is stopped because its rate is 0; {who} wrote its knobs last{when}{why}"),
         "safe_rps" => format!(

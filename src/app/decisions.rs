@@ -7,14 +7,15 @@ use futures_util::future::BoxFuture;
 
 use super::clock;
 use crate::api::{
-    Decision, Decisions, FindingState, GovernorState, HandState, QuotaState, ReadError, ShadowState, SignalState, Trip,
+    Decision, Decisions, FindingState, GovernorState, HandState, Obstacles, QuotaState, ReadError, ShadowState, SignalState,
+    Trip, closed_above, held_keys,
 };
 use crate::governor::decision::timestamp;
 use crate::governor::postgres::Error;
 use crate::governor::why::{self, Asked};
 use crate::governor::{self, Journal, Policy, View};
 use crate::jobs::Queue;
-use crate::throttle::{Name, Status};
+use crate::throttle::{Name, Status, Store};
 
 /// Decisions that tell where the rate went in the last minutes: one every five seconds for five minutes.
 const RECENT: i64 = 60;
@@ -23,15 +24,17 @@ const RECENT: i64 = 60;
 pub struct Journalled {
     journal: Journal,
     queue: Queue,
+    throttles: Arc<dyn Store>,
     policies: Arc<BTreeMap<Name, Policy>>,
 }
 
 impl Journalled {
     /// Reads the journal in the queue's database.
-    pub fn new(queue: &Queue, policies: &[(Name, Policy)]) -> Self {
+    pub fn new(queue: &Queue, throttles: &Arc<dyn Store>, policies: &[(Name, Policy)]) -> Self {
         Self {
             journal: Journal::new(queue.pool.clone()),
             queue: queue.clone(),
+            throttles: throttles.clone(),
             policies: Arc::new(policies.iter().cloned().collect()),
         }
     }
@@ -57,7 +60,20 @@ impl Journalled {
         for problem in status.iter().flat_map(|status| &status.problems).filter(|problem| problem.field != told) {
             sentence += &format!(" Its knob {}: {}.", problem.field, problem.message);
         }
-        Ok(sentence)
+        match status {
+            Some(status) => self.with_obstacles(&sentence, status, ready.unwrap_or(0), now).await,
+            None => Ok(sentence),
+        }
+    }
+
+    /// The sentence with what else keeps the jobs of the throttle waiting.
+    async fn with_obstacles(&self, sentence: &str, status: &Status, ready: u64, now: f64) -> Result<String, ReadError> {
+        let (name, throttles) = (&status.name, &*self.throttles);
+        let failing = self.queue.failing_of(name.as_str()).await.map_err(|error| ReadError::Failed(error.to_string()))?;
+        let held = if ready > 0 { held_keys(&self.queue, throttles, name).await? } else { None };
+        let above = closed_above(throttles, status).await;
+        let obstacles = Obstacles { status, above: above.as_ref(), held: held.as_ref(), failing: failing.as_ref(), now };
+        Ok(obstacles.around(sentence))
     }
 }
 

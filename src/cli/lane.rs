@@ -12,7 +12,7 @@ use super::signed::Signed;
 use super::{connect, output};
 use crate::config::Settings;
 use crate::jobs::{LaneDepth, LanesAfter};
-use crate::throttle::Name;
+use crate::throttle::{KeyState, Name};
 
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
@@ -67,20 +67,31 @@ pub(super) enum Command {
 
 pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<ExitCode> {
     let queue = &connect::queue(&settings).await?;
+    // Pauses and learned rates live in Redis; without it the rest is told all the same.
+    let states = async |name: &Name, keys: &[String]| -> anyhow::Result<Option<Vec<KeyState>>> {
+        Ok(connect::throttles(&settings).await?.look(name, keys).await.ok())
+    };
     match command {
         Command::List { throttle, by_key, after, limit, json } => {
             let after = if by_key { LanesAfter::Key(after) } else { LanesAfter::DEEPEST };
             let shown = Name::new(throttle)?;
             let lanes = queue.lanes_of(shown.as_str(), &after, limit).await?.lanes;
+            let keys: Vec<String> = lanes.iter().map(|lane| lane.key.clone()).collect();
+            let states = states(&shown, &keys).await?;
+            let state = |at: usize| states.as_ref().map(|states| &states[at]);
             if json {
-                output::json(&json!({ "lanes": lanes.iter().map(told).collect::<Vec<_>>() }))?;
+                let lanes = lanes.iter().enumerate().map(|(at, lane)| told(lane, state(at)));
+                output::json(&json!({ "lanes": lanes.collect::<Vec<_>>() }))?;
             } else {
                 if lanes.is_empty() {
                     say!("workers have seen no lane of a throttle {shown}");
                     return Ok(ExitCode::SUCCESS);
                 }
-                let header = ["KEY", "WEIGHT", "READY", "COUNTED", "OLDEST"];
-                output::table(&header, lanes.iter().map(row))?;
+                let header = ["KEY", "WEIGHT", "READY", "COUNTED", "OLDEST", "HELD"];
+                output::table(&header, lanes.iter().enumerate().map(|(at, lane)| row(lane, state(at))))?;
+                if states.as_ref().is_some_and(|states| states.iter().any(|state| !held(Some(state)).is_empty())) {
+                    say!("free a key, and forget what was learned of it: flyball throttle resume {shown} --key KEY");
+                }
             }
         }
         Command::Show { throttle, key, json } => {
@@ -90,6 +101,8 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
             let weight = lane.as_ref().map_or(1.0, |lane| lane.weight);
             let oldest_at = lane.as_ref().and_then(|lane| lane.oldest_at);
             let first_seen = lane.as_ref().map(|lane| lane.first_seen);
+            let states = states(&throttle, std::slice::from_ref(&key)).await?;
+            let state = states.as_ref().and_then(|states| states.first());
             if json {
                 output::json(&json!({
                     "throttle": throttle,
@@ -98,6 +111,8 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
                     "waiting": waiting,
                     "oldest_at": oldest_at,
                     "first_seen": first_seen,
+                    "paused": paused(state),
+                    "learned": learned(state),
                 }))?;
             } else {
                 say!("throttle   {throttle}");
@@ -106,6 +121,7 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
                 say!("waiting    {waiting}");
                 say!("oldest     {}", moment(oldest_at));
                 say!("first seen {}", moment(first_seen));
+                say!("held       {}", held(state));
             }
         }
         Command::Weight { throttle, key, weight, signed } => {
@@ -128,11 +144,36 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
     Ok(ExitCode::SUCCESS)
 }
 
-fn row(lane: &LaneDepth) -> Vec<String> {
-    vec![lane.key.clone(), lane.weight.to_string(), lane.depth.to_string(), moment(lane.counted_at), moment(lane.oldest_at)]
+fn row(lane: &LaneDepth, state: Option<&KeyState>) -> Vec<String> {
+    let (counted, oldest) = (moment(lane.counted_at), moment(lane.oldest_at));
+    vec![lane.key.clone(), lane.weight.to_string(), lane.depth.to_string(), counted, oldest, held(state)]
 }
 
-fn told(lane: &LaneDepth) -> Value {
+/// What holds a key back, in a few words; `?` where Redis did not say.
+fn held(state: Option<&KeyState>) -> String {
+    let Some(state) = state else { return "?".to_owned() };
+    let pause = state.paused_until_ms.map(|ms| {
+        let until = moment(Timestamp::from_millisecond(ms).ok());
+        if state.why.is_empty() { format!("paused until {until}") } else { format!("paused until {until}: {}", state.why) }
+    });
+    let learned =
+        state.learned_rps.map(|rps| if rps > 0.0 { format!("learned {rps:.3}/s") } else { "waits for its quota".to_owned() });
+    let probing = state.probing.then(|| "on trial".to_owned());
+    pause.or(learned).or(probing).unwrap_or_default()
+}
+
+fn paused(state: Option<&KeyState>) -> Option<Value> {
+    let state = state?;
+    let until = Timestamp::from_millisecond(state.paused_until_ms?).ok();
+    Some(json!({ "until": until, "why": state.why }))
+}
+
+fn learned(state: Option<&KeyState>) -> Option<Value> {
+    let state = state.filter(|state| state.learned_rps.is_some() || state.probing)?;
+    Some(json!({ "rps": state.learned_rps, "probing": state.probing, "refused": state.refused }))
+}
+
+fn told(lane: &LaneDepth, state: Option<&KeyState>) -> Value {
     json!({
         "key": lane.key,
         "weight": lane.weight,
@@ -140,6 +181,8 @@ fn told(lane: &LaneDepth) -> Value {
         "counted_at": lane.counted_at,
         "oldest_at": lane.oldest_at,
         "first_seen": lane.first_seen,
+        "paused": paused(state),
+        "learned": learned(state),
     })
 }
 

@@ -133,10 +133,14 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
         Command::Resume { name, key: Some(key), signed } => {
             check_key(&key).map_err(|message| Failure::Refused(format!("--key: {message}")))?;
             let name = known(&store, &name).await?;
+            let known = store.look(&name, std::slice::from_ref(&key)).await?;
+            let forgot = known.first().and_then(|state| state.learned_rps);
             let resumed = store.resume_key(&name, &key).await?;
             note_key(&settings, "key.resume", &name, &signed, json!({ "key": key, "resumed": resumed })).await;
             if signed.json {
-                output::json(&json!({ "throttle": name, "key": key, "resumed": resumed }))?;
+                output::json(&json!({ "throttle": name, "key": key, "resumed": resumed, "forgot_rps": forgot }))?;
+            } else if let Some(rps) = forgot {
+                say!("key {key:?} of {name} flows again; its learned rate of {rps:.3}/s is forgotten");
             } else if resumed {
                 say!("key {key:?} of {name} flows again");
             } else {

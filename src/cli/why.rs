@@ -44,7 +44,7 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
         (None, throttle) => {
             let name = Name::new(throttle.unwrap_or_default())?;
             let status = throttles.status(&name).await?;
-            let journal = app::Journalled::new(&queue, &app::read_knobs(settings.knobs_folder()?)?.1);
+            let journal = app::Journalled::new(&queue, &throttles, &app::read_knobs(settings.knobs_folder()?)?.1);
             let sentence = journal.sentence(&name, status.as_ref()).await?;
             let history = args.history.unwrap_or(0);
             let decisions = crate::governor::Journal::new(queue.pool.clone()).recent(Some(name.as_str()), history).await?;

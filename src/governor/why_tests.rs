@@ -33,6 +33,8 @@ fn status(rps: f64, mode: Mode) -> Status {
         limited_us: 0.0,
         at_us: (NOW * 1e6) as i64,
         expires_in_s: None,
+        refusal: None,
+        debt_until_ms: None,
     }
 }
 

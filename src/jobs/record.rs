@@ -238,6 +238,19 @@ pub struct Failure {
     pub at: Timestamp,
 }
 
+/// A throttle of which several attempts in a row failed, and none succeeded for a while.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Failing {
+    /// Its name.
+    pub throttle: String,
+    /// Attempts that failed since the last success.
+    pub failures: i64,
+    /// When an attempt last succeeded; `None` if none did since its workers started.
+    pub succeeded_at: Option<Timestamp>,
+    /// The newest error; empty where it is not known.
+    pub error: String,
+}
+
 /// What became of a request to cancel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CancelAnswer {

@@ -596,8 +596,11 @@ impl Store for MemoryStore {
         let throttles = self.locked();
         let known = throttles.get(throttle).filter(|known| !known.raw.is_empty());
         let parents = parents(&throttles);
-        let read =
-            |known: &Throttle| Status::read(throttle.clone(), known.raw.clone(), &known.meter, self.now()).with_parents(&parents);
+        let read = |known: &Throttle| {
+            let refusal = known.refusal.as_ref().map(|refusal| (refusal.until, refusal.why.as_str()));
+            let status = Status::read(throttle.clone(), known.raw.clone(), &known.meter, self.now());
+            status.with_bucket(&known.bucket, refusal).with_parents(&parents)
+        };
         ready(Ok(known.map(read))).boxed()
     }
 

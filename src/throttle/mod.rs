@@ -8,6 +8,7 @@ pub mod bucket;
 pub mod cost;
 pub mod file;
 pub mod foreign;
+pub mod held;
 pub mod holds;
 pub mod knobs;
 pub mod learned;
@@ -30,6 +31,7 @@ pub mod tree;
 pub use self::redis::{LAW, RedisStore, said_in};
 pub use cost::check_cost;
 pub use file::KnobsFile;
+pub use held::{HeldKeys, SlowestKey};
 pub use holds::{GUEST, MAX_HOLDERS};
 pub use knobs::{Knobs, MAX_COST, Mode, On429, OnBacklog, OnStoreLoss, OverLimit};
 pub use leased::LeasedStore;
@@ -40,5 +42,5 @@ pub use notes::{Noted, Notes};
 pub use seed::seed;
 pub use store::{
     Answer, Ask, Change, Ended, Error, Grant, Holder, KeyState, LaneAsk, Limit, MAX_KEY_BYTES, MAX_LANES_PER_ASK, MAX_PAUSE,
-    Paused, Problem, Quota, Refund, Refused, Scope, Status, Store, check_key,
+    Paused, Problem, Quota, Refund, RefusalPause, Refused, Scope, Status, Store, check_key,
 };

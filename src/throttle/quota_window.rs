@@ -35,7 +35,7 @@ const MOST_LATE: f64 = 0.67;
 const REST_US: f64 = 60e6;
 
 /// or slows it down further, in tokens per second.
-const SLOWEST: f64 = 1.0 / 60.0;
+pub(super) const SLOWEST: f64 = 1.0 / 60.0;
 
 /// What was told, last and in its window. Times are unix microseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]

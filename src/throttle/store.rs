@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 
-use super::bucket::Meter;
+use super::bucket::{Bucket, Meter, Start};
 use super::knobs::MAX_COST;
 use super::{Knobs, Name, OverLimit, learned, tree};
 
@@ -433,7 +433,23 @@ pub struct Status {
     pub at_us: i64,
     /// Seconds until the hash vanishes by itself, where somebody has given it a time to live, as LimitLion does.
     pub expires_in_s: Option<f64>,
+    /// The pause of the whole throttle after a refusal, while it lasts.
+    pub refusal: Option<RefusalPause>,
+    /// The end of a debt that is longer than a moment, unix milliseconds: nothing is granted before.
+    pub debt_until_ms: Option<i64>,
 }
+
+/// A pause of a whole throttle, after somebody else refused one of its jobs.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct RefusalPause {
+    /// Its end, unix milliseconds.
+    pub until_ms: i64,
+    /// What was answered.
+    pub why: String,
+}
+
+/// A debt that ends sooner is nothing to tell of, in microseconds.
+const SHORT_DEBT_US: f64 = 10_000_000.0;
 
 /// The field under which a time to live is told as a problem.
 pub const EXPIRES: &str = "expires";
@@ -450,10 +466,29 @@ impl Status {
             limited_us: meter.limited_us_at(now_us as f64),
             at_us: now_us,
             expires_in_s: None,
+            refusal: None,
+            debt_until_ms: None,
             knobs,
             raw,
             problems,
         }
+    }
+
+    /// As it is, with what its bucket holds back: a debt, and the pause of a refusal until `until_us` with its reason.
+    #[must_use]
+    pub fn with_bucket(mut self, bucket: &Bucket, refusal: Option<(f64, &str)>) -> Self {
+        let (now, rate) = (self.at_us as f64, self.knobs.rate(self.at_us));
+        if rate.rps > 0.0 && !bucket.stopped {
+            let open = bucket.open(rate, Start::OneToken, now, 1.0, self.knobs.charged_cost(self.at_us));
+            // The next token is there an interval after the debt.
+            let free_us = open.close().spent_to.unwrap_or(now) + rate.interval_us();
+            let least_us = SHORT_DEBT_US.max(2.0 * rate.interval_us());
+            self.debt_until_ms = (free_us - now > least_us).then_some((free_us / 1e3).ceil() as i64);
+        }
+        let lasting = refusal.filter(|(until_us, _)| *until_us > now);
+        self.refusal =
+            lasting.map(|(until_us, why)| RefusalPause { until_ms: (until_us / 1e3).ceil() as i64, why: why.to_owned() });
+        self
     }
 
     /// As it is, with the time to live of its hash in milliseconds as Redis tells it: below 0 for none.
@@ -484,6 +519,11 @@ impl Status {
         let wrong = tree::wrong_parent(&self.name, parents);
         self.problems.extend(wrong.map(|message| Problem { field: "parent".to_owned(), message }));
         self
+    }
+
+    /// True if no token is granted now: it is paused, stopped, refused by somebody else, or in debt.
+    pub fn lets_nothing_through(&self) -> bool {
+        self.knobs.paused || self.effective_rps == 0.0 || self.refusal.is_some() || self.debt_until_ms.is_some()
     }
 
     /// True if nothing flows because a parent does not exist.

@@ -23,7 +23,7 @@ export class Lanes {
     this.timer = 0;
     this.busy = false;
     const id = `lanes-${encodeURIComponent(name)}`;
-    this.summary = h('span', { class: 'knob-values' }, 'one for each key: depth, age, weight, pause');
+    this.summary = h('span', { class: 'knob-values' }, 'one for each key: depth, age, weight, pause, learned rate');
     this.body = h('tbody', null);
     this.empty = h('p', { class: 'empty', hidden: true });
     this.note = h('p', { class: 'form-note', role: 'status' });
@@ -124,8 +124,9 @@ export class Lanes {
       setText(cells.weight, number(lane.weight));
       cells.weight.setAttribute('aria-label', `Weight of the lane ${name}: ${number(lane.weight)}. Change it`);
       setText(cells.stands, laneState(lane, now));
-      setText(cells.pause, lane.paused ? 'Resume' : 'Pause …');
-      cells.pause.setAttribute('aria-label', `${lane.paused ? 'Resume' : 'Pause'} the lane ${name}`);
+      const verb = lane.paused ? 'Resume' : lane.learned ? 'Forget' : 'Pause';
+      setText(cells.pause, verb === 'Pause' ? 'Pause …' : verb);
+      cells.pause.setAttribute('aria-label', verb === 'Forget' ? `Forget what was learned of the lane ${name}` : `${verb} the lane ${name}`);
     });
   }
 
@@ -137,8 +138,9 @@ export class Lanes {
   /** @param {any} lane */
   async turn(lane) {
     const path = keyPath(this.name, lane.key);
-    if (lane.paused) {
-      await this.act(() => call('POST', `${path}/resume`, { body: signature() }), `Resumed ${lane.key || 'the lane without a key'}.`);
+    if (lane.paused || lane.learned) {
+      const name = lane.key || 'the lane without a key';
+      await this.act(() => call('POST', `${path}/resume`, { body: signature() }), lane.paused ? `Resumed ${name}.` : `Forgot what was learned of ${name}.`);
       return;
     }
     const answer = await ask({

@@ -1,7 +1,7 @@
 // What is done to many jobs at once, step by step; paths and sentences for it. Pure but for the calls that it is handed.
 
 import { throttlePath } from './api.js';
-import { clock, unixSeconds } from './format.js';
+import { clock, duration, number, unixSeconds } from './format.js';
 
 /** A walk that takes more steps than this is given up; what it has done is done. */
 const STEPS_MAX = 10_000;
@@ -15,12 +15,20 @@ export function keyPath(throttle, key) {
   return `${throttlePath(throttle)}/keys/${/^-*$/.test(key) ? `${key}-` : encodeURIComponent(key)}`;
 }
 
+/** What was learned of a key, in words. @param {{ rps: number | null, probing: boolean } | null | undefined} learned */
+function learnedState(learned) {
+  if (!learned) return '';
+  if (learned.rps === null) return learned.probing ? 'on trial after a refusal' : '';
+  if (learned.rps <= 1 / 60) return 'waits for its quota';
+  return `learned ${learned.rps >= 0.1 ? `${number(learned.rps)}/s` : `one in ${duration(1 / learned.rps)}`}${learned.probing ? ', on trial' : ''}`;
+}
+
 /**
  * How a lane stands, in words.
  * @param {any} lane @param {number} now unix seconds
  */
 export function laneState(lane, now) {
-  if (!lane.paused) return '';
+  if (!lane.paused) return learnedState(lane.learned);
   const why = lane.paused.why ? `: ${lane.paused.why}` : '';
   return lane.paused.until ? `paused until ${clock(unixSeconds(lane.paused.until), now)}${why}` : `paused${why}`;
 }

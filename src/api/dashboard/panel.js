@@ -13,7 +13,7 @@ import { FIELDS, valuesOf } from './knobs.js';
 import { OVERLOAD } from './plot.js';
 import { signalStyle } from './palette.js';
 import { facts } from './state.js';
-import { auditLine, handSentence, knobValue, learnedQuota, standing, turnsSlots } from './words.js';
+import { auditLine, handSentence, isObstacle, knobValue, learnedQuota, standing, turnsSlots } from './words.js';
 
 /** The sentence is asked for again after so many seconds, and with every decision; an older one gives way to plainer words. */
 const ASK_EVERY_S = 10;
@@ -166,7 +166,7 @@ export class Panel {
     this.drawSpark(throttle, time);
     this.lastDecision = throttle.decisions.at(-1)?.id;
     if (this.whyDrawer.open && this.lastDecision !== this.whyFor) this.askWhy();
-    else if (governor && this.chart.seen && (this.lastDecision !== this.saidFor || time.now - this.askedAt > ASK_EVERY_S)) this.askSentence(time.now);
+    else if ((governor || isObstacle(now.state)) && this.chart.seen && (this.lastDecision !== this.saidFor || time.now - this.askedAt > ASK_EVERY_S)) this.askSentence(time.now);
   }
 
   /** @param {import('./state.js').Throttle} throttle @param {string} mode @param {number} now */
@@ -175,7 +175,7 @@ export class Panel {
     const governor = detail?.governor;
     const at = decision?.t ?? unixSeconds(governor?.at);
     // A sentence from before the newest decision may be wrong by now.
-    if (governor && this.said && this.said.decision === decision?.id && now - this.said.at < SENTENCE_S) {
+    if ((governor || isObstacle(this.facts.state)) && this.said && this.said.decision === decision?.id && now - this.said.at < SENTENCE_S) {
       setText(this.reason, this.said.text);
       this.updateProblems(detail, mode, now);
       return;

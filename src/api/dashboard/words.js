@@ -100,6 +100,19 @@ export function unitOf(decision) {
   return decision.terms?.actuator === 'concurrency' ? ' slots' : '';
 }
 
+/** States of a throttle whose jobs wait, or fail, for more than its rate. @type {Record<string, { text: string, tone: 'note' | 'alarm' }>} */
+const OBSTACLES = {
+  refused: { text: 'refused', tone: 'alarm' },
+  debt: { text: 'in debt', tone: 'alarm' },
+  failing: { text: 'failing', tone: 'alarm' },
+  held: { text: 'held by keys', tone: 'note' },
+};
+
+/** Whether a state asks for the sentence that tells why. @param {string} state */
+export function isObstacle(state) {
+  return Object.hasOwn(OBSTACLES, state);
+}
+
 /**
  * How a throttle stands, in one word or two, and how much it matters.
  * @param {{ state?: string, breaker?: string | null, paused?: boolean }} facts
@@ -110,6 +123,7 @@ export function standing({ state, breaker, paused }) {
   if (breaker === 'open') return { text: 'breaker open', tone: 'alarm' };
   if (breaker === 'half_open') return { text: 'probing', tone: 'note' };
   if (state === 'stopped') return { text: 'stopped', tone: 'alarm' };
+  if (Object.hasOwn(OBSTACLES, state ?? '')) return OBSTACLES[/** @type {string} */ (state)];
   if (state === 'safe_rps') return { text: 'safe rate', tone: 'alarm' };
   if (state === 'unlimited') return { text: 'unlimited', tone: 'note' };
   if (state === 'flowing') return { text: 'flowing', tone: 'calm' };

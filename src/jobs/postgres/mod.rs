@@ -15,6 +15,7 @@ mod doorbell;
 mod drop;
 mod enqueue;
 mod error;
+mod failing;
 mod feedback;
 mod finish;
 mod lane;
@@ -131,6 +132,8 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("list dead", list::LIST_DEAD),
     ("range of ids", list::RANGE),
     ("failures", read::FAILURES),
+    ("failing", failing::FAILING),
+    ("last error", failing::LAST_ERROR),
     ("was lost", read::WAS_LOST),
     ("gone", rescue::GONE),
     ("orphaned", rescue::ORPHANED),

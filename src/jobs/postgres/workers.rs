@@ -64,15 +64,21 @@ with beat as (
 ),
 told as (
     insert into flyball.feedback as f
-        (worker_id, throttle, completed, failed, refused, busy_s, running, untimed, durations)
-    select b.id, t.throttle, t.completed, t.failed, t.refused, t.busy_s, t.running, t.untimed, t.durations::bigint[]
+        (worker_id, throttle, completed, failed, refused, busy_s, running, untimed, durations, succeeded_at, failed_at,
+            failed_before)
+    select b.id, t.throttle, t.completed, t.failed, t.refused, t.busy_s, t.running, t.untimed, t.durations::bigint[],
+        case when t.completed > 0 then clock_timestamp() end, case when t.failed > 0 then clock_timestamp() end,
+        case when t.completed > 0 then t.failed else 0 end
     from beat b
     cross join unnest(
         $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::float8[], $7::bigint[], $8::bigint[], $9::text[]
     ) t (throttle, completed, failed, refused, busy_s, running, untimed, durations)
     on conflict (worker_id, throttle) do update
     set completed = excluded.completed, failed = excluded.failed, refused = excluded.refused, busy_s = excluded.busy_s,
-        running = excluded.running, untimed = excluded.untimed, durations = excluded.durations
+        running = excluded.running, untimed = excluded.untimed, durations = excluded.durations,
+        succeeded_at = case when excluded.completed > f.completed then clock_timestamp() else f.succeeded_at end,
+        failed_at = case when excluded.failed > f.failed then clock_timestamp() else f.failed_at end,
+        failed_before = case when excluded.completed > f.completed then excluded.failed else f.failed_before end
 )
 select exists (select 1 from beat) as alive,
     coalesce((

@@ -6,7 +6,7 @@ use std::time::Duration;
 use redis::{FromRedisValue, RedisError, RedisResult, Value, from_redis_value_ref};
 
 use super::shape::Extra;
-use crate::throttle::bucket::{Meter, Rate, slower};
+use crate::throttle::bucket::{Bucket, Meter, Rate, slower};
 use crate::throttle::knobs::PLAIN_COST;
 use crate::throttle::loss::Seen;
 use crate::throttle::rules::{is_blank, number};
@@ -224,6 +224,19 @@ pub(super) fn key_state(parts: &mut Parts) -> RedisResult<KeyState> {
 pub(super) fn meter(texts: &[Option<Text>]) -> Meter {
     let at = |i: usize| texts.get(i).and_then(|text| text.as_ref()?.0.parse().ok()).unwrap_or(0.0);
     Meter { used: at(0), limited_us: at(1), limited_to: at(2) }
+}
+
+/// The bucket as the fourth to the sixth text of the hash.
+pub(super) fn bucket(texts: &[Option<Text>]) -> Bucket {
+    let at = |i: usize| texts.get(i).and_then(|text| text.as_ref()?.0.parse().ok());
+    let stopped = texts.get(5).and_then(Option::as_ref).is_some_and(|text| text.0 == "1");
+    Bucket { spent_to: at(3), debt: at(4).unwrap_or(0.0), stopped }
+}
+
+/// The end of the pause after the last refusal, unix microseconds, and what was answered, as the seventh text of the hash.
+pub(super) fn refusal(texts: &[Option<Text>]) -> Option<(f64, &str)> {
+    let (numbers, why) = texts.get(6)?.as_ref()?.0.split_once('|')?;
+    Some((numbers.split(' ').next()?.parse().ok()?, why))
 }
 
 /// A knob as it stands in the hash, which the Lua text has found usable.

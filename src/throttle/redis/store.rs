@@ -108,12 +108,12 @@ impl RedisStore {
         // People may have put anything under these keys; what is wrong with one throttle must not hide the others.
         pipe.ignore_errors();
         pipe.cmd("HGETALL").arg(self.layout.key(throttle, KNOBS, ""));
-        pipe.cmd("HMGET").arg(self.layout.key(throttle, "bucket", "")).arg(&["used", "limited_us", "limited_to"]);
+        pipe.cmd("HMGET").arg(self.layout.key(throttle, "bucket", "")).arg(&BUCKET);
         pipe.cmd("TIME");
         pipe.cmd("PTTL").arg(self.layout.key(throttle, KNOBS, ""));
         let pipe = &pipe;
         let read = |mut redis: Connection| async move { pipe.query_async::<Reply>(&mut redis).await };
-        let (fields, meter, (s, us), expires_ms) =
+        let (fields, bucket, (s, us), expires_ms) =
             self.servers.run(self.layout.slot(throttle), self.operator_bound, read).await?;
         let now_us = self.clock.as_ref().map_or(s * 1_000_000 + us, |clock| clock());
         let raw = match fields {
@@ -124,8 +124,9 @@ impl RedisStore {
         if raw.is_empty() {
             return Ok(None);
         }
-        let status =
-            Status::read(throttle.clone(), raw, &reply::meter(&meter.unwrap_or_default()), now_us).expiring_in(expires_ms);
+        let bucket = bucket.unwrap_or_default();
+        let status = Status::read(throttle.clone(), raw, &reply::meter(&bucket), now_us).expiring_in(expires_ms);
+        let status = status.with_bucket(&reply::bucket(&bucket), reply::refusal(&bucket));
         if status.knobs.parent.is_none() {
             return Ok(Some(status));
         }
@@ -355,6 +356,9 @@ impl RedisStore {
         Ok(was_there)
     }
 }
+
+/// The fields of a throttle's bucket that people are told of.
+const BUCKET: [&str; 7] = ["used", "limited_us", "limited_to", "spent_to", "debt", "stopped", "refusal"];
 
 /// What the verb `set` answers.
 enum Written {

@@ -1,0 +1,61 @@
+//! Throttles whose jobs all fail, by what the living workers told with their heartbeats.
+
+use jiff_sqlx::Timestamp;
+use sqlx::Row;
+
+use super::Queue;
+use crate::jobs::{Error, Failing};
+
+/// Attempts that must have failed in a row.
+const LEAST: i64 = 5;
+
+/// Throttles that are read.
+const READ_MAX: i64 = 1_000;
+
+// A throttle that has had no failure for ten minutes has nothing to tell: its jobs wait for their next attempts, or there are none. One
+// success in the last minute, in whatever worker, is enough to be well.
+pub(super) const FAILING: &str = "
+select f.throttle, sum(f.failed - f.failed_before)::bigint as failures, max(f.succeeded_at) as succeeded_at
+from flyball.worker w
+join flyball.feedback f on f.worker_id = w.id
+where w.stopped_at is null and w.heartbeat_at + w.ttl >= clock_timestamp() and ($1::text is null or f.throttle = $1)
+group by f.throttle
+having sum(f.failed - f.failed_before) >= $2
+    and max(f.failed_at) > clock_timestamp() - interval '10 minutes'
+    and (max(f.succeeded_at) is null
+        or max(f.succeeded_at) < least(max(f.failed_at), clock_timestamp() - interval '1 minute'))
+limit $3";
+
+// The error of the newest failure of a throttle among the recent ones.
+pub(super) const LAST_ERROR: &str = "
+select f.error
+from (select * from flyball.failure order by id desc limit 1000) f
+cross join lateral (select throttle from flyball.job where id = f.job_id limit 1) j
+where j.throttle = $1 and f.error is not null
+order by f.id desc
+limit 1";
+
+impl Queue {
+    /// The throttles of which several attempts in a row failed, and none has succeeded for a minute.
+    pub async fn failing(&self) -> Result<Vec<Failing>, Error> {
+        let rows = sqlx::query(FAILING).bind(None::<&str>).bind(LEAST).bind(READ_MAX).fetch_all(&self.pool).await?;
+        Ok(rows.iter().map(failing).collect())
+    }
+
+    /// The same of one throttle, with the error of its newest failure.
+    pub async fn failing_of(&self, throttle: &str) -> Result<Option<Failing>, Error> {
+        let row = sqlx::query(FAILING).bind(throttle).bind(LEAST).bind(1_i64).fetch_optional(&self.pool).await?;
+        let Some(row) = row else { return Ok(None) };
+        let error: Option<String> = sqlx::query_scalar(LAST_ERROR).bind(throttle).fetch_optional(&self.pool).await?;
+        Ok(Some(Failing { error: error.unwrap_or_default(), ..failing(&row) }))
+    }
+}
+
+fn failing(row: &sqlx::postgres::PgRow) -> Failing {
+    Failing {
+        throttle: row.get("throttle"),
+        failures: row.get("failures"),
+        succeeded_at: row.get::<Option<Timestamp>, _>("succeeded_at").map(Timestamp::to_jiff),
+        error: String::new(),
+    }
+}
