@@ -81,6 +81,9 @@ fn measured(name: &str) -> Measured {
             gain_factor: 0.5,
             signals: vec![signal],
         }),
+        held: None,
+        failing: None,
+        above: None,
     }
 }
 

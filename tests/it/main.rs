@@ -62,6 +62,7 @@ mod signals;
 mod simulate;
 mod slots;
 mod sources;
+mod standing_still;
 mod strangers;
 mod throttle;
 mod throttle_abuse;
