@@ -10,7 +10,7 @@ use super::*;
 use crate::api::pace::Slope;
 use crate::api::state::{FindingState, GovernorState, SignalState};
 use crate::jobs::Depth;
-use crate::throttle::{Knobs, Mode, Name, Status};
+use crate::throttle::{HeldKeys, Knobs, Mode, Name, Status};
 
 fn measured(name: &str) -> Measured {
     let knobs =
@@ -81,7 +81,7 @@ fn measured(name: &str) -> Measured {
             gain_factor: 0.5,
             signals: vec![signal],
         }),
-        held: None,
+        held: Some(HeldKeys { keys: 3, ready: 7, paused: 1, held_ready: 2, ..HeldKeys::default() }),
         failing: None,
         above: None,
     }

@@ -13,9 +13,10 @@ use flyball::config::{
     API_TOKEN_KEYS, DEFAULT_FILE, KEYS, KIND_KEYS, POSTGRES_KEYS, PROMETHEUS_KEYS, SINK_KEYS, SOURCE_KEYS, Settings,
 };
 use flyball::jobs::{Kinds, NewJob};
+use flyball::throttle::{Name, Store};
 use serde_json::{Value, json};
 
-use crate::support::{PROGRAM, database, eventually, redis_prefix, stack};
+use crate::support::{PROGRAM, database, eventually, patient_store, redis_prefix, stack};
 
 /// The root of the repository.
 fn root() -> &'static Path {
@@ -617,6 +618,10 @@ async fn the_page_of_metrics_has_every_family_that_a_working_process_exposes() {
     let url = format!("http://{}/metrics", app.address.unwrap());
     // A job that ends at once, so that families which count jobs have something to show.
     app.queue.enqueue(&[NewJob::new("http", json!({}))]).await.unwrap();
+    // And one whose key is paused, for those that tell what keys hold back.
+    let store = patient_store(&prefix).await;
+    store.pause_key(&Name::new("default").unwrap(), "acme", Duration::from_secs(600), "test").await.unwrap();
+    app.queue.enqueue(&[NewJob { key: "acme".into(), ..NewJob::new("http", json!({})) }]).await.unwrap();
 
     let exposed = eventually("an ended job in the metrics", Duration::from_secs(30), || async {
         let text = reqwest::get(&url).await.ok()?.text().await.ok()?;
@@ -628,6 +633,7 @@ async fn the_page_of_metrics_has_every_family_that_a_working_process_exposes() {
             "flyball_governor_signal_stale",
             "flyball_throttle_limiting_share",
             "flyball_depth_age_seconds",
+            "flyball_throttle_held_jobs",
         ];
         complete.iter().all(|name| families.contains(*name)).then_some(families)
     })
