@@ -1,4 +1,4 @@
-//! Who may ask: the token, and the sessions of browsers that have shown it.
+//! Authentication: tokens, and the sessions of browsers that have shown one.
 
 use std::fmt;
 use std::net::SocketAddr;

@@ -50,7 +50,7 @@ pub struct LaneNow {
 #[derive(utoipa::ToSchema)]
 #[expect(dead_code, reason = "it describes the body; the fields are checked one by one")]
 pub struct Weigh {
-    /// The lane's share beside the other lanes of its throttle, 0.001 to 1000; 1 for a lane that nobody has weighed.
+    /// The lane's share beside the other lanes of its throttle, 0.001 to 1000; 1 by default.
     weight: f64,
     /// Who asks; for the audit log.
     by: Option<String>,

@@ -115,7 +115,7 @@ pub async fn seed(store: &dyn Store, tenants: &[&str]) -> Result<(), Error> {
         let change = Change {
             fields: fields.into_iter().map(|(field, text)| (field.to_owned(), Some(text))).collect::<BTreeMap<_, _>>(),
             by: "flyball".to_owned(),
-            why: "what the API lets through; turn it as you like".to_owned(),
+            why: "a limit of the API; change it as you need".to_owned(),
             create: true,
             absent_only: true,
             ..Change::default()

@@ -113,7 +113,7 @@ async fn seed_alerts(store: &dyn Store) -> Result<(), throttle::Error> {
     let change = Change {
         fields: fields.into_iter().map(|(field, text)| (field.to_owned(), Some(text.to_owned()))).collect(),
         by: "flyball".to_owned(),
-        why: "alarms of pools; turn it as you like".to_owned(),
+        why: "alarms of pools; change it as you need".to_owned(),
         create: true,
         absent_only: true,
         ..Change::default()

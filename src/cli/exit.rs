@@ -48,8 +48,12 @@ fn without_line(text: String) -> String {
 
 /// The exit code that stands for the error.
 pub(super) fn code(error: &anyhow::Error) -> ExitCode {
-    let number = error.chain().find_map(number).unwrap_or(1);
-    ExitCode::from(number)
+    ExitCode::from(number_of(error))
+}
+
+/// The same as a number.
+pub(super) fn number_of(error: &anyhow::Error) -> u8 {
+    error.chain().find_map(number).unwrap_or(1)
 }
 
 fn number(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {

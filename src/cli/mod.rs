@@ -95,10 +95,18 @@ enum Command {
 /// Runs the command line of this process and answers its exit code.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
+    // A program that asked for JSON reads its errors as JSON as well.
+    let is_json = std::env::args_os().skip(1).take_while(|word| word != "--").any(|word| word == "--json");
     match run(cli) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("flyball: {}", exit::message(&error));
+            let message = exit::message(&error);
+            if is_json {
+                let told = serde_json::json!({ "error": { "message": message, "exit_code": exit::number_of(&error) } });
+                eprintln!("{told}");
+            } else {
+                eprintln!("flyball: {message}");
+            }
             exit::code(&error)
         }
     }

@@ -321,6 +321,18 @@ async fn a_schema_that_is_missing_older_or_newer_is_called_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_error_of_a_command_that_was_asked_for_json_is_json_with_its_exit_code() {
+    let shell = shell().await;
+    shell.ok(&["migrate"]);
+    let said = shell.run(&["job", "show", "42", "--json"]);
+    let error: Value = serde_json::from_str(&said.err).unwrap_or_else(|error| panic!("{error}: {}", said.err));
+    assert_eq!((said.code, &error["error"]["exit_code"]), (3, &json!(3)), "{error}");
+    assert!(error["error"]["message"].as_str().unwrap().contains("42"), "{error}");
+    assert_eq!(said.out, "");
+    assert!(shell.run(&["job", "show", "42"]).err.starts_with("flyball: "));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_is_wrong_outside_has_an_exit_code_of_its_own() {
     let down = shell().await.with("DATABASE_URL", "postgres://127.0.0.1:1/x").with("REDIS_URL", "redis://127.0.0.1:1");
     down.refused(&["job", "list"], 69, "cannot reach Postgres; set DATABASE_URL");
@@ -439,6 +451,9 @@ async fn metrics_are_as_documented_and_promtool_has_nothing_to_say() {
         (dead["jobs"].as_array()?.len() == 20).then_some(())
     })
     .await;
+    // One waits for its key, so that there is something to tell of keys that hold jobs back.
+    shell.ok(&["throttle", "pause", "hooks", "--key", "held", "--seconds", "600"]);
+    shell.ok(&["enqueue", "http", "--args", r#"{"url":"http://localhost/"}"#, "--throttle", "hooks", "--key", "held"]);
     for path in ["/api/v1/nothing/1", "/api/v1/nothing/2", "/api/v1/jobs/12345", "/api/v1/throttles/made-up-1"] {
         serve.text(path).await;
     }

@@ -100,7 +100,7 @@ export class Lanes {
     keyed(this.body, this.rows, (lane) => `lane ${lane.key}`, (lane) => {
       const cells = {
         depth: h('b', { class: 'num' }), bar: h('i', null), oldest: h('span', { class: 'num' }),
-        weight: h('button', { type: 'button', class: 'link num' }), stands: h('span', null), pause: h('button', { type: 'button' }),
+        weight: h('button', { type: 'button', class: 'link num' }), stands: h('span', null), pause: h('button', { type: 'button' }), forget: h('button', { type: 'button' }, 'Forget'),
       };
       const empty = h('button', { type: 'button', 'aria-label': `Empty the lane ${lane.key || 'without a key'}` }, 'Empty …');
       const row = h('tr', null,
@@ -109,10 +109,12 @@ export class Lanes {
         h('td', { 'data-label': 'oldest' }, cells.oldest),
         h('td', { 'data-label': 'weight' }, cells.weight),
         h('td', { 'data-label': 'stands', class: 'wrap stands' }, cells.stands),
-        h('td', { class: 'act' }, h('div', { class: 'buttons' }, cells.pause, empty)));
+        h('td', { class: 'act' }, h('div', { class: 'buttons' }, cells.forget, cells.pause, empty)));
       Object.assign(row, { parts: cells });
       cells.weight.addEventListener('click', () => this.weigh(this.lane(lane.key)));
       cells.pause.addEventListener('click', () => this.turn(this.lane(lane.key)));
+      cells.forget.setAttribute('aria-label', `Forget what was learned of the lane ${lane.key || 'without a key'}`);
+      cells.forget.addEventListener('click', () => this.free(this.lane(lane.key)));
       empty.addEventListener('click', () => this.purge(this.lane(lane.key)));
       return row;
     }, (row, lane) => {
@@ -124,9 +126,9 @@ export class Lanes {
       setText(cells.weight, number(lane.weight));
       cells.weight.setAttribute('aria-label', `Weight of the lane ${name}: ${number(lane.weight)}. Change it`);
       setText(cells.stands, laneState(lane, now));
-      const verb = lane.paused ? 'Resume' : lane.learned ? 'Forget' : 'Pause';
-      setText(cells.pause, verb === 'Pause' ? 'Pause …' : verb);
-      cells.pause.setAttribute('aria-label', verb === 'Forget' ? `Forget what was learned of the lane ${name}` : `${verb} the lane ${name}`);
+      show(cells.forget, Boolean(lane.learned) && !lane.paused);
+      setText(cells.pause, lane.paused ? 'Resume' : 'Pause …');
+      cells.pause.setAttribute('aria-label', `${lane.paused ? 'Resume' : 'Pause'} the lane ${name}`);
     });
   }
 
@@ -135,14 +137,20 @@ export class Lanes {
     return this.rows.find((lane) => lane.key === key);
   }
 
+  /** Ends the pause of a key, and forgets what was learned of it. @param {any} lane */
+  async free(lane) {
+    const name = lane.key || 'the lane without a key';
+    const said = lane.paused ? `Resumed ${name}.` : `Forgot what was learned of ${name}.`;
+    await this.act(() => call('POST', `${keyPath(this.name, lane.key)}/resume`, { body: signature() }), said);
+  }
+
   /** @param {any} lane */
   async turn(lane) {
-    const path = keyPath(this.name, lane.key);
-    if (lane.paused || lane.learned) {
-      const name = lane.key || 'the lane without a key';
-      await this.act(() => call('POST', `${path}/resume`, { body: signature() }), lane.paused ? `Resumed ${name}.` : `Forgot what was learned of ${name}.`);
+    if (lane.paused) {
+      await this.free(lane);
       return;
     }
+    const path = keyPath(this.name, lane.key);
     const answer = await ask({
       title: `Pause ${lane.key || 'the lane without a key'}?`, action: 'Pause',
       text: 'Its jobs wait and use nothing; other lanes go on. What runs now goes on to its end.',
