@@ -1,4 +1,4 @@
-//! The composition root: the only place where the rooms are put together into a process.
+//! The composition root: the only place that assembles the rooms into a process.
 
 mod clock;
 mod decisions;
@@ -45,45 +45,46 @@ pub use servers::prometheus_sources;
 
 use seeding::Seeding;
 
-/// The kind that sends messages.
+/// The name of the kind that sends messages.
 const NOTIFICATION: &str = "notification";
 
-/// What is said of a Postgres that cannot be used.
+/// The error for a Postgres that cannot be used.
 pub(crate) const NO_POSTGRES: &str = "cannot reach Postgres; set DATABASE_URL or database_url";
 
-/// How long a process waits for Postgres when it starts.
+/// Longest wait for Postgres at start.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The policies of the throttles that are governed.
+/// The policies of the governed throttles, each with the throttle's name.
 pub(crate) type Policies = Vec<(Name, Policy)>;
 
-/// What a process does.
+/// The roles of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Roles {
-    /// Answers HTTP and shows the dashboard.
+    /// True if the process serves the HTTP API and the dashboard.
     pub api: bool,
-    /// Runs jobs.
+    /// True if the process runs jobs.
     pub runner: bool,
-    /// Stands for the governor's leadership.
+    /// True if the process takes part in the election of the governor's leader.
     pub governor: bool,
 }
 
-/// The throttle of jobs that name none comes with the program: without it they would wait for ever.
+/// The knobs of the throttle for jobs that name none. The program brings them, because without that
+/// throttle such jobs would wait for ever.
 const DEFAULT_KNOBS: &str = include_str!("../knobs/default.toml");
 
 impl Roles {
-    /// Everything in one process.
+    /// All roles in one process.
     pub const ALL: Self = Self { api: true, runner: true, governor: true };
 }
 
 /// A running process.
 pub struct App {
-    /// The queue.
+    /// The queue of jobs in Postgres.
     pub queue: Queue,
-    /// The throttles.
+    /// The throttles, with tokens leased from Redis.
     pub throttles: Arc<dyn Store>,
     leased: Arc<LeasedStore>,
-    /// Where the API listens, if this process has that role.
+    /// The address on which the API listens; `None` without that role.
     pub address: Option<SocketAddr>,
     worker: Option<Worker>,
     cancel: CancellationToken,
@@ -92,7 +93,8 @@ pub struct App {
 }
 
 impl App {
-    /// Connects, brings the schema up to date, seeds knobs, and starts the roles. `more` are kinds besides the built-in ones.
+    /// Connects, migrates the schema, seeds knobs, and starts the roles. `more` are kinds besides
+    /// the built-in ones.
     pub async fn start(settings: &Settings, roles: Roles, more: Kinds) -> anyhow::Result<Self> {
         let (mut files, policies) = read_knobs(settings.knobs_folder()?)?;
         let own = KnobsFile::parse(Path::new("default.toml"), DEFAULT_KNOBS.to_owned())?;
@@ -152,7 +154,7 @@ impl App {
                 Some(Worker::start(config, queue.clone(), throttles.clone(), kinds.clone(), metrics).await?)
             }
             false => {
-                // A worker keeps the figures of depth; without one, somebody who shows them must.
+                // Workers measure the queue's depth; a process without one must do it itself.
                 let keep = runner::keep_depth(queue.clone(), cancel.child_token());
                 tasks.push(vital.spawn("depth", cancel.child_token(), keep));
                 None
@@ -192,7 +194,7 @@ impl App {
         Ok(Self { queue, throttles, leased, address, worker, cancel, vital, tasks })
     }
 
-    /// Waits until a loop that this process cannot do without has died of a defect, and names it.
+    /// Waits until an essential loop has died of a defect, and returns its name.
     pub async fn lost(&self) -> &'static str {
         let of_the_worker = async {
             match &self.worker {
@@ -213,17 +215,19 @@ impl App {
         }
         self.cancel.cancel();
         for task in self.tasks {
-            // A task that hangs must not keep the process; the runtime drops it.
+            // A task that hangs must not keep the process alive; the runtime drops it.
             let _ = tokio::time::timeout(Duration::from_secs(5), task).await;
         }
         let _ = tokio::time::timeout(Duration::from_secs(1), self.leased.give_back_all()).await;
-        // Closing waits for every connection that is in use, and somebody may hang on to one.
+        // Closing waits for all connections in use, and one may be held for long.
         let _ = tokio::time::timeout(Duration::from_secs(2), self.queue.pool.close()).await;
     }
 }
 
-/// Runs a process until SIGTERM or Ctrl-C, then stops it in order. A second signal ends it at once. If a part of the process
-/// dies, the rest is stopped in order too and that is an error, so that whoever keeps the process running starts it again.
+/// Runs a process until SIGTERM or Ctrl-C, then stops it in order. A second signal ends it at once.
+///
+/// If a part of the process dies, the rest is stopped in order too. That is an error, so that the
+/// supervisor restarts the process.
 pub async fn serve(settings: Settings, roles: Roles, more: Kinds) -> anyhow::Result<()> {
     start_logging(&settings)?;
     let mut signals = Signals::new()?;
@@ -255,7 +259,7 @@ pub async fn serve(settings: Settings, roles: Roles, more: Kinds) -> anyhow::Res
     }
 }
 
-/// Why Postgres cannot be used, with what was not set.
+/// Builds the error for a Postgres that cannot be used, with a note if `DATABASE_URL` is not set.
 pub(crate) fn unreachable(why: Unusable, settings: &Settings) -> anyhow::Error {
     let is_usual = settings.database_url == Settings::defaults().database_url;
     let why = match why {
@@ -265,7 +269,8 @@ pub(crate) fn unreachable(why: Unusable, settings: &Settings) -> anyhow::Error {
     anyhow::Error::new(why).context(NO_POSTGRES)
 }
 
-/// Brings the schema up to date, or says why that cannot be; how many migrations were run.
+/// Migrates the schema and returns the number of migrations run. Fails if the schema is newer than
+/// the program.
 pub(crate) async fn migrate(queue: &Queue) -> anyhow::Result<usize> {
     if let Ok(Some(Schema::Newer(version))) = queue.schema().await {
         anyhow::bail!("the schema is newer than this program, which does not know migration {version}: upgrade the program");
@@ -277,13 +282,13 @@ fn died(name: &str) -> anyhow::Error {
     anyhow::anyhow!("the loop {name:?} died, which is a defect of this program; the log above tells more")
 }
 
-/// A token as the API knows it.
+/// Builds the API's form of a token.
 fn token(found: &TokenFound<'_>) -> api::Token {
     let secret = api::Secret::new(found.secret.clone());
     let Some(set) = found.settings else { return api::Token::new(api::DEFAULT_TENANT, secret) };
     let scopes = set.scopes.clone().unwrap_or_else(|| DEFAULT_SCOPES.map(str::to_owned).to_vec());
     let leave = api::Leave {
-        // They have been checked to be words of it.
+        // The settings have been validated, so every scope is known.
         scopes: scopes.iter().filter_map(|word| api::TokenScope::of(word)).collect(),
         kinds: set.kinds.as_ref().map(|kinds| kinds.iter().cloned().collect()),
         throttles: set.throttles.clone(),
@@ -292,7 +297,7 @@ fn token(found: &TokenFound<'_>) -> api::Token {
 }
 
 fn tuning(set: &KindSettings) -> Tuning {
-    // They have been checked to be seconds of a sane number.
+    // The settings have been validated, so every number of seconds is in range.
     let seconds = |seconds: Option<f64>| seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     Tuning {
         timeout: seconds(set.timeout_s),
@@ -304,7 +309,7 @@ fn tuning(set: &KindSettings) -> Tuning {
     }
 }
 
-/// SIGINT and SIGTERM, heard from the moment this is made.
+/// A listener for SIGINT and SIGTERM, active from its construction.
 struct Signals {
     interrupt: Signal,
     terminate: Signal,
@@ -315,7 +320,7 @@ impl Signals {
         Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
     }
 
-    /// Waits for the next; its name.
+    /// Waits for the next signal and returns its name.
     async fn next(&mut self) -> &'static str {
         tokio::select! {
             _ = self.interrupt.recv() => "SIGINT",
@@ -324,11 +329,13 @@ impl Signals {
     }
 }
 
-/// The kinds that come with Flyball. Without a queue they can check arguments, and run no reindex from the queue's own database.
+/// Builds the kinds that come with Flyball. Without a queue they can check arguments, but no
+/// reindex can read the queue's own database.
 pub fn built_in_kinds(settings: &Settings, queue: Option<&Queue>) -> anyhow::Result<Kinds> {
-    // Which addresses may be reached is a setting of the process that runs the job, not of who types a command.
+    // The worker process decides which addresses may be reached, not the process that only checks
+    // arguments.
     let guard = if queue.is_some() { guard(settings)? } else { Guard::open() };
-    // Whoever only checks arguments needs no secrets, and may have no right to read them.
+    // A process that only checks arguments needs no secrets, and may have no right to read them.
     let secrets = match queue {
         Some(_) => Secrets::from_variables(environment(), |path| std::fs::read_to_string(path))?,
         None => Secrets::default(),
@@ -341,7 +348,7 @@ pub fn built_in_kinds(settings: &Settings, queue: Option<&Queue>) -> anyhow::Res
     Ok(kinds)
 }
 
-/// Where jobs may go besides the public internet.
+/// Builds the guard on the addresses that jobs may reach besides the public internet.
 fn guard(settings: &Settings) -> anyhow::Result<Guard> {
     if settings.allow_private_urls {
         return Ok(Guard::open());
@@ -349,7 +356,7 @@ fn guard(settings: &Settings) -> anyhow::Result<Guard> {
     Guard::allowing(&settings.allow_urls).context("setting allow_urls (FLYBALL_ALLOW_URLS)")
 }
 
-/// The environment, as far as it is text.
+/// Returns the environment's variables that are valid UTF-8.
 fn environment() -> impl Iterator<Item = (String, String)> {
     std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
 }
@@ -364,7 +371,8 @@ fn worker_config(settings: &Settings) -> runner::Config {
     }
 }
 
-/// Reads every file of the knobs folder; a wrong one stops the start. A folder that is not there holds no files.
+/// Reads every file of the knobs folder; an invalid one stops the start. A missing folder counts as
+/// empty.
 pub(crate) fn read_knobs(dir: &Path) -> anyhow::Result<(Vec<KnobsFile>, Policies)> {
     if !dir.exists() {
         return Ok((Vec::new(), Vec::new()));

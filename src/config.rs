@@ -1,4 +1,5 @@
-//! Settings: the commented default file, a file of the user's own, and the environment, in this order.
+//! Settings: the commented default file, a file of the user's own, and the environment, in this
+//! order.
 
 pub mod pools;
 mod reindex;
@@ -18,10 +19,11 @@ pub use pools::{ACCOUNT_KEYS, POOL_KEYS};
 pub use reindex::{ReindexSettings, SINK_KEYS, SOURCE_KEYS, SinkSettings, SourceSettings};
 pub use servers::{DatabaseServer, POSTGRES_KEYS, PROMETHEUS_KEYS, PrometheusServer};
 
-/// The reference of all settings: every key with its default, its unit, its range and its environment variable.
+/// The reference of all settings: every key with its default, its unit, its range and its
+/// environment variable.
 pub const DEFAULT_FILE: &str = include_str!("default.toml");
 
-/// The file that is read from the working directory when none is named.
+/// The file that is read from the working directory if none is named.
 pub const USUAL_FILE: &str = "flyball.toml";
 
 /// Key and environment variable of every setting.
@@ -52,10 +54,10 @@ pub const KEYS: &[(&str, &str)] = &[
     ("log_format", "FLYBALL_LOG_FORMAT"),
 ];
 
-/// How the URL of Redis may begin.
+/// The allowed beginnings of the URL of Redis.
 const REDIS_SCHEMES: &[&str] = &["redis://", "rediss://", "redis+unix://", "unix://", "redis+cluster://", "rediss+cluster://"];
 
-/// The settings of one process. What each means is told in `default.toml`.
+/// The settings of one process. `default.toml` describes each of them.
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "the default file is the reference; saying it twice would let the two drift apart")]
@@ -96,40 +98,41 @@ pub struct Settings {
     pub reindex: ReindexSettings,
     #[serde(default)]
     pub pools: BTreeMap<String, toml::Table>,
-    /// Where the keys of pools stand in the file, for messages.
+    /// File and line of each key of the pools, for messages.
     #[serde(skip)]
     pub pool_lines: BTreeMap<String, String>,
 }
 
-/// Keys whose value is one of a few words, those words, and how a refusal names them.
+/// Enumerated settings: key, allowed values, and the text that an error message uses for them.
 const WORDS: [(&str, &[&str], &str); 2] =
     [("log_format", &["text", "json"], "text or json"), ("database_pooler", &["none", "transaction"], "none or transaction")];
 
-/// What stands between the process and Postgres.
+/// The connection pooler between the process and Postgres.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DatabasePooler {
-    /// Nothing, or a pooler in session mode.
+    /// No pooler, or one in session mode.
     None,
     /// A pooler in transaction mode.
     Transaction,
 }
 
-/// What is set for one kind, as `[kinds.<name>]` of the settings file; what is absent stays as the kind's handler has it.
+/// The settings of one kind, as `[kinds.<name>]` of the settings file; an absent key leaves the
+/// handler's own value in force.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KindSettings {
     /// Longest time of an attempt, in seconds.
     pub timeout_s: Option<f64>,
-    /// Attempts after which a job is dead, whatever more it allows.
+    /// Attempts after which a job is dead, even if the job allows more.
     pub max_attempts: Option<i32>,
     /// Longest wait after a first failure, in seconds.
     pub retry_base_s: Option<f64>,
-    /// What the wait grows by with each further failure.
+    /// The factor by which the wait grows with each further failure.
     pub retry_factor: Option<f64>,
     /// Longest wait of all, in seconds.
     pub retry_max_s: Option<f64>,
-    /// Whether every SQL role and every token that may enqueue may enqueue this kind.
+    /// True if every SQL role and every token that may enqueue may enqueue this kind.
     pub public: Option<bool>,
 }
 
@@ -137,40 +140,42 @@ pub struct KindSettings {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ApiToken {
-    /// Whose it is: tokens of one tenant share what the tenant may send.
+    /// The tenant that owns it; tokens of one tenant share the tenant's limits.
     pub tenant: Option<String>,
     /// The environment variable that holds the token.
     pub secret_env: Option<String>,
-    /// The file that holds it.
+    /// The file that holds the token.
     pub secret_file: Option<String>,
-    /// What it may do, in words of [`SCOPES`]; [`DEFAULT_SCOPES`] if absent.
+    /// The scopes of the token, from [`SCOPES`]; [`DEFAULT_SCOPES`] if absent.
     pub scopes: Option<Vec<String>>,
-    /// The kinds that it may enqueue; those that are public if absent.
+    /// The kinds that it may enqueue; the public kinds if absent.
     pub kinds: Option<Vec<String>>,
-    /// The throttles that it may give work to and take tokens from; `mail:*` stands for all that begin so. All of them if absent.
+    /// The throttles that it may give work to and take tokens from; `mail:*` stands for all that
+    /// begin so. All throttles if absent.
     pub throttles: Option<Vec<String>>,
 }
 
 /// Keys of `[api_tokens.<name>]`.
 pub const API_TOKEN_KEYS: [&str; 6] = ["tenant", "secret_env", "secret_file", "scopes", "kinds", "throttles"];
 
-/// What tokens may be allowed.
+/// The scopes of tokens.
 pub const SCOPES: [&str; 7] =
     ["jobs:enqueue", "jobs:read", "throttles:acquire", "metrics:read", "ops:read", "ops:write", "admin"];
 
-/// What they may do where nothing is said.
+/// The scopes of a token without `scopes`.
 pub const DEFAULT_SCOPES: [&str; 1] = ["jobs:enqueue"];
 
-/// How messages and the audit log call the token of `api_token`; no other has this name.
+/// The name of the token of `api_token` in messages and in the audit log; no other token has this
+/// name.
 pub const ADMIN: &str = "admin";
 
-/// A token of the API, read from where the settings say it is.
+/// A token of the API, read from the place that the settings name.
 pub struct TokenFound<'a> {
-    /// Its name in the settings, or [`ADMIN`].
+    /// The token's name in the settings, or [`ADMIN`].
     pub name: &'a str,
-    /// What is set for it; `None` for the one that may do everything.
+    /// The settings of the token; `None` for the one that may do everything.
     pub settings: Option<&'a ApiToken>,
-    /// The token.
+    /// The text of the token.
     pub secret: String,
 }
 
@@ -180,10 +185,11 @@ const TOKEN_NAME_BYTES_MAX: usize = 64;
 /// The longest name of a tenant, in characters.
 const TENANT_CHARS_MAX: usize = 64;
 
-/// What a token must be.
+/// The required form of a token.
 const TOKEN: &str = "at least 16 visible ASCII characters without spaces or line ends";
 
-/// Keys of `[kinds.<name>]` with the least and the most that is allowed, and how that is told.
+/// Keys of `[kinds.<name>]` with their least and greatest values, and the range as error messages
+/// show it.
 pub const KIND_KEYS: &[(&str, f64, f64, &str)] = &[
     ("timeout_s", 0.001, 604_800.0, "0.001 to 604800"),
     ("max_attempts", 1.0, 1000.0, "1 to 1000"),
@@ -192,7 +198,7 @@ pub const KIND_KEYS: &[(&str, f64, f64, &str)] = &[
     ("retry_max_s", 0.001, 604_800.0, "0.001 to 604800"),
 ];
 
-/// How log lines look.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
@@ -208,39 +214,39 @@ pub enum Error {
     /// The file cannot be read.
     #[error("cannot read {file}: {source}")]
     Unreadable {
-        /// Its path.
+        /// The path of the file.
         file: String,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The file is not TOML, or holds a key that does not exist or a value of the wrong type.
+    /// The file is not TOML, or holds an unknown key or a value of the wrong type.
     #[error("{file}:{line}: {message}")]
     File {
-        /// Its path.
+        /// The path of the file.
         file: String,
         /// The line, from 1.
         line: usize,
-        /// What was wrong and what is allowed.
+        /// The fault, and the allowed values.
         message: String,
     },
-    /// A pool, or an account of one, cannot be used as it stands.
+    /// A pool, or an account of one, cannot be used as it is set.
     #[error(transparent)]
     Pool(#[from] pools::PoolProblem),
     /// A value is of the wrong type or out of range.
     #[error("{place} is {value}; allowed is {allowed}")]
     Value {
-        /// Where it was set: an environment variable, or file and line, with the key.
+        /// The origin of the value: an environment variable, or file and line, with the key.
         place: String,
-        /// The value.
+        /// The value as text.
         value: String,
-        /// What is allowed.
+        /// The allowed values.
         allowed: &'static str,
     },
 }
 
 impl Settings {
-    /// Reads the settings: defaults, then `file` (or `flyball.toml` if it is there), then the environment. A variable that is
-    /// set but empty counts as not set.
+    /// Reads the settings: defaults, then `file` (or `flyball.toml` if it exists), then the
+    /// environment. A variable that is set but empty counts as not set.
     pub fn load(file: Option<&Path>, environment: &BTreeMap<String, String>) -> Result<Self, Error> {
         let mut table: toml::Table = toml::from_str(DEFAULT_FILE).expect("the embedded default file is TOML");
         let mut places = BTreeMap::new();
@@ -288,18 +294,18 @@ impl Settings {
         Ok(settings)
     }
 
-    /// The defaults alone.
+    /// Returns the defaults alone.
     pub fn defaults() -> Self {
         let table: toml::Table = toml::from_str(DEFAULT_FILE).expect("the embedded default file is TOML");
         table.try_into().expect("the embedded default file holds every setting")
     }
 
-    /// Looks at settings that a program has changed.
+    /// Validates settings that a program has changed.
     pub fn validate(&self) -> Result<(), Error> {
         self.check(&BTreeMap::new())
     }
 
-    /// As [`Settings::load`], with this process's environment.
+    /// Reads the settings as [`Settings::load`] does, with this process's environment.
     pub fn from_env(file: Option<&Path>) -> Result<Self, Error> {
         let mut environment = BTreeMap::new();
         for (_, env) in KEYS {
@@ -315,7 +321,7 @@ impl Settings {
         Self::load(file, &environment)
     }
 
-    /// Every token of the API, read from where the settings say it is.
+    /// Reads every token of the API from the place that the settings name.
     pub fn tokens(&self) -> Result<Vec<TokenFound<'_>>, Error> {
         let mut tokens: Vec<TokenFound<'_>> = Vec::new();
         if !self.api_token.is_empty() {
@@ -350,12 +356,13 @@ impl Settings {
         Ok(tokens)
     }
 
-    /// What jobs of the kind `reindex` may name.
+    /// Returns the sources and sinks that jobs of the kind `reindex` may name.
     pub fn catalogue(&self) -> Catalogue {
         self.reindex.catalogue(self.allow_reindex_queries)
     }
 
-    /// The folder of knobs files. One that was named and is not there is a mistake; the usual one may be missing.
+    /// Returns the folder of knobs files. Fails if a named folder does not exist; the usual one may
+    /// be missing.
     pub fn knobs_folder(&self) -> Result<&Path, Error> {
         let folder = Path::new(&self.knobs_dir);
         if self.knobs_dir.is_empty() || self.knobs_dir == "knobs" || folder.is_dir() {
@@ -368,24 +375,25 @@ impl Settings {
         })
     }
 
-    /// The pools with their credentials, read from where the settings say they are.
+    /// Returns the pools with their credentials, read from the places that the settings name.
     pub fn pools(&self) -> Result<Pools, Error> {
         Ok(pools::read(&self.pools, Some(&pools::Real)).map_err(|problem| problem.located(&self.pool_lines))?)
     }
 
-    /// What a driver cannot use of an account's settings, with the place where it stands.
+    /// Builds the error for an account's setting that its driver cannot use, with its place in the
+    /// file.
     pub fn unusable(&self, pool: &str, account: &str, refused: &crate::providers::Refused) -> Error {
         let place = format!("pools.{pool}.{account}.{}", refused.field);
         let problem = pools::PoolProblem { file: String::new(), place, message: refused.message.clone() };
         Error::Pool(problem.located(&self.pool_lines))
     }
 
-    /// The pools as far as they can be known without reading credentials, for whoever only checks arguments.
+    /// Returns the pools without their credentials, for callers that only check arguments.
     pub fn pools_without_credentials(&self) -> Pools {
         pools::read(&self.pools, None).unwrap_or_default()
     }
 
-    /// How the database is reached.
+    /// Returns the options for reaching the database.
     pub fn database(&self) -> Access {
         Access {
             url: self.database_url.clone(),
@@ -432,7 +440,7 @@ impl Settings {
         if !self.api_token.is_empty() && self.api_token.len() < 16 {
             return refuse("api_token", "too short".to_owned(), "at least 16 characters, or empty for none");
         }
-        // A header cannot carry anything else, so nobody could ever log in.
+        // A header cannot carry anything else, so no client could ever log in.
         if !self.api_token.bytes().all(|byte| byte.is_ascii_graphic()) {
             return refuse("api_token", "unusable".to_owned(), "visible ASCII characters without spaces or line ends");
         }
@@ -550,7 +558,8 @@ fn own_table(file: &str, text: &str) -> Result<toml::Table, Error> {
     Ok(table)
 }
 
-/// The words that a key allows, and how a refusal names them; `None` for a key with any text.
+/// Returns the allowed values of a key, and their text for an error; `None` for a key with any
+/// text.
 fn words_of(key: &str) -> Option<(&'static [&'static str], &'static str)> {
     WORDS.iter().find(|(other, ..)| *other == key).map(|(_, words, allowed)| (*words, *allowed))
 }
@@ -558,7 +567,7 @@ fn words_of(key: &str) -> Option<(&'static [&'static str], &'static str)> {
 /// Settings that are tables of tables.
 const TABLES: [&str; 6] = ["kinds", "api_tokens", "prometheus", "postgres", "reindex", "pools"];
 
-/// Reads those tables for the sake of their errors, which know their lines.
+/// Parses those tables for the sake of their errors, which know their lines.
 fn own_tables(file: &str, text: &str) -> Result<(), Error> {
     #[derive(Deserialize)]
     struct Tables {
@@ -578,7 +587,7 @@ fn own_tables(file: &str, text: &str) -> Result<(), Error> {
     toml::from_str::<Tables>(text).map(drop).map_err(|error| located(file, text, &error))
 }
 
-/// The lines of the keys of such tables, as far as they stand under headings of their own.
+/// Returns the lines of the keys of such tables, if they are under headings of their own.
 fn table_lines(text: &str) -> Vec<(String, usize)> {
     let mut heading = "";
     let mut lines = Vec::new();
@@ -615,7 +624,7 @@ fn located(file: &str, text: &str, error: &toml::de::Error) -> Error {
     Error::File { file: file.to_owned(), line, message: error.message().to_owned() }
 }
 
-/// Reads an environment variable's text as the type that the default has.
+/// Parses an environment variable's text as the type of the default.
 fn typed(key: &str, text: &str, default: &toml::Value) -> Option<toml::Value> {
     match default {
         toml::Value::Boolean(_) => match text {

@@ -1,41 +1,71 @@
-//! Flyball: background work that goes as fast as the things it touches can bear, and no faster.
+//! Flyball: background work as fast as the systems that it calls can bear, and no faster.
 //!
-//! Jobs live in Postgres, in lanes; named throttles live in Redis, with knobs that a person can turn while everything
-//! runs; a governor turns them by itself. `ARCHITECTURE.md` is the map of the rooms below.
+//! Jobs live in Postgres, in lanes; named throttles live in Redis, with knobs that a person can
+//! turn while everything runs; a governor turns them automatically. `ARCHITECTURE.md` is the map of
+//! the rooms below.
 //!
-//! Where to begin as a user of the library:
+//! Starting points for users of the library:
 //!
 //! - [`Runner::builder`] puts a runner with your kinds and schedules into your program;
-//! - [`jobs::TypedHandler`] and [`jobs::Kinds::register_typed`] are how a kind is written, [`jobs::Fault`] is how it fails, and
-//!   [`jobs::Context`] is what it is given;
-//! - [`cron::NewSchedule`] makes jobs by the clock;
+//! - [`jobs::TypedHandler`] and [`jobs::Kinds::register_typed`] define a kind, [`jobs::Fault`] is
+//!   its error, and [`jobs::Context`] is its interface to the running job;
+//! - [`cron::NewSchedule`] creates jobs by the clock;
 //! - [`testing::TestQueue`] runs due jobs inline in your tests.
 
-pub mod calibrate;
-pub mod control;
+// The façade: what a program that uses the library may rely on. ARCHITECTURE.md lists it, and
+// tests/it/library.rs holds the two together.
+
+#[warn(missing_docs)]
+pub mod app;
+#[warn(missing_docs)]
+pub mod config;
+#[warn(missing_docs)]
 pub mod cron;
-pub mod fakes;
-pub mod governor;
+#[warn(missing_docs)]
 pub mod jobs;
-pub mod notify;
-pub mod outbound;
-pub mod postgres;
-pub mod providers;
-pub mod reindex;
-pub mod replay;
-pub mod runner;
-pub mod service;
-pub mod signals;
-pub mod simulate;
-pub mod stack;
+#[warn(missing_docs)]
 pub mod testing;
+#[warn(missing_docs)]
 pub mod throttle;
 
+// The rooms behind it, open to the tests, the benchmarks and the binary of this package alone.
+
+#[doc(hidden)]
 pub mod api;
-pub mod app;
+#[doc(hidden)]
+pub mod calibrate;
+#[doc(hidden)]
 pub mod cli;
-pub mod config;
+#[doc(hidden)]
+pub mod control;
+#[doc(hidden)]
 pub mod demo;
+#[doc(hidden)]
+pub mod fakes;
+#[doc(hidden)]
+pub mod governor;
+#[doc(hidden)]
+pub mod notify;
+#[doc(hidden)]
+pub mod outbound;
+#[doc(hidden)]
+pub mod postgres;
+#[doc(hidden)]
+pub mod providers;
+#[doc(hidden)]
+pub mod reindex;
+#[doc(hidden)]
+pub mod replay;
+#[doc(hidden)]
+pub mod runner;
+#[doc(hidden)]
+pub mod service;
+#[doc(hidden)]
+pub mod signals;
+#[doc(hidden)]
+pub mod simulate;
+#[doc(hidden)]
+pub mod stack;
 
 pub use app::Runner;
 pub use jobs::Client;

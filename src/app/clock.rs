@@ -1,12 +1,12 @@
-//! The one place where the composed process looks at the time of day.
+//! The only module of the composed process that reads the wall clock.
 
-/// The time of this machine, for ages that people read; decisions take the servers' clocks.
+/// Returns this machine's time, for ages that people read; decisions use the servers' clocks.
 #[expect(clippy::disallowed_methods, reason = "this is the place that hands the time in")]
 pub(super) fn now() -> jiff::Timestamp {
     jiff::Timestamp::now()
 }
 
-/// As unix seconds.
+/// Returns this machine's time in unix seconds.
 pub(super) fn unix_s() -> f64 {
     now().as_microsecond() as f64 / 1e6
 }

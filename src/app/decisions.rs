@@ -1,4 +1,4 @@
-//! The governor's journal as the API reads it: true in every process, whether or not it leads.
+//! The governor's journal as the API reads it, valid in every process, whether or not it leads.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use crate::governor::{self, Journal, Policy, View};
 use crate::jobs::Queue;
 use crate::throttle::{Name, Status, Store};
 
-/// Decisions that tell where the rate went in the last minutes: one every five seconds for five minutes.
+/// Decisions that explain the rate's recent changes: one every five seconds for five minutes.
 const RECENT: i64 = 60;
 
-/// The journal, read with the policies that this process knows.
+/// The journal, read with the policies of this process.
 pub struct Journalled {
     journal: Journal,
     queue: Queue,
@@ -29,7 +29,7 @@ pub struct Journalled {
 }
 
 impl Journalled {
-    /// Reads the journal in the queue's database.
+    /// Creates a reader of the journal in the queue's database.
     pub fn new(queue: &Queue, throttles: &Arc<dyn Store>, policies: &[(Name, Policy)]) -> Self {
         Self {
             journal: Journal::new(queue.pool.clone()),
@@ -39,14 +39,16 @@ impl Journalled {
         }
     }
 
-    /// The governor of a throttle as it stands at `now` (unix seconds); `None` if it has none or it has not decided yet.
+    /// Returns the state of a throttle's governor at `now` (unix seconds); `None` if the throttle
+    /// has no governor or it has not decided yet.
     pub async fn view(&self, name: &Name, now: f64) -> Result<Option<View>, ReadError> {
         let Some(policy) = self.policies.get(name) else { return Ok(None) };
         let stored = self.journal.load(name.as_str()).await.map_err(unread)?;
         Ok(stored.and_then(|(_, state)| View::of_stored(state, policy, now)))
     }
 
-    /// One sentence on why a throttle runs as it does; `None` for `status` if there is no such throttle.
+    /// Returns one sentence that explains the current rate of a throttle. `status` is `None` if
+    /// there is no such throttle.
     pub async fn sentence(&self, name: &Name, status: Option<&Status>) -> Result<String, ReadError> {
         let now = status.map_or_else(clock::unix_s, |status| status.at_us as f64 / 1e6);
         let view = self.view(name, now).await?;
@@ -56,7 +58,8 @@ impl Journalled {
         let asked = Asked { name: name.as_str(), status, view: view.as_ref(), decisions: &decisions, ready, now };
         let mut sentence = why::sentence(asked);
         let told = view.as_ref().map_or("rps", |view| view.actuator.field());
-        // The sentence tells of a wrong knob that is governed by itself; whatever else is wrong with the knobs must not stay untold.
+        // The sentence covers a problem of the governed knob itself; problems of other knobs are
+        // added here.
         for problem in status.iter().flat_map(|status| &status.problems).filter(|problem| problem.field != told) {
             sentence += &format!(" Its knob {}: {}.", problem.field, problem.message);
         }
@@ -66,7 +69,7 @@ impl Journalled {
         }
     }
 
-    /// The sentence with what else keeps the jobs of the throttle waiting.
+    /// Adds the other obstacles of the throttle's jobs to the sentence.
     async fn with_obstacles(&self, sentence: &str, status: &Status, ready: u64, now: f64) -> Result<String, ReadError> {
         let (name, throttles) = (&status.name, &*self.throttles);
         let failing = self.queue.failing_of(name.as_str()).await.map_err(|error| ReadError::Failed(error.to_string()))?;
@@ -179,7 +182,7 @@ fn standing(view: View) -> GovernorState {
     }
 }
 
-/// The word that stands for a plain enum in JSON.
+/// Returns the name of a unit variant in JSON.
 fn word(value: &impl serde::Serialize) -> Option<String> {
     serde_json::to_value(value).ok()?.as_str().map(str::to_owned)
 }

@@ -1,19 +1,22 @@
-//! How many files and sockets the process may have open, and how many of them connections from outside may take.
+//! The limit on open files and sockets of the process, and the share of it for connections from
+//! outside.
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-/// Raises the soft limit to the hard one, which is what a process of many connections is meant to do; the limit that holds then.
+/// Raises the soft limit to the hard one, as suits a process with many connections. Returns the
+/// limit in force.
 pub(super) fn raise_limit() -> u64 {
     let mut limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
         limit.current = limit.maximum;
-        // A system that refuses leaves it as it is.
+        // If the system refuses, the soft limit stays.
         let _ = setrlimit(Resource::Nofile, limit);
     }
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// Connections that the API may have open: what the setting says, and at most half of what the process may open.
+/// Returns the number of connections that the API may have open: the setting, but at most half of
+/// the process's limit.
 pub(super) fn connections(set: usize, limit: u64) -> usize {
     set.min(usize::try_from(limit / 2).unwrap_or(usize::MAX))
 }

@@ -1,4 +1,4 @@
-//! Stands for the governor's leadership, and governs while it leads.
+//! Takes part in the election of the governor's leader, and governs while this process leads.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,39 +15,43 @@ use crate::signals::complaints_postgres;
 use crate::signals::{Depth, DepthSource, Feedback, FeedbackSource, Prometheus, Told};
 use crate::throttle::Store;
 
-/// How long a leader may be silent before another may lead.
+/// Time without a renewal after which another process may lead.
 const LEASE: Duration = Duration::from_secs(10);
 
-/// How often a process looks whether it may lead.
+/// Interval between checks of the lease.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// How often a leader renews its lease.
+/// Interval between renewals of the lease.
 const RENEW_EVERY: Duration = Duration::from_secs(3);
 
-/// Who has not reached the knobs for this long lets another lead, who may.
+/// Time without access to the knobs after which a leader gives up its lease.
 const OUT_OF_REACH: Duration = Duration::from_secs(5);
 
-/// Longest that the governor waits for Postgres, or for a signal from it: the knob is turned all the same.
+/// Longest wait of the governor for Postgres, or for a signal from it; the knob is turned in any
+/// case.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The pace of the slow path, which ticks when it is due.
+/// Interval of the slow path, which runs the policies that are due.
 const TICK_EVERY: Duration = Duration::from_secs(1);
 
-/// The pace of the breaker's fast path: with the second look that confirms the first, what is leased may be spent for a quarter
-/// of a second more, and yet no token is granted a second and a half after a load has risen.
+/// Interval of the breaker's fast path.
+///
+/// A second probe confirms the first, and leased tokens may be spent for another quarter of a
+/// second; even so, no token is granted later than a second and a half after a load has risen.
 const FAST_EVERY: Duration = Duration::from_millis(500);
 
-/// After an alarm the fast path looks again so soon.
+/// Delay of the fast path's second probe after an alarm.
 const CONFIRM_AFTER: Duration = Duration::from_millis(250);
 
-/// Composes a governor of `policies`.
+/// Builds a governor of `policies`.
 pub(super) fn governor(
     settings: &Settings,
     queue: &Queue,
     throttles: &Arc<dyn Store>,
     policies: Policies,
 ) -> anyhow::Result<Governor> {
-    // Apart from the others, and not patient: neither a crowd of requests nor a Postgres that is away holds the knob up.
+    // Separate connections with a short timeout, so that neither a crowd of requests nor an
+    // unreachable Postgres holds the knob up.
     let apart = queue.apart(2, PATIENCE);
     let usual = Prometheus::new(&settings.prometheus_url)?;
     let timed = policies.iter().filter(|(_, policy)| policy.hears_durations()).map(|(name, _)| name.to_string()).collect();
@@ -58,8 +62,10 @@ pub(super) fn governor(
     Ok(Governor::with(throttles.clone(), Journal::new(apart).with_patience(PATIENCE), sources, policies)?)
 }
 
-/// Depth and age of a throttle's queue as signals: what was ready when it was last walked. A throttle without jobs has a depth of
-/// zero; before the first walk has come to its end there is no reading.
+/// Returns a source of the depth and age of a throttle's queue, as of its last walk.
+///
+/// A throttle without jobs has a depth of zero; before the first walk is complete there is no
+/// reading.
 fn depth(queue: Queue) -> DepthSource {
     Arc::new(move |throttle| {
         let (queue, throttle) = (queue.clone(), throttle.to_owned());
@@ -81,7 +87,8 @@ fn unix_s(at: jiff::Timestamp) -> f64 {
     at.as_microsecond() as f64 / 1e6
 }
 
-/// How a throttle's jobs ended, as all living workers tell it with their heartbeats.
+/// Returns a source of the outcomes of a throttle's jobs, as all living workers report them with
+/// their heartbeats.
 fn feedback(told: Feedbacks) -> FeedbackSource {
     let told = Arc::new(told);
     Arc::new(move |throttle| {
@@ -107,10 +114,10 @@ fn feedback(told: Feedbacks) -> FeedbackSource {
     })
 }
 
-/// Governs whenever this process leads, until `cancel` fires; then lets the leadership go.
+/// Governs whenever this process leads, until `cancel` fires; then releases the leadership.
 ///
-/// Three loops share the term: one holds the lease, one ticks, and one runs the breaker's fast path, so that a slow Prometheus
-/// never holds the breaker up.
+/// Three loops share the term: one holds the lease, one ticks, and one runs the breaker's fast
+/// path, so that a slow Prometheus never holds the breaker up.
 pub(super) async fn run(governor: Governor, queue: Queue, cancel: CancellationToken) {
     let holder = format!("{}-{:016x}", std::process::id(), rand::random::<u64>());
     let leader = Leader::new(queue.pool.clone(), "governor", holder, LEASE);
@@ -123,7 +130,7 @@ pub(super) async fn run(governor: Governor, queue: Queue, cancel: CancellationTo
     let _ = tokio::time::timeout(Duration::from_secs(1), leader.release()).await;
 }
 
-/// The term under which this process leads, and since when it is known to.
+/// The term under which this process leads, and the time of its last confirmation.
 #[derive(Default)]
 struct Term(Mutex<Option<(u64, Instant)>>);
 
@@ -136,14 +143,14 @@ impl Term {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = term;
     }
 
-    /// The term, while its lease cannot have run out.
+    /// Returns the term, unless its lease may have expired.
     fn leading(&self) -> Option<u64> {
         self.get().filter(|(_, since)| since.elapsed() < LEASE).map(|(term, _)| term)
     }
 }
 
-/// Takes and renews the lease while the knobs can be reached, and lets it go when they cannot: a leader that is cut off from
-/// them must not keep others from turning them.
+/// Takes and renews the lease while the knobs can be reached, and releases it when they cannot,
+/// because a leader that is cut off from the knobs must not keep others from turning them.
 async fn hold(leader: &Leader, governor: &Governor, term: &Term, cancel: &CancellationToken) {
     let mut reached = None;
     loop {
@@ -158,7 +165,8 @@ async fn hold(leader: &Leader, governor: &Governor, term: &Term, cancel: &Cancel
             }
             term.set(None);
         } else if before.is_none_or(|(_, since)| since.elapsed() >= RENEW_EVERY) {
-            // The time is taken before asking, so that a slow answer never makes the lease look younger than it is.
+            // The time is taken before the request, so that a slow answer never makes the lease
+            // look younger than it is.
             let asked = Instant::now();
             match leader.hold_above(governor.seen_term()).await {
                 Ok(now) => {
@@ -171,7 +179,7 @@ async fn hold(leader: &Leader, governor: &Governor, term: &Term, cancel: &Cancel
         if let Some((before, _)) = before
             && term.leading().is_none()
         {
-            // The lease has run out, and nobody could be asked for another.
+            // The lease has expired, and Postgres could not renew it.
             if term.get().is_some() {
                 tell(None, Some(before));
             }
@@ -185,16 +193,16 @@ async fn hold(leader: &Leader, governor: &Governor, term: &Term, cancel: &Cancel
     }
 }
 
-/// The two paths of the governor.
+/// The paths of the governor.
 #[derive(Clone, Copy)]
 enum Round {
-    /// The control law; decides by itself which policies are due.
+    /// The control law, which decides by itself which policies are due.
     Tick,
-    /// The breaker's direct look.
+    /// The breaker's direct probe.
     Fast,
 }
 
-/// Goes round at the path's pace while this process leads. A round that was fenced ends the term.
+/// Runs a path at its interval while this process leads. A fenced round ends the term.
 async fn rounds(governor: &Governor, round: Round, term: &Term, cancel: &CancellationToken) {
     let mut pace = tokio::time::interval(match round {
         Round::Tick => TICK_EVERY,

@@ -1,5 +1,5 @@
-//! Keeps a record of all knobs in Postgres and puts them back when Redis comes up empty; what somebody takes away in a Redis that
-//! is not empty stays away.
+//! Records all knobs in Postgres and restores them when Redis comes up empty. Knobs that were
+//! deleted in a Redis that is not empty stay deleted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,13 +12,15 @@ use crate::service::{Pace, periodic};
 use crate::throttle::postgres::Record;
 use crate::throttle::{self, Change, Name, Status, Store, rules};
 
-/// How long an emptied Redis may stay empty, and how long a turned knob stays unknown to what reads the record in SQL.
+/// Longest time that an emptied Redis stays empty, and the longest delay until SQL readers of the
+/// record see a turned knob.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Throttles that are read at a time.
+/// Throttles that are read concurrently.
 const ASKED_AT_ONCE: usize = 32;
 
-/// Fields that change with every write, or with what stands behind the throttle, and say nothing worth restoring.
+/// Fields that change with every write, or with the resource behind the throttle, and are not worth
+/// restoring.
 const PASSING: &[&str] = &["seq", "term", "at", "capacity", "capacity_why"];
 
 pub(super) async fn run(store: Arc<dyn Store>, record: Record, cancel: CancellationToken) {
@@ -28,7 +30,7 @@ pub(super) async fn run(store: Arc<dyn Store>, record: Record, cancel: Cancellat
         async move {
             let (saved, told) = &mut *saved.lock().await;
             let odd = tick(&*store, &record, saved).await?;
-            // Each is told once, for as long as it stays the same.
+            // Each problem is logged once, for as long as it stays the same.
             odd.iter().filter(|(name, why)| told.get(*name) != Some(*why)).for_each(tell);
             *told = odd;
             anyhow::Ok(())
@@ -37,10 +39,10 @@ pub(super) async fn run(store: Arc<dyn Store>, record: Record, cancel: Cancellat
     .await;
 }
 
-/// Throttles whose knobs could not be recorded or restored, and why.
+/// Throttles whose knobs could not be recorded or restored, with the reasons.
 pub(super) type Odd = BTreeMap<Name, String>;
 
-/// Tells of one of them in the log.
+/// Logs one problem.
 pub(super) fn tell((name, why): (&Name, &String)) {
     tracing::warn!(throttle.name = %name, why, "the knobs cannot all be recorded or restored; the other throttles' are");
 }
@@ -51,7 +53,8 @@ const LONGEST_TEXT: usize = 4096;
 /// Most fields of one throttle that are recorded.
 const MOST_FIELDS: usize = 200;
 
-/// The fields that can be recorded: Postgres keeps no NUL, and nobody's megabytes. Knobs come before what is none.
+/// Selects the fields that can be recorded: without NUL, which Postgres cannot store, and within
+/// the limits of size and number. Knobs come before other fields.
 fn recordable(raw: BTreeMap<String, String>) -> (BTreeMap<String, String>, Option<String>) {
     let all = raw.len();
     let fits = |text: &str| !text.contains('\0') && text.len() <= LONGEST_TEXT;
@@ -64,8 +67,10 @@ fn recordable(raw: BTreeMap<String, String>) -> (BTreeMap<String, String>, Optio
     (kept, (left_out > 0).then_some(why))
 }
 
-/// Restores what is missing, then records what has changed. What cannot be recorded or restored of one throttle leaves the others
-/// alone and is answered; what cannot be asked now is an error at the end.
+/// Restores missing knobs, then records changed ones.
+///
+/// A throttle whose knobs cannot be recorded or restored is returned and does not affect the
+/// others; a store that cannot be reached is an error at the end.
 pub(super) async fn tick(
     store: &dyn Store,
     record: &Record,
@@ -94,7 +99,7 @@ pub(super) async fn tick(
                     continue;
                 }
                 Ok(false) => {
-                    // What marked it as kept is lost as well.
+                    // The mark that the knobs are recorded is lost as well.
                     saved.remove(&name);
                     restore(store, &name, fields).await
                 }
@@ -115,11 +120,12 @@ pub(super) async fn tick(
                 continue;
             }
         };
-        // A key that is no hash has no knobs to keep; those kept before stay.
+        // A key that is no hash has no knobs to record; those recorded before stay.
         if status.raw.is_empty() {
             continue;
         }
-        // What another program lets expire, and nobody has written through Flyball, is its own affair.
+        // Keys that another program lets expire, and that were never written through Flyball, are
+        // left alone.
         let expires = status.expires_in_s.is_some();
         if expires && !status.raw.contains_key("seq") {
             continue;

@@ -10,7 +10,8 @@ use crate::cron::{NewSchedule, Schedules};
 use crate::jobs::{Context, Handler, IntoOutcome, Kinds, Queue, TypedHandler};
 use crate::throttle::{Change, Error, Knobs, Name};
 
-/// A runner inside a program of your own: it runs your kinds, and keeps schedules, beside whatever else the program does.
+/// A runner inside a program of your own: it runs your kinds, and keeps schedules, beside the rest
+/// of the program.
 ///
 /// ```no_run
 /// use flyball::Runner;
@@ -32,7 +33,11 @@ use crate::throttle::{Change, Error, Knobs, Name};
 ///     .redis_url("redis://127.0.0.1:6379")
 ///     .kind("report", report)
 ///     .throttle("reports", [("rps", json!(5))])
-///     .cron(NewSchedule::new("nightly", "30 2 * * *", NewJob::new("report", json!({"of": "yesterday"}))))
+///     .cron(NewSchedule::new(
+///         "nightly",
+///         "30 2 * * *",
+///         NewJob::new("report", json!({"of": "yesterday"})),
+///     ))
 ///     .concurrency(16)
 ///     .build()
 ///     .await?;
@@ -44,31 +49,33 @@ pub struct Runner {
 }
 
 impl Runner {
-    /// Begins with the default settings; no file and no environment is read.
+    /// Begins with the default settings; reads no file and no environment.
     pub fn builder() -> Builder {
         let mut settings = Settings::defaults();
         settings.knobs_dir = String::new();
         Self::with(settings)
     }
 
-    /// Begins with settings, for instance those of `Settings::from_env`.
+    /// Begins with these settings, for instance those of `Settings::from_env`.
     pub fn with(settings: Settings) -> Builder {
         let roles = Roles { api: false, runner: true, governor: false };
         Builder { settings, roles, kinds: Kinds::default(), throttles: Vec::new(), schedules: Vec::new() }
     }
 
-    /// The queue, to enqueue and to look at jobs.
+    /// Returns the queue, to enqueue and inspect jobs.
     pub fn queue(&self) -> &Queue {
         &self.app.queue
     }
 
-    /// The schedules of its database.
+    /// Returns the schedules in its database.
     pub fn schedules(&self) -> Schedules {
         Schedules::new(self.app.queue.pool.clone())
     }
 
-    /// Runs until `stop` is done, then stops in order: nothing more is claimed, running jobs finish within the grace time, the
-    /// rest is given back. It is an error if a part of the runner died of a defect; then too everything is stopped.
+    /// Runs until `stop` is done, then stops in order: no more jobs are claimed, running jobs
+    /// finish within the grace time, and the rest is given back.
+    ///
+    /// It is an error if a part of the runner died of a defect; then too everything is stopped.
     pub async fn run_until<T>(self, stop: impl Future<Output = T>) -> anyhow::Result<()> {
         let lost = tokio::select! {
             _ = stop => None,
@@ -81,13 +88,13 @@ impl Runner {
         }
     }
 
-    /// Stops in order.
+    /// Stops in order, as [`Self::run_until`] does.
     pub async fn stop(self) {
         self.app.stop().await;
     }
 }
 
-/// What a [`Runner`] shall be.
+/// The settings of a [`Runner`] to build.
 #[must_use]
 pub struct Builder {
     settings: Settings,
@@ -98,31 +105,31 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Where the jobs live.
+    /// Sets the URL of the Postgres that holds the jobs.
     pub fn database_url(mut self, url: impl Into<String>) -> Self {
         self.settings.database_url = url.into();
         self
     }
 
-    /// Where the throttles live.
+    /// Sets the URL of the Redis that holds the throttles.
     pub fn redis_url(mut self, url: impl Into<String>) -> Self {
         self.settings.redis_url = url.into();
         self
     }
 
-    /// Put before every Redis key.
+    /// Sets the prefix of every Redis key.
     pub fn redis_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.settings.redis_prefix = prefix.into();
         self
     }
 
-    /// Jobs that run at once, 1 to 10000.
+    /// Sets the number of jobs that run at once, 1 to 10000.
     pub fn concurrency(mut self, jobs: usize) -> Self {
         self.settings.concurrency = jobs;
         self
     }
 
-    /// Any other settings, as `default.toml` describes them.
+    /// Changes any other settings, as `default.toml` describes them.
     pub fn settings(mut self, change: impl FnOnce(&mut Settings)) -> Self {
         change(&mut self.settings);
         self
@@ -145,7 +152,7 @@ impl Builder {
         self
     }
 
-    /// Adds a handler.
+    /// Adds a handler under this kind.
     pub fn handler(mut self, kind: impl Into<String>, handler: impl Handler) -> Self {
         self.kinds.register(kind, handler);
         self
@@ -157,28 +164,30 @@ impl Builder {
         self
     }
 
-    /// Sees that a throttle exists, with these knobs where it has none yet: what somebody turned stays.
+    /// Creates a throttle with these knobs if it does not exist yet; an existing throttle keeps its
+    /// knobs.
     pub fn throttle<'a>(mut self, name: impl Into<String>, knobs: impl IntoIterator<Item = (&'a str, Value)>) -> Self {
         let knobs = knobs.into_iter().map(|(knob, value)| (knob.to_owned(), value)).collect();
         self.throttles.push((name.into(), knobs));
         self
     }
 
-    /// Declares a schedule: it is made, or changed to this if it is there. One that is no longer declared stays.
+    /// Declares a schedule, which is created, or changed to this if it exists. A schedule that is
+    /// no longer declared stays.
     pub fn cron(mut self, schedule: NewSchedule) -> Self {
         self.schedules.push(schedule);
         self
     }
 
-    /// What else the process does; a runner alone without this.
+    /// Sets the roles of the process; without this it only runs jobs.
     pub fn roles(mut self, roles: Roles) -> Self {
         self.roles = roles;
         self
     }
 
-    /// Connects, brings the schema up to date and starts.
+    /// Connects, migrates the schema and starts.
     pub async fn build(self) -> anyhow::Result<Runner> {
-        // What can be seen to be wrong is told before anything is touched.
+        // Invalid settings are reported before anything is changed.
         self.settings.validate()?;
         for schedule in &self.schedules {
             let problems = schedule.problems();

@@ -8,7 +8,7 @@ use crate::config::{self, LogFormat, Settings};
 
 /// Starts logging as the settings say; a second call changes nothing.
 pub fn start_logging(settings: &Settings) -> anyhow::Result<()> {
-    // Postgres' notices are told as info; they say nothing that an operator needs.
+    // Postgres' notices are logged as info and say nothing that an operator needs.
     let wanted = if settings.log.contains("sqlx") { settings.log.clone() } else { format!("{},sqlx=warn", settings.log) };
     let filter = EnvFilter::try_new(wanted).map_err(|error| config::Error::Value {
         place: "FLYBALL_LOG (setting log)".to_owned(),

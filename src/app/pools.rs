@@ -1,4 +1,4 @@
-//! Puts pools of accounts together: drivers, desks, and the loops that look after them.
+//! Assembles pools of accounts: their drivers, their desks, and the loops that maintain them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::providers::{Driver, Http, Metrics, Pools, Tools, build};
 use crate::service::Vital;
 use crate::throttle::{Notes, Store};
 
-/// All pools of a process at work.
+/// All running pools of a process.
 pub(super) struct Open {
     pub(super) pools: Arc<Pools>,
     pub(super) means: Means,
@@ -27,17 +27,19 @@ pub(super) struct Open {
     changes: mpsc::UnboundedReceiver<(String, Change)>,
 }
 
-/// The pools of the settings with a driver for each account, before anything is connected.
+/// The pools of the settings with a driver for each account, before any connection.
 pub(super) struct Built {
     pools: Arc<Pools>,
     tools: Tools,
     drivers: BTreeMap<String, Arc<Vec<Box<dyn Driver>>>>,
 }
 
-/// Builds the drivers. What is wrong with an account, or with its credentials, stops the start here.
+/// Builds the drivers. An invalid account, or invalid credentials, are an error that stops the
+/// start.
 pub(super) fn build(settings: &Settings, guard: Guard) -> anyhow::Result<Built> {
     let pools = Arc::new(settings.pools()?);
-    // Whoever runs Flyball has set the addresses of providers; those of recipients come with the message.
+    // The operator sets the addresses of providers; those of recipients come with the message and
+    // are guarded.
     let tools = Tools { http: Arc::new(Http::new(Guard::open())?), guarded: Arc::new(Http::new(guard)?) };
     let mut drivers = BTreeMap::new();
     for (name, pool) in &pools.0 {
@@ -73,7 +75,8 @@ pub(super) fn open(
 }
 
 impl Open {
-    /// Starts what looks after the pools: in every process what concerns its own desks, and where jobs run, what concerns messages.
+    /// Starts the loops that maintain the pools: in every process those for its own desks, and
+    /// where jobs run those for messages.
     pub(super) fn start(
         self,
         runs_jobs: bool,
@@ -96,7 +99,7 @@ impl Open {
             let kept = notify::keep(deliveries.clone(), days, dead_days, cancel.child_token());
             tasks.push(vital.spawn("keep deliveries", cancel.child_token(), kept));
         }
-        // Without a desk there is nobody who could tell a change.
+        // Without a desk no change can occur.
         if carriers.is_empty() {
             return tasks;
         }

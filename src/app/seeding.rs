@@ -1,5 +1,7 @@
-//! What must be in Redis before anything flows: knobs that were lost, those of the files, the limits of the API, the throttles of
-//! pools. Where Redis is away the process starts without, and this is done when it is back.
+//! Seeds Redis at start: lost knobs, those of the files, the limits of the API, the throttles of
+//! pools.
+//!
+//! If Redis is unreachable the process starts without it, and this is done when it is back.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,31 +18,31 @@ use crate::providers::pool::{self, Desk};
 use crate::throttle::postgres::Record;
 use crate::throttle::{self, Change, KnobsFile, Name, Store, seed};
 
-/// How long a start waits for a Redis that may be starting too.
+/// Longest wait for a Redis that may be starting too.
 const REDIS_PATIENCE: Duration = Duration::from_secs(3);
 
-/// Between two tries.
+/// Delay before a retry during the start.
 const AGAIN_AFTER: Duration = Duration::from_millis(200);
 const AWAY_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// What is to be put into Redis.
+/// The data to put into Redis.
 pub(super) struct Seeding {
     pub(super) store: Arc<dyn Store>,
     pub(super) record: Record,
     pub(super) files: Vec<KnobsFile>,
     pub(super) tenants: Vec<String>,
     pub(super) desks: Vec<Desk>,
-    /// Some pool tells its alarms to a URL.
+    /// True if a pool sends its alarms to a URL.
     pub(super) has_alerts: bool,
 }
 
 impl Seeding {
-    /// Seeds, or leaves it to a task where Redis is away.
+    /// Seeds, or starts a task that will if Redis is unreachable.
     pub(super) async fn start(self, cancel: CancellationToken) -> anyhow::Result<Option<JoinHandle<()>>> {
         let begun = Instant::now();
         loop {
             let Err(error) = self.once().await else { return Ok(None) };
-            // Knobs that this Redis cannot hold are no matter of time.
+            // Knobs that this Redis cannot hold will not become valid with time.
             if matches!(cause(&error), Some(throttle::Error::Invalid(_))) {
                 return Err(error.context("the recorded knobs cannot be restored"));
             }
@@ -106,7 +108,7 @@ fn cause(error: &anyhow::Error) -> Option<&throttle::Error> {
     error.chain().find_map(|cause| cause.downcast_ref())
 }
 
-/// Makes the throttle of alarms where there is none; what somebody wrote stays.
+/// Creates the throttle of alarms if it does not exist; existing knobs stay.
 async fn seed_alerts(store: &dyn Store) -> Result<(), throttle::Error> {
     let Ok(name) = Name::new(ALERTS) else { return Ok(()) };
     let fields = [("rps", "10"), ("key_rps", "2"), ("on_store_loss", "open")];

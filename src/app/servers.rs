@@ -1,4 +1,4 @@
-//! The servers that policies name: what the settings say of them, with credentials from the environment or from files.
+//! Servers that policies name: their settings, with credentials from the environment or from files.
 
 use std::path::PathBuf;
 
@@ -9,12 +9,14 @@ use crate::governor::Sources;
 use crate::signals::server::{Access, Credentials, Secret};
 use crate::signals::{Database, Prometheus};
 
-/// The Prometheus servers of the settings, for commands that read signals without a governor.
+/// Builds sources with the Prometheus servers of the settings, for commands that read signals
+/// without a governor.
 pub fn prometheus_sources(settings: &Settings) -> anyhow::Result<Sources> {
     named(settings, Sources::new(Prometheus::new(&settings.prometheus_url)?))
 }
 
-/// Adds them to the sources. What cannot be read or used stops the start, and no message repeats a secret.
+/// Adds the servers of the settings to the sources. A server that cannot be read or used stops the
+/// start, and no message repeats a secret.
 pub(super) fn named(settings: &Settings, mut sources: Sources) -> anyhow::Result<Sources> {
     for (name, server) in &settings.prometheus {
         let of = || format!("settings of [prometheus.{name}]");
@@ -43,7 +45,8 @@ fn access(server: &PrometheusServer) -> anyhow::Result<Access> {
     Ok(Access { url: server.url.clone(), credentials: credentials.unwrap_or_default(), headers, authorities })
 }
 
-/// The secret that one of two keys leads to. A file is read again whenever it is needed, and now to tell whether it can be.
+/// Reads the secret that one of two keys leads to. A file is read again for each use, and here only
+/// to check that it can be read.
 fn secret((env, variable): (&str, &Option<String>), (file, path): (&str, &Option<String>)) -> anyhow::Result<Option<Secret>> {
     if let Some(variable) = variable {
         return Ok(Some(Secret::Text(variable_of(env, variable)?)));

@@ -1,12 +1,12 @@
-//! Writes what was found into a knobs file: one number, everything else as it was.
+//! Writes the fitted lag into a knobs file: one number changes, and the rest stays as it was.
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::governor::Policy;
 
-/// The text with `lag_s` of a signal set; comments, order and spaces stay as they are. Fails, and says why, where the signal is
-/// not found or the result would not read as meant.
+/// Returns the text with `lag_s` of a signal set; comments, order and spaces stay as they are.
+/// Fails with a reason if the signal is not found or if the result would not be read as intended.
 pub fn set_lag(text: &str, signal: &str, lag_s: f64) -> Result<String, String> {
     let missing = || format!("there is no [[signal]] with the name {signal:?}");
     let root = DeTable::parse(text).map_err(|error| error.message().to_owned())?;
@@ -26,7 +26,7 @@ pub fn set_lag(text: &str, signal: &str, lag_s: f64) -> Result<String, String> {
             format!("{}, lag_s = {lag_s}{}", &text[..name.end], &text[name.end..])
         }
         (None, Some(name)) => {
-            // On a line of its own, below the name and with its indent.
+            // The new line goes below the name, with the same indent.
             let line_start = text[..name.start].rfind('\n').map_or(0, |at| at + 1);
             let indent: String = text[line_start..].chars().take_while(|c| *c == ' ' || *c == '\t').collect();
             let line_end = text[name.end..].find('\n').map_or(text.len(), |at| name.end + at + 1);

@@ -1,73 +1,73 @@
-//! Least squares: how a load answers to a rate.
+//! Least-squares fit of a load's response to a rate.
 //!
-//! For every lag and dead time of a grid the load is taken to be
+//! For every lag and dead time of a grid the load is modelled as
 //!
 //! ```text
 //! x(t) = b + drift*(t - middle) + c*m(t - dead),   m: the rate behind a first-order lag
 //! ```
 //!
-//! The one with the smallest residuals wins. Neighbouring residuals of a load average resemble each other, so their correlation
-//! is taken out of both sides first (Cochrane and Orcutt 1949).
+//! The model with the smallest residuals wins. Neighbouring residuals of a load average resemble
+//! each other, so their correlation is taken out of both sides first (Cochrane and Orcutt 1949).
 
-/// Lags that are tried, in seconds.
+/// Candidate lags, in seconds.
 const LAGS_S: [f64; 24] = [
     0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 10.0, 12.0, 15.0, 20.0, 25.0, 30.0, 40.0, 50.0, 60.0, 75.0, 90.0, 110.0, 130.0, 150.0,
     180.0, 220.0, 300.0,
 ];
-/// Dead times that are tried, in seconds.
+/// Candidate dead times, in seconds.
 const DEAD_S: [f64; 14] = [0.0, 1.0, 2.0, 4.0, 7.0, 10.0, 15.0, 20.0, 25.0, 30.0, 35.0, 40.0, 50.0, 60.0];
-/// Fewer samples cannot tell five numbers.
+/// Fewest samples from which five numbers can be estimated.
 const SAMPLES_MIN: usize = 12;
-/// A part of the load below this is none, in setpoints.
+/// Smallest part of the load that counts as a response, in setpoints.
 const OURS_MIN: f64 = 1e-3;
-/// Neighbouring residuals are taken to resemble each other by this much at most.
+/// Largest correlation assumed between neighbouring residuals.
 const RESEMBLANCE_MAX: f64 = 0.95;
 
 /// A sample of the load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
-    /// Its time, in unix seconds.
+    /// Time, in unix seconds.
     pub at: f64,
-    /// Its value, in setpoints.
+    /// Value, in setpoints.
     pub x: f64,
 }
 
-/// A stretch of the rate that was let through.
+/// A stretch of time, with the rate that was let through.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stretch {
-    /// Its end, in unix seconds; it begins where the one before ends.
+    /// End, in unix seconds; a stretch begins at the end of the one before.
     pub until: f64,
-    /// Jobs per second.
+    /// Rate, in jobs per second.
     pub rps: f64,
 }
 
-/// How a load answers to a rate.
+/// The fitted response of a load to a rate.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub struct Fit {
-    /// What the exporter averages over, in seconds.
+    /// Averaging time of the exporter, in seconds.
     pub lag_s: f64,
-    /// The dead time, in seconds; this much noise hardly tells it from a lag.
+    /// Dead time, in seconds; noise of this size hardly distinguishes it from a lag.
     pub dead_time_s: f64,
-    /// The background in the middle of the test, in setpoints.
+    /// Background in the middle of the test, in setpoints.
     pub background: f64,
-    /// How fast the background moved, in setpoints per hour.
+    /// Drift of the background, in setpoints per hour.
     pub drift_per_hour: f64,
     /// Load per job a second, in setpoints.
     pub cost: f64,
     /// Standard error of the cost, as a share of it.
     pub cost_error: f64,
-    /// Our part of the load at the rates of the test, 0 to 1.
+    /// Our share of the load at the rates of the test, from 0 to 1.
     pub share: f64,
-    /// Jobs per second at which the load reaches its setpoint.
+    /// Rate at which the load reaches its setpoint, in jobs per second.
     pub rate_at_setpoint: f64,
-    /// Standard deviation of what is left over, in setpoints.
+    /// Standard deviation of the residuals, in setpoints.
     pub noise: f64,
-    /// Samples.
+    /// Number of samples.
     pub samples: usize,
 }
 
-/// Finds the answer of the load to the rate; none where the samples cannot tell it. `rate` is in the order of time; before its
-/// first stretch the first rate is taken to have held.
+/// Fits the response of the load to the rate; returns `None` if the samples do not determine it.
+/// `rate` is in the order of time; before its first stretch the first rate is taken to have held.
 pub fn fit(samples: &[Sample], rate: &[Stretch]) -> Option<Fit> {
     let (first, last) = (rate.first()?, samples.last()?);
     if samples.len() < SAMPLES_MIN {
@@ -90,7 +90,7 @@ pub fn fit(samples: &[Sample], rate: &[Stretch]) -> Option<Fit> {
     best.map(|(_, fit)| fit)
 }
 
-/// The rate behind a first-order lag, at every second from `begin` to `end`.
+/// Returns the rate behind a first-order lag, at every second from `begin` to `end`.
 fn lagged(rate: &[Stretch], begin: f64, end: f64, lag_s: f64) -> Vec<f64> {
     let share = if lag_s < 1.0 { 1.0 } else { 1.0 - (-1.0 / lag_s).exp() };
     let mut stretches = rate.iter().peekable();
@@ -108,7 +108,8 @@ fn lagged(rate: &[Stretch], begin: f64, end: f64, lag_s: f64) -> Vec<f64> {
     after.collect()
 }
 
-/// Least squares for one lag and dead time: what is left over, and the fit without them.
+/// Solves the least squares for one lag and dead time; returns the sum of squared residuals, and
+/// the fit with lag and dead time unset.
 fn solve(samples: &[Sample], rows: &[[f64; 3]]) -> Option<(f64, Fit)> {
     let y: Vec<f64> = samples.iter().map(|s| s.x).collect();
     let plain = least_squares(rows, &y)?.0;
@@ -125,7 +126,8 @@ fn solve(samples: &[Sample], rows: &[[f64; 3]]) -> Option<(f64, Fit)> {
     let cost_error = (squares / freedom * unit_variance).sqrt() / cost;
     let noise = (squares / freedom / (1.0 - alike * alike)).sqrt();
     let ours = cost * rows.iter().map(|row| row[2]).sum::<f64>() / rows.len() as f64;
-    // A load that does not grow with the rate, or neither beyond chance nor by any size, does not answer.
+    // A load does not respond if it does not grow with the rate, or only by chance, or only by a
+    // negligible amount.
     if cost <= 0.0 || ours < OURS_MIN || cost_error.is_nan() || cost_error >= 1.0 {
         return None;
     }
@@ -148,9 +150,10 @@ fn dot(row: &[f64; 3], by: &[f64; 3]) -> f64 {
     row.iter().zip(by).map(|(a, b)| a * b).sum()
 }
 
-/// The three numbers with the smallest squares, and the variance of the last one per unit of the residuals' variance.
+/// Returns the three numbers with the least squares, and the variance of the last one per unit of
+/// the residuals' variance.
 fn least_squares(rows: &[[f64; 3]], y: &[f64]) -> Option<([f64; 3], f64)> {
-    // Columns of one size, or the equations could not be solved.
+    // Columns are scaled to one size, or the equations could not be solved.
     let size = [0, 1, 2].map(|i| rows.iter().map(|row| row[i] * row[i]).sum::<f64>().sqrt());
     if size.iter().any(|size| *size <= 0.0 || !size.is_finite()) {
         return None;
@@ -170,7 +173,7 @@ fn least_squares(rows: &[[f64; 3]], y: &[f64]) -> Option<([f64; 3], f64)> {
         normal[a][c] * normal[b][d] - normal[a][d] * normal[b][c]
     };
     let determinant = (0..3).map(|j| normal[0][j] * minor(0, j)).sum::<f64>();
-    // Below this the rate did not move apart from the drift.
+    // Below this the rate did not change independently of the drift.
     if determinant.abs() < 1e-9 {
         return None;
     }

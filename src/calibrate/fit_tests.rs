@@ -19,8 +19,9 @@ struct Found {
 
 const BACKGROUND: f64 = 0.25;
 
-/// The whole test on a plant of this lag, dead time and cost: a background that swings by 12 % within two minutes, a noisy run
-/// queue seen through the exporter's average, scrapes every 15 s, visible after 22 s. `None` if it had to end early.
+/// Plays the whole test on a plant of this lag, dead time and cost: a background that swings by 12
+/// % within two minutes, a noisy run queue seen through the exporter's average, scrapes every 15 s,
+/// visible after 22 s. Returns `None` if the test ended early or has no fit.
 fn play(lag_s: f64, dead_s: u32, cost: f64, seed: u32) -> Option<Found> {
     let mut noise = Noise(seed);
     let start = 0.15 / cost;
@@ -52,7 +53,8 @@ fn play(lag_s: f64, dead_s: u32, cost: f64, seed: u32) -> Option<Found> {
     None
 }
 
-/// Some seeds: how many finished, and of those the sorted lags and rates (as shares of the true one), and the highest peak.
+/// Plays the test with some seeds; returns the number that finished, their sorted lags and rates
+/// (as shares of the true one), and the highest peak.
 fn many(seeds: u32, lag_s: f64, dead_s: u32, cost: f64) -> (usize, Vec<f64>, Vec<f64>, f64) {
     let found: Vec<Found> = (1..=seeds).filter_map(|seed| play(lag_s, dead_s, cost, seed * 7919)).collect();
     let sorted = |of: &dyn Fn(&Fit) -> f64| {

@@ -1,4 +1,4 @@
-//! How far a loop is from swinging, with what was found of it.
+//! Stability margins of a loop, computed from its fit.
 //!
 //! In the log domain the loop is, without the predictor and at full gain,
 //!
@@ -6,8 +6,8 @@
 //! L(s) = kc*K * (1 + Ti*s)/(Ti*s) * exp(-D*s) / (1 + lag*s)
 //! ```
 //!
-//! with `K` our share of the load, by which the gain is divided in its turn, and `D` the dead time with half a spacing of the
-//! samples, the time until they are seen and half a tick.
+//! with `K` our share of the load, by which the gain is divided in its turn, and `D` the dead time
+//! plus half the spacing of the samples, the time until they are seen, and half a tick.
 
 use super::fit::Fit;
 use crate::governor::policy::Law;
@@ -16,14 +16,15 @@ use crate::governor::signal::{LAG_MAX_MIN, SHARE_OVER};
 /// A loop's margins.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub struct Margins {
-    /// The loop would swing if it were this many times as strong.
+    /// Gain margin: the factor on the loop's gain at which it would begin to oscillate.
     pub gain: f64,
-    /// It would swing if it were later by this angle, in degrees.
+    /// Phase margin: the additional phase lag at which the loop would begin to oscillate, in
+    /// degrees.
     pub phase_deg: f64,
 }
 
-/// The margins of the law on what was found, if the policy says `lag_s`; samples are `spacing_s` apart and seen `late_s` after
-/// their time.
+/// Returns the margins of the law on a fitted loop if the policy sets `lag_s`. Samples are
+/// `spacing_s` apart and seen `late_s` after their time, both in seconds.
 pub fn margins(fit: &Fit, law: &Law, lag_s: f64, spacing_s: f64, late_s: f64) -> Margins {
     let told = lag_s.max(law.integral_min_s);
     let share = (1.0 - fit.background).clamp(0.0, 1.0);
@@ -31,7 +32,7 @@ pub fn margins(fit: &Fit, law: &Law, lag_s: f64, spacing_s: f64, late_s: f64) ->
     let dead_s = fit.dead_time_s + late_s + 0.5 * (spacing_s + law.tick_s);
     let size = |w: f64| gain * (1.0 + (told * w).powi(2)).sqrt() / (told * w) / (1.0 + (fit.lag_s * w).powi(2)).sqrt();
     let angle = |w: f64| (told * w).atan() - std::f64::consts::FRAC_PI_2 - dead_s * w - (fit.lag_s * w).atan();
-    // From a cycle in ten hours to one in half a second.
+    // The frequencies reach from a cycle in some ten hours to one in half a second.
     let w = |n: u32| 1e-4 * 1.01f64.powi(i32::try_from(n).unwrap_or(0));
     let frequencies = || (0..1200).map(w);
     let gain = frequencies().find(|&w| angle(w) <= -std::f64::consts::PI).map_or(f64::INFINITY, |w| 1.0 / size(w));
@@ -61,7 +62,8 @@ mod tests {
 
     #[test]
     fn a_loop_that_is_all_integral_has_the_margins_of_the_textbook() {
-        // Ti equal to the lag cancels it: L = kc/(Ti*s) * exp(-D*s), whose gain margin is pi/2 * Ti/(kc*D).
+        // Ti equal to the lag cancels it: L = kc/(Ti*s) * exp(-D*s), whose gain margin is pi/2 *
+        // Ti/(kc*D).
         let law = Law { tick_s: 5.0, gain: 1.2, ..Law::default() };
         let margins = margins(&found(60.0, 0.0, 0.0), &law, 60.0, 15.0, 10.0);
         let expected = std::f64::consts::FRAC_PI_2 * 60.0 / (1.2 * 20.0);

@@ -1,9 +1,12 @@
-//! The pulse test: turns a throttle's rate up and down within bounds, and learns from the load how the loop answers.
+//! The pulse test: varies a throttle's rate up and down within bounds, and learns the loop's
+//! response from the load.
 //!
-//! [`pulse`] says which rate when, and when to stop; [`fit`] finds lag, background and cost by least squares; [`margins`] says
-//! how far the loop is from swinging; [`edit`] writes what was found into a knobs file. All of them are pure. [`run`] does it on
-//! a live throttle: under a lease that a dead process cannot renew, with the breaker's levels armed, and so that whoever turns the
-//! knob meanwhile wins. The governor keeps its hands off for as long ([`crate::governor::calibration`]).
+//! [`pulse`] chooses the rates and ends the test; [`fit`] estimates lag, background and cost by
+//! least squares; [`margins`] computes the stability margins of the loop; [`edit`] writes the
+//! result into a knobs file. All of them are pure. [`run`] runs the test on a live throttle: under
+//! a lease that a dead process cannot renew, with the breaker's levels armed, and giving way to
+//! anyone who turns the knob meanwhile. The governor leaves the knob alone during the test
+//! ([`crate::governor::calibration`]).
 
 pub mod edit;
 pub mod fit;

@@ -1,30 +1,32 @@
-//! Which rate when: up until the load is at a part of its setpoint, then up and down around that.
+//! The schedule of the rate: up until the load is at a part of its setpoint, then up and down
+//! around that.
 
 use super::fit::Sample;
 
-/// The search ends where the load is between these, as multiples of the target: further apart than one step.
+/// Range of loads that ends the search, as multiples of the target; wider than one step.
 const FOUND: (f64, f64) = (0.9, 1.25);
-/// The rate leaves the one that it began at by this factor at most.
+/// Largest factor between the rate and the one at which the test began.
 const SPAN: f64 = 10.0;
-/// Steps of a search without a sample in their second half are this many times as long at most.
+/// Longest duration of a search step without a sample in its second half, as a multiple of its
+/// usual length.
 const PATIENCE: f64 = 4.0;
 
-/// The test's numbers.
+/// Parameters of the test.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Shape {
-    /// The length of a step of the search, in seconds.
+    /// Length of a step of the search, in seconds.
     pub climb_s: f64,
-    /// The factor of such a step.
+    /// Factor of the rate per step of the search.
     pub climb: f64,
-    /// The load that is searched for, in setpoints.
+    /// Load that the search aims for, in setpoints.
     pub target: f64,
-    /// The length of a half, in seconds.
+    /// Length of a half, in seconds.
     pub pulse_s: f64,
-    /// The factor by which the rate is above and below the one found.
+    /// Factor by which the rate is above or below the one found.
     pub pulse: f64,
-    /// Halves, the first one above.
+    /// Number of halves; the first one is above.
     pub halves: u32,
-    /// The load that ends the test, in setpoints.
+    /// Load that ends the test, in setpoints.
     pub abort: f64,
 }
 
@@ -35,27 +37,27 @@ impl Default for Shape {
 }
 
 impl Shape {
-    /// As many halves of this length; the steps of the search keep their proportion.
+    /// Returns a shape with as many halves of this length, in seconds; the steps of the search keep
+    /// their proportion.
     pub fn of(pulse_s: f64, halves: u32) -> Self {
         let plain = Self::default();
         Self { climb_s: plain.climb_s * pulse_s / plain.pulse_s, pulse_s, halves, ..plain }
     }
 }
 
-/// What is to be done.
+/// The next action of a test.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Move {
-    /// Nothing yet.
+    /// Keeps the rate.
     Stay,
-    /// Another rate, in jobs per second.
+    /// Sets another rate, in jobs per second.
     Set(f64),
-    /// The test is over, and was whole.
+    /// Ends the complete test.
     Done,
-    /// The test must end, because of this.
+    /// Ends the test early, for the given reason.
     Abort(String),
 }
 
-/// Where the test stands.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Phase {
     Search,
@@ -77,8 +79,8 @@ pub struct Pulse {
 }
 
 impl Pulse {
-    /// A test that begins `now` at `rate`, within the bounds `min` and `max` (all in jobs per second). Fails where they leave
-    /// no room for it.
+    /// Returns a test that begins `now` at `rate`, within the bounds `min` and `max` (all rates in
+    /// jobs per second). Fails if the bounds leave no room for it.
     pub fn new(shape: Shape, rate: f64, (min, max): (f64, f64), now: f64) -> Result<Self, String> {
         let (least, most) = (min.max(rate / SPAN), max.min(rate * SPAN));
         let wanted = shape.pulse * shape.pulse;
@@ -90,24 +92,24 @@ impl Pulse {
         Ok(Self { shape, least, most, rate, base: rate, phase: Phase::Search, since: now, samples: Vec::new() })
     }
 
-    /// The highest rate that the test may set, in jobs per second.
+    /// Returns the highest rate that the test may set, in jobs per second.
     pub fn most(&self) -> f64 {
         self.most
     }
 
-    /// The rate around which it turns, as far as it is known.
+    /// Returns the rate around which the halves turn, as far as it is known, in jobs per second.
     pub fn base(&self) -> f64 {
         self.base
     }
 
-    /// How long the halves take, and with the longest search, in seconds.
+    /// Returns the shortest and the longest duration of the test, in seconds.
     pub fn lengths_s(&self) -> (f64, f64) {
         let halves = f64::from(self.shape.halves) * self.shape.pulse_s;
         let steps = (self.most / self.rate).max(self.rate / self.least).ln() / self.shape.climb.ln();
         (halves + self.shape.climb_s, halves + (steps.ceil() + 1.0) * self.shape.climb_s)
     }
 
-    /// What to do at `now`, with the `fresh` samples of the load since the last call.
+    /// Returns the action at `now`, with the `fresh` samples of the load since the last call.
     pub fn next(&mut self, now: f64, fresh: &[Sample]) -> Move {
         if let Some(high) = fresh.iter().find(|sample| sample.x > self.shape.abort) {
             self.phase = Phase::Over;
@@ -125,7 +127,7 @@ impl Pulse {
         }
     }
 
-    /// The end of a step of the search.
+    /// Ends a step of the search.
     fn search(&mut self, now: f64) -> Move {
         let settled = self.since + 0.5 * self.shape.climb_s;
         let late: Vec<f64> = self.samples.iter().filter(|s| s.at > settled).map(|s| s.x).collect();
@@ -151,7 +153,7 @@ impl Pulse {
         self.half(now, 0)
     }
 
-    /// The beginning of half `n`.
+    /// Begins half `n`, or ends the test after the last one.
     fn half(&mut self, now: f64, n: u32) -> Move {
         if n >= self.shape.halves {
             self.phase = Phase::Over;
@@ -180,7 +182,7 @@ impl Pulse {
 mod tests {
     use super::*;
 
-    /// Plays a test on a load that follows the rate at once; answers the rates, and how it ended.
+    /// Plays a test on a load that follows the rate at once; returns the rates and the last action.
     fn play(start: f64, bounds: (f64, f64), load: impl Fn(f64) -> Option<f64>) -> (Vec<f64>, Move) {
         let mut pulse = Pulse::new(Shape::default(), start, bounds, 0.0).unwrap();
         let (mut rate, mut rates) = (start, Vec::new());

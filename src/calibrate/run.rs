@@ -1,14 +1,15 @@
 //! The pulse test on a live throttle.
 //!
-//! While it runs, the knob carries the mark of [`calibration`] and a lease of a few seconds that this process renews. What
-//! protects the resource then:
+//! While it runs, the knob carries the mark of [`calibration`] and a lease of a few seconds that
+//! this process renews. The resource is then protected as follows:
 //!
-//! - a governor keeps its hands off by the mark, and its fast path stays armed: a trip stops the work, and the test sees that
-//!   it has lost the knob and ends;
-//! - the test looks by itself, every second, at the probes and at every load, with the levels at which the governor trips, and
-//!   ends at a lower one;
-//! - if this process dies or hangs the lease lapses: the throttle falls to `safe_rps`, and the governor goes on from there;
-//! - whoever turns the knob meanwhile wins: their rate stays, and the test ends.
+//! - a governor leaves a marked knob alone, and its fast path stays armed: a trip stops the work,
+//!   and the test finds that it has lost the knob and ends;
+//! - the test itself checks, every second, the probes and every load against the levels at which
+//!   the governor trips, and ends at a lower one;
+//! - if this process dies or hangs the lease lapses: the throttle falls to `safe_rps`, and the
+//!   governor goes on from there;
+//! - a person or program that turns the knob meanwhile wins: the new rate stays, and the test ends.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,35 +26,37 @@ use crate::governor::{Actuator, Bounds, Observation, Policy, Sample, Sources, St
 use crate::signals::{self, Probe};
 use crate::throttle::{self, Change, Mode, Name, Status, Store};
 
-/// How long the knob is good if this process says nothing more.
+/// Lifetime of a written rate that this process does not renew, in milliseconds.
 const LEASE_MS: i64 = 15_000;
-/// It is written again when less than this is left.
+/// Remaining lifetime below which the rate is written again, in milliseconds.
 const RENEW_MS: i64 = 11_000;
-/// The pace of looking.
+/// Interval between looks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How long is looked before anything is asked or done.
+/// Time for which the throttle is observed before a test.
 const SURVEY: Duration = Duration::from_secs(3);
-/// The store may be silent for this long, in seconds.
+/// Longest silence of the store during a test, in seconds.
 const STORE_LOST_S: f64 = 5.0;
-/// A throttle is the bottleneck if somebody waited for it for more than this share of the time.
+/// Share of the time with jobs waiting for tokens, above which the throttle counts as the
+/// bottleneck.
 const BOTTLENECK: f64 = 0.5;
-/// That is a mean over this long, and is judged from this long after the beginning on, in seconds.
+/// Averaging time of the share of time with waiting jobs, and the time from the beginning until it
+/// is judged, in seconds.
 const IDLE_S: f64 = 20.0;
-/// A load above this many setpoints is no state to begin at.
+/// Highest load at which a test may begin, in setpoints.
 const BEGIN_MAX: f64 = 1.2;
-/// The test begins at this share of the rate in force: a governor that has read the knob before our mark stood there cannot write
-/// over it, because the text is another one.
+/// First rate of a test, as a share of the rate in force. A governor that read the knob before it
+/// carried the mark cannot overwrite it, because the text of the rate has changed.
 const BEGIN: f64 = 0.99;
-/// The knob is put back with so many tries, a pace apart.
+/// Attempts to put the knob back, one per look interval.
 const RESTORE_TRIES: u32 = 8;
 
-/// Why there is no test.
+/// The reason for which a test is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    /// The throttle is in no state for one.
+    /// The throttle is in no state for a test.
     #[error("{0}")]
     State(String),
-    /// The store did not do what was asked.
+    /// The store did not carry out a request.
     #[error(transparent)]
     Store(#[from] throttle::Error),
     /// A signal's address cannot be used.
@@ -61,33 +64,33 @@ pub enum Refusal {
     Signal(#[from] signals::Error),
 }
 
-/// What is known before the test.
+/// The findings before a test.
 #[derive(Clone, Debug)]
 pub struct Survey {
     /// The rate in force, in jobs per second.
     pub rps: f64,
     /// The load of the signal, in setpoints.
     pub load: f64,
-    /// The knobs that bound the test.
+    /// The knobs `min` and `max`, which bound the test.
     pub bounds: (f64, f64),
-    /// The highest rate that it may set.
+    /// The highest rate that the test may set, in jobs per second.
     pub most_rps: f64,
-    /// How long the test takes at least and at most, in seconds.
+    /// Shortest and longest duration of the test, in seconds.
     pub lengths_s: (f64, f64),
 }
 
-/// How a test ended.
+/// The result of a test.
 #[derive(Clone, Debug)]
 pub struct Ended {
-    /// Why it ended early; none where it was whole.
+    /// Reason for an early end; `None` for a complete test.
     pub early: Option<String>,
-    /// What became of the knob, a sentence.
+    /// The final state of the knob, as a sentence.
     pub knob: String,
-    /// What was found; none where the samples could not tell.
+    /// The fit; `None` after an early end, or if the samples do not determine it.
     pub fit: Option<Fit>,
     /// Usual spacing of the samples, in seconds.
     pub spacing_s: f64,
-    /// How long after its time a sample was seen, in the mean, in seconds.
+    /// Mean time from a sample's timestamp until it was seen, in seconds.
     pub late_s: f64,
 }
 
@@ -102,23 +105,23 @@ pub struct Session {
     shape: Shape,
 }
 
-/// The end of the loop.
+/// The reason for which the loop ended.
 enum Stop {
     Whole,
     Interrupted,
-    /// The rates of the test are not to blame.
+    /// The test was hindered, but not by its own rates.
     Hindered(String),
     /// The load was too high.
     Overload(String),
-    /// Somebody else has the knob.
+    /// Another writer has changed the knob.
     Lost(String),
 }
 
-/// What is carried from look to look.
+/// State carried from look to look.
 struct Watch {
     state: State,
     pulse: Pulse,
-    /// The text in the knob.
+    /// The text that the knob is expected to have.
     text: String,
     until_ms: i64,
     counters: Counters,
@@ -133,7 +136,7 @@ struct Watch {
 // === impl Session ===
 
 impl Session {
-    /// A test of `signal`, or of the first load from Prometheus where none is named.
+    /// Returns a test of `signal`, or of the first load from Prometheus if none is named.
     pub fn new(
         store: Arc<dyn Store>,
         sources: Sources,
@@ -166,12 +169,12 @@ impl Session {
         Ok(Self { store, sources, probes, name, policy, signal, shape })
     }
 
-    /// The signal under test.
+    /// Returns the signal under test.
     pub fn signal(&self) -> &Signal {
         self.policy.signal(&self.signal).unwrap_or(&self.policy.signals[0])
     }
 
-    /// Looks for a few seconds, without touching anything.
+    /// Observes the throttle for a few seconds, without changing anything.
     pub async fn survey(&self) -> Result<Survey, Refusal> {
         let before = self.status().await?;
         judge(&before).map_err(Refusal::State)?;
@@ -204,7 +207,8 @@ impl Session {
         Ok(Survey { rps: after.effective_rps, load, bounds, most_rps: pulse.most(), lengths_s: pulse.lengths_s() })
     }
 
-    /// Runs the test until it is over or `cancel` fires, and puts the knob back. `tell` hears of every step.
+    /// Runs the test until it is over or `cancel` fires, and puts the knob back. Every step is
+    /// reported to `tell`.
     pub async fn run(&self, cancel: &CancellationToken, tell: &mut (dyn FnMut(&str) + Send)) -> Result<Ended, Refusal> {
         let first = self.status().await?;
         judge(&first).map_err(Refusal::State)?;
@@ -225,7 +229,7 @@ impl Session {
             limited: 1.0,
             began: now,
         };
-        // From here on the knob is ours, and must be put back however this ends.
+        // From here on the test owns the knob, and must put it back however it ends.
         let stop = match self.write(&mut watch, &first, BEGIN * first.effective_rps).await {
             Err(error) => return Err(error.into()),
             Ok(()) => self.turn(&mut watch, cancel, tell).await,
@@ -281,14 +285,15 @@ impl Session {
             };
             match self.write(watch, &status, rps).await {
                 Ok(()) | Err(throttle::Error::Lost(_)) => {}
-                // The next look sees who has the knob.
+                // The next look finds the other writer.
                 Err(throttle::Error::Conflict { .. }) => {}
                 Err(error) => return Stop::Hindered(error.to_string()),
             }
         }
     }
 
-    /// One look: answers another rate if it is time for one, or why the test must end.
+    /// Makes one look; returns another rate if one is due, or the reason for which the test must
+    /// end.
     async fn look(&self, watch: &mut Watch, status: &Status) -> Result<Option<f64>, Stop> {
         let now = now_s(status);
         let counters = Counters::of(status);
@@ -328,7 +333,7 @@ impl Session {
         }
     }
 
-    /// What the probes show; one that does not answer shows nothing.
+    /// Returns the samples of the probes; a probe that does not answer has none.
     async fn probe(&self, now: f64) -> Vec<Sample> {
         let read = |(name, probe): &(String, Probe)| {
             let (name, probe) = (name.clone(), probe.clone());
@@ -337,12 +342,14 @@ impl Session {
         futures_util::future::join_all(self.probes.iter().map(read)).await.into_iter().flatten().collect()
     }
 
-    /// Samples of every load from Prometheus, and the new ones of the signal under test in setpoints.
+    /// Returns the samples of every load from Prometheus, and the new ones of the signal under
+    /// test, in setpoints.
     async fn read(&self, watch: &mut Watch, now: f64) -> (Vec<Sample>, Vec<Point>) {
         let loads = self.policy.signals.iter().filter(|about| about.kind == Kind::Load && about.source == Source::Prometheus);
         let read = async |about: &Signal| (about.name.clone(), about.scale, self.sources.history(about, now).await);
         let (mut samples, mut fresh) = (Vec::new(), Vec::new());
-        // What cannot be read now may be read by the next look; staleness bounds the patience.
+        // A signal that cannot be read now may be readable at the next look; staleness bounds the
+        // patience.
         for (name, scale, outcome) in futures_util::future::join_all(loads.map(read)).await {
             for reading in outcome.unwrap_or_default() {
                 let value = reading.value * scale;
@@ -358,7 +365,8 @@ impl Session {
         (samples, fresh)
     }
 
-    /// Writes a rate with the mark and a fresh lease, if nobody else has written meanwhile.
+    /// Writes a rate with the mark and a fresh lease, unless another writer has changed the knob
+    /// meanwhile.
     async fn write(&self, watch: &mut Watch, status: &Status, rps: f64) -> Result<(), throttle::Error> {
         let text = spell(rps.clamp(status.knobs.min, status.knobs.max));
         let until_ms = status.at_us / 1000 + LEASE_MS;
@@ -375,7 +383,7 @@ impl Session {
         self.store.set(&self.name, &change).await.map(|_| ())
     }
 
-    /// Puts the knob back as it was, where it is still ours; answers what became of it.
+    /// Puts the knob back as it was if the test still owns it; returns the outcome as a sentence.
     async fn put_back(&self, watch: &Watch, first: &Status, stop: &Stop) -> String {
         let mut told = String::new();
         for _ in 0..RESTORE_TRIES {
@@ -397,7 +405,8 @@ impl Session {
         };
         if text != watch.text {
             if status.knobs.by == calibration::TURNS {
-                // Somebody typed a rate beside all doors: it stays, and no longer under our mark and lease.
+                // The rate was written directly into the store: it stays, but without the test's
+                // mark and lease.
                 self.set(&[lease(false)], &text, calibration::ENDED, "somebody turned the knob".to_owned()).await?;
             }
             return Ok(format!("The knob stays as somebody else has turned it: {text}."));
@@ -405,7 +414,7 @@ impl Session {
         let original = first.raw.get("rps").cloned().unwrap_or_default();
         let low = watch.pulse.base() / self.shape.pulse;
         let (back, why) = match stop {
-            // The rate before is no longer known to be safe.
+            // The rate before the test is no longer known to be safe.
             Stop::Overload(why) if low < first.effective_rps => (spell(low.max(status.knobs.min)), format!("ended early: {why}")),
             Stop::Overload(why) | Stop::Hindered(why) | Stop::Lost(why) => (original, format!("ended early: {why}")),
             Stop::Whole | Stop::Interrupted => (original, "the rate is as it was before the test".to_owned()),
@@ -420,7 +429,7 @@ impl Session {
     }
 }
 
-/// Why a throttle in this state cannot be tested.
+/// Returns an error, with the reason, for a throttle in a state that does not allow a test.
 fn judge(status: &Status) -> Result<(), String> {
     let (name, knobs) = (&status.name, &status.knobs);
     if let Some(problem) = status.problems.first() {
@@ -441,7 +450,7 @@ fn judge(status: &Status) -> Result<(), String> {
     }
 }
 
-/// Whether somebody else has taken the knob, its mode or its pause into their hands.
+/// Returns [`Stop::Lost`] if another writer has changed the knob, its mode or its pause.
 fn lost(watch: &Watch, status: &Status) -> Option<Stop> {
     let knobs = &status.knobs;
     let text = status.raw.get("rps").map(String::as_str).unwrap_or_default();

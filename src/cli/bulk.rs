@@ -1,4 +1,4 @@
-//! Changing many jobs: count first, then batch after batch with a word about each.
+//! Changes of many jobs: counts first, then works batch after batch and reports the progress.
 
 use std::io::{IsTerminal as _, Write as _};
 
@@ -11,7 +11,7 @@ use super::output::say;
 use super::signed::Signed;
 use crate::jobs::{Count, Error, Walk, Walked};
 
-/// Jobs of one batch: short enough that nobody waits for it.
+/// Most jobs in one batch: few enough that no other work waits for it.
 const BATCH_JOBS: i64 = 2_000;
 
 #[derive(clap::Args)]
@@ -30,7 +30,8 @@ pub(super) struct Bulk {
 }
 
 impl Bulk {
-    /// Counts, or carries out batch after batch; `done` is the word for what was done, such as `cancelled`.
+    /// Counts the jobs, or changes them batch after batch; `done` is the participle for the output,
+    /// such as `cancelled`.
     pub(super) async fn run<'a>(
         &self,
         done: &str,

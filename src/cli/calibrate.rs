@@ -20,9 +20,10 @@ use crate::config::Settings;
 use crate::governor::policy::Law;
 use crate::throttle::Name;
 
-/// A lag that is found within this factor of the one in the policy agrees with it: noise does not tell them apart.
+/// Largest factor between a fitted lag and the policy's at which they agree, because noise hides
+/// smaller differences.
 const AGREES: f64 = 1.5;
-/// A cost that is less sure than this was not found, and a lag even less so.
+/// Largest relative error of a cost that counts as found; the lag would be even less certain.
 const COST_ERROR_MAX: f64 = 0.25;
 
 #[derive(clap::Args)]
@@ -41,7 +42,8 @@ pub(super) struct Args {
     /// Signal to calibrate; without it the first load of the policy
     #[arg(long, value_name = "NAME")]
     signal: Option<String>,
-    /// Seconds of each half of the test; the search before it goes in steps of three eighths of that
+    /// Seconds of each half of the test; the search before it goes in steps of three eighths of
+    /// that
     #[arg(long, value_name = "SECONDS", default_value_t = 240, value_parser = clap::value_parser!(u32).range(4..=1800))]
     pulse_s: u32,
     /// Halves of the test, above and below in turn
@@ -67,7 +69,7 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
     let law = policy.law.clone();
     let session =
         Session::new(store, app::prometheus_sources(&settings)?, name, policy, args.signal.as_deref(), shape).map_err(refused)?;
-    // Whoever cannot be asked must have said so before anything is looked at.
+    // Without a terminal the consent must be given before the throttle is observed.
     let can_ask = std::io::stdin().is_terminal();
     if !args.yes && !can_ask {
         bail!(Failure::Refused("nobody can be asked without a terminal; add --yes to start the test".to_owned()));
@@ -123,7 +125,7 @@ fn tell_before(args: &Args, survey: &Survey, session: &Session) {
     );
 }
 
-/// Asks the person at the terminal.
+/// Asks the person at the terminal for consent.
 async fn agreed() -> anyhow::Result<bool> {
     eprint!("Start it? [y/N] ");
     std::io::stderr().flush()?;
@@ -135,7 +137,7 @@ async fn agreed() -> anyhow::Result<bool> {
     Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
 }
 
-/// From here on Ctrl-C and SIGTERM end the test in order.
+/// Makes Ctrl-C and SIGTERM end the test in order from here on.
 fn interrupts(cancel: CancellationToken) -> anyhow::Result<tokio::task::JoinHandle<()>> {
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     Ok(tokio::spawn(async move {
@@ -147,7 +149,7 @@ fn interrupts(cancel: CancellationToken) -> anyhow::Result<tokio::task::JoinHand
     }))
 }
 
-/// Puts a text in the place of a file, in one step, with the rights that the file has.
+/// Replaces a file by a text in one step, keeping the file's permissions.
 fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
     let context = || format!("writing {}", path.display());
     let real = path.canonicalize().with_context(context)?;
@@ -166,13 +168,14 @@ fn refused(refusal: Refusal) -> anyhow::Error {
     }
 }
 
-/// What is said at the end.
+/// The output at the end of a test.
 struct Told<'a> {
     fit: Fit,
     ended: &'a Ended,
     law: &'a Law,
-    /// The lag in the policy, and the one that should be there if it is wrong.
+    /// The lag in the policy, in seconds.
     lag_s: f64,
+    /// The lag that the policy should have if its own is wrong, in seconds.
     wanted: Option<f64>,
     written: bool,
     path: &'a Path,

@@ -1,4 +1,4 @@
-//! Connections for commands: a short patience, and an error that names the setting.
+//! Connections for commands: short timeouts, and errors that name the setting.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use crate::postgres::reach;
 use crate::throttle::Store;
 use crate::throttle::redis::RedisStore;
 
-/// How long a command waits for a server that is just starting.
+/// Longest wait of a command for a server that is just starting.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Connects to the queue, whose schema must be what this program knows.
+/// Connects to the queue. A missing or older schema is an error, a newer one a warning.
 pub(super) async fn queue(settings: &Settings) -> anyhow::Result<Queue> {
     let queue = database(settings).await?;
     match queue.schema().await.map_err(Error::from)? {
@@ -36,7 +36,7 @@ pub(super) async fn queue(settings: &Settings) -> anyhow::Result<Queue> {
     }
 }
 
-/// Connects to the database, whatever stands in it.
+/// Connects to the database, whatever its content is.
 pub(super) async fn database(settings: &Settings) -> anyhow::Result<Queue> {
     reach(&settings.database(), PATIENCE, false).await.map_err(|why| app::unreachable(why, settings))?;
     Queue::connect(settings.database(), 2, PATIENCE).await.context(app::NO_POSTGRES)

@@ -23,7 +23,8 @@ pub(super) enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Show one schedule: its times, the job that it makes with its arguments, and what became of the last
+    /// Show one schedule: its times, the job that it makes with its arguments, and what became of
+    /// the last
     Show {
         /// Its name
         name: String,
@@ -52,7 +53,8 @@ pub(super) enum Command {
 pub(super) struct Set {
     /// Its name
     name: String,
-    /// When: minute hour day-of-month month day-of-week, with the second in front or not, or @daily and the like
+    /// When: minute hour day-of-month month day-of-week, with the second in front or not, or @daily
+    /// and the like
     expression: String,
     /// What runs its jobs, e.g. http
     kind: String,
@@ -128,7 +130,7 @@ pub(super) struct Signed {
 }
 
 pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<ExitCode> {
-    // An expression alone needs no database to be refused.
+    // A wrong expression can be refused without a database.
     if let Command::Next(Next { expression: Some(expression), time_zone, .. }) = &command
         && let Err(bad) = Timing::new(expression, time_zone)
     {
@@ -242,7 +244,7 @@ async fn make(queue: &Queue, schedules: &Schedules, settings: &Settings, set: Se
         timeout_s: set.timeout,
         ..NewJob::new(set.kind, args_of(&set.args)?)
     };
-    // Built-in kinds look at their arguments now; others are checked by their workers.
+    // Built-in kinds check their arguments now; those of other kinds are checked by their workers.
     if let Some(handler) = crate::app::built_in_kinds(settings, None)?.get(&job.kind) {
         let issues = handler.check(&job.args);
         if !issues.is_empty() {
@@ -309,7 +311,7 @@ fn show(expression: &str, time_zone: &str, upcoming: &[Timestamp]) -> anyhow::Re
     Ok(())
 }
 
-/// A time as the clocks of the schedule's zone show it.
+/// Returns a time as the clocks of the schedule's zone show it.
 fn local(timing: Option<&Timing>, at: Timestamp) -> String {
     match timing {
         Some(timing) => timing.local(at).strftime("%a %Y-%m-%d %H:%M:%S %:z").to_string(),
@@ -343,7 +345,8 @@ fn args_of(text: &str) -> anyhow::Result<Value> {
     Ok(serde_json::from_str(&text).map_err(refused)?)
 }
 
-/// A change that was made is not undone for the lack of its line in the audit log.
+/// Writes a line of the audit log. A failure is only a warning, because the change itself is not
+/// undone for it.
 async fn note(queue: &Queue, action: &str, name: &str, signed: &Signed, after: Option<Value>) {
     let mut entry = Entry::now(signed.by.clone(), action, name.to_owned(), signed.why.clone());
     entry.after = after;

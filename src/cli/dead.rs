@@ -16,7 +16,8 @@ pub(super) enum Command {
     Requeue {
         #[command(flatten)]
         filter: Filter,
-        /// Leave the jobs the attempts that they have used; they get those that are left, and one if none is
+        /// Leave the jobs the attempts that they have used; they get those that are left, and one
+        /// if none is
         #[arg(long)]
         keep_attempts: bool,
         #[command(flatten)]

@@ -7,14 +7,17 @@ use crate::config::Settings;
 use crate::demo::{self, AppHandle, AppSettings, Options, PlotOptions};
 use crate::jobs::Kinds;
 
-/// Show Flyball: a real reindex of real documents under a governor, then a campaign of messages, on a dashboard
+/// Show Flyball: a real reindex of real documents under a governor, then a campaign of messages, on
+/// a dashboard
 ///
-/// Starts a private Postgres, Redis and Prometheus, a search store, the API, workers and the governor; loads 117,659
-/// documents; indexes them through the throttle `reindex`; makes them ten times harder to index after a while. Then it sends
-/// 20,000 messages over a pool of accounts; blocks one, suspends one, and halves the quota of all. Runs until
-/// Ctrl-C, or with --headless for some seconds.
+/// Starts a private Postgres, Redis and Prometheus, a search store, the API, workers and the
+/// governor; loads 117,659 documents; indexes them through the throttle `reindex`; makes them ten
+/// times harder to index after a while. Then it sends 20,000 messages over a pool of accounts;
+/// blocks one, suspends one, and halves the quota of all. Runs until Ctrl-C, or with --headless for
+/// some seconds.
 ///
-/// Exit codes: 0 ended in order; 69 something must be installed (one line says what would help); 1 anything else.
+/// Exit codes: 0 ended in order; 69 something must be installed (one line says what would help); 1
+/// anything else.
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(super) struct Args {
@@ -30,10 +33,12 @@ enum Command {
     Plot(PlotOptions),
 }
 
-/// A demo that is left should be gone at once; its reindex resumes where it was.
+/// Grace time of the demo's worker, in seconds: short, because a demo should end at once, and its
+/// reindex resumes from the same place.
 const GRACE_S: f64 = 0.5;
 
-/// A demo that is killed should go on soon after it is started again.
+/// Time to live of the demo's worker, in seconds: short, because a demo that was killed should go
+/// on soon after it is started again.
 const WORKER_TTL_S: f64 = 8.0;
 
 pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCode> {
@@ -55,7 +60,7 @@ async fn start(settings: Settings, wanted: AppSettings) -> anyhow::Result<AppHan
         allow_private_urls: true,
         grace_s: GRACE_S,
         worker_ttl_s: WORKER_TTL_S,
-        // Those of a settings file are real, and have no part in this.
+        // The pools and indexes of a settings file are real, and have no part in a demo.
         pools: wanted.pools,
         reindex: wanted.reindex,
         ..settings

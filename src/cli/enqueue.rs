@@ -15,10 +15,10 @@ use crate::app;
 use crate::config::Settings;
 use crate::jobs::{Enqueued, NewJob};
 
-/// Jobs that one statement takes.
+/// Most jobs in one statement.
 const BATCH: usize = 1000;
 
-/// Wrong arguments of a file's jobs that are told; the rest is counted.
+/// Most wrong arguments of a file's jobs that are listed; the rest is counted.
 const WRONG_SHOWN: usize = 20;
 
 #[derive(clap::Args)]
@@ -52,7 +52,8 @@ pub(super) struct Args {
     /// While an unfinished job of this kind has this key, no second one is made
     #[arg(long)]
     unique_key: Option<String>,
-    /// How long the unique key stays taken, whether or not the job has finished: a span such as 1h, or seconds
+    /// How long the unique key stays taken, whether or not the job has finished: a span such as 1h,
+    /// or seconds
     #[arg(long, value_name = "SPAN", requires = "unique_key", allow_negative_numbers = true, value_parser = when::seconds)]
     unique_for: Option<f64>,
     /// Tokens that the job takes from its throttle
@@ -61,13 +62,16 @@ pub(super) struct Args {
     /// The caller's trace, as W3C Trace Context writes it
     #[arg(long)]
     traceparent: Option<String>,
-    /// How long one attempt may take instead of the kind's own time-out: a span such as 10m, or seconds
+    /// How long one attempt may take instead of the kind's own time-out: a span such as 10m, or
+    /// seconds
     #[arg(long, value_name = "SPAN", allow_negative_numbers = true, value_parser = when::seconds)]
     timeout: Option<f64>,
-    /// How long to wait for the next job with this unique key, which takes the place of the one that waits
+    /// How long to wait for the next job with this unique key, which takes the place of the one
+    /// that waits
     #[arg(long, value_name = "SPAN", requires = "unique_key", allow_negative_numbers = true, value_parser = when::seconds)]
     debounce: Option<f64>,
-    /// How long after the first the last of such jobs runs at the latest; ten times --debounce if absent
+    /// How long after the first the last of such jobs runs at the latest; ten times --debounce if
+    /// absent
     #[arg(long, value_name = "SPAN", requires = "debounce", allow_negative_numbers = true, value_parser = when::seconds)]
     debounce_max: Option<f64>,
     /// Take the place of the waiting job with this unique key
@@ -94,7 +98,7 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
         }
         None => {
             let one = one_job(&args)?;
-            // Copies are alike: what is wrong with one is said once.
+            // Copies are alike, so the faults of one are listed once.
             check_args(std::slice::from_ref(&one), &settings)?;
             vec![one; args.count as usize]
         }
@@ -177,7 +181,7 @@ fn read_file(file: &std::path::Path) -> anyhow::Result<Vec<NewJob>> {
         }
         let job = match serde_json::from_str(&line) {
             Ok(job) => job,
-            // The parser counts lines of its own, and its words for broken syntax are those of its source.
+            // The parser counts lines of its own, and describes broken syntax in its own terms.
             Err(error) if error.is_data() => bail!(refused(error.to_string().split(" at line ").next().unwrap_or_default())),
             Err(error) => bail!(refused(&format!("is not JSON from column {} on; allowed is one job a line", error.column()))),
         };
@@ -189,7 +193,8 @@ fn read_file(file: &std::path::Path) -> anyhow::Result<Vec<NewJob>> {
     Ok(jobs)
 }
 
-/// Built-in kinds look at their arguments before anything is enqueued; others are checked by their workers.
+/// Checks the arguments of built-in kinds before anything is enqueued; those of other kinds are
+/// checked by their workers.
 fn check_args(jobs: &[NewJob], settings: &Settings) -> anyhow::Result<()> {
     let kinds = app::built_in_kinds(settings, None)?;
     let mut wrong = Vec::new();

@@ -1,10 +1,10 @@
-//! Exit codes, and how an error is told.
+//! Exit codes, and the texts of errors.
 
 use std::process::ExitCode;
 
 use crate::{config, cron, jobs, signals, throttle};
 
-/// What `--help` says about exit codes.
+/// The text of `--help` about exit codes.
 pub(super) const HELP: &str = "\
 Exit codes: 0 done; 1 failed; 2 the command line is wrong; 3 there is no such job, throttle or schedule; 4 the input was refused and
 nothing was changed; 69 a service that is needed cannot be reached, is not installed or lacks the schema; 71 the system gave no port to listen on; 75 a lane is full, try again later; 78 a setting or a knobs file is wrong.";
@@ -12,18 +12,18 @@ nothing was changed; 69 a service that is needed cannot be reached, is not insta
 /// Failures that are not errors of a room.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
-    /// There is no such thing.
+    /// The named thing does not exist.
     #[error("{0}")]
     NotFound(String),
     /// The input was refused and nothing was changed.
     #[error("{0}")]
     Refused(String),
-    /// The database has not the schema that this program works on.
+    /// The database lacks the schema that this program works on.
     #[error("{0}")]
     NoSchema(String),
 }
 
-/// The error with its causes, in one line.
+/// Returns the error with its causes, in one line.
 pub(super) fn message(error: &anyhow::Error) -> String {
     let mut said = Vec::<String>::new();
     for cause in error.chain() {
@@ -37,7 +37,8 @@ pub(super) fn message(error: &anyhow::Error) -> String {
     said.join(": ")
 }
 
-/// Cuts off where in its own source Postgres noticed an error: that says nothing to whoever reads it.
+/// Cuts off the line of Postgres' own source that reported an error, because it means nothing to
+/// the reader.
 fn without_line(text: String) -> String {
     let is_postgres = text.contains("error returned from database: ");
     match text.rsplit_once(" at line ") {
@@ -46,12 +47,12 @@ fn without_line(text: String) -> String {
     }
 }
 
-/// The exit code that stands for the error.
+/// Returns the exit code that stands for the error.
 pub(super) fn code(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(number_of(error))
 }
 
-/// The same as a number.
+/// Returns the exit code that stands for the error, as a number.
 pub(super) fn number_of(error: &anyhow::Error) -> u8 {
     error.chain().find_map(number).unwrap_or(1)
 }

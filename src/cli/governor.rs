@@ -13,7 +13,7 @@ use crate::governor::{Actuator, Bounds, Policy};
 use crate::throttle::file::{FileError, FileProblem, KnobsFile};
 use crate::throttle::{Knobs, rules};
 
-/// The longest line that is read, in bytes.
+/// Longest line that is read, in bytes.
 const LINE_BYTES_MAX: usize = 1 << 20;
 
 #[derive(clap::Subcommand)]
@@ -55,7 +55,8 @@ pub(super) struct Args {
     /// Begin at so many jobs per second (or slots) instead of what the file says
     #[arg(long, value_name = "N", conflicts_with = "state")]
     rps: Option<String>,
-    /// Go on from the state in this file, if it is there, and leave the state there at the end of the input
+    /// Go on from the state in this file, if it is there, and leave the state there at the end of
+    /// the input
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
 }
@@ -115,7 +116,8 @@ fn told(mistake: &Mistake) -> String {
     serde_json::json!({ "error": mistake }).to_string()
 }
 
-/// Reads the next line into `line`, of one that is too long only the beginning; false at the end of the input.
+/// Reads the next line into `line`, of a line that is too long only the beginning; returns false at
+/// the end of the input.
 fn next(input: &mut impl BufRead, line: &mut Vec<u8>) -> std::io::Result<bool> {
     line.clear();
     input.take(LINE_BYTES_MAX as u64 + 1).read_until(b'\n', line)?;
@@ -133,7 +135,7 @@ fn next(input: &mut impl BufRead, line: &mut Vec<u8>) -> std::io::Result<bool> {
     Ok(!line.is_empty())
 }
 
-/// The policy and the knobs in a knobs file, or everything that is wrong with it.
+/// Reads the policy and the knobs of a knobs file; the error lists all its faults.
 fn policy(path: &Path) -> anyhow::Result<(Policy, Knobs)> {
     let file = path.display().to_string();
     let whole = |key: &str, reason: String| FileProblem { file: file.clone(), line: 0, key: key.to_owned(), reason };
@@ -161,7 +163,7 @@ fn policy(path: &Path) -> anyhow::Result<(Policy, Knobs)> {
     match (KnobsFile::parse(path, text), policy) {
         (Ok(knobs), Some(policy)) if problems.is_empty() => Ok((policy, Knobs::read(&knobs.fields).0)),
         (knobs, _) => {
-            // Both readers tell of a text that is no TOML; once is enough.
+            // Both readers report a text that is not TOML; one report is enough.
             let found = knobs.err().map_or_else(Vec::new, |error| error.0);
             problems
                 .retain(|problem| problem.key != "toml" && !(found.iter().any(|f| f.line == problem.line && f.key.is_empty())));
@@ -172,7 +174,7 @@ fn policy(path: &Path) -> anyhow::Result<(Policy, Knobs)> {
     }
 }
 
-/// The state in a file; `None` if there is no such file yet.
+/// Reads the state in a file; returns `None` if there is no such file yet.
 fn kept(path: &Path) -> anyhow::Result<Option<(&Path, serde_json::Value)>> {
     match std::fs::read_to_string(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
@@ -184,7 +186,7 @@ fn kept(path: &Path) -> anyhow::Result<Option<(&Path, serde_json::Value)>> {
     }
 }
 
-/// Writes the state beside its place and moves it there, so that no half of it is ever read.
+/// Writes the state beside its place and moves it there, so that a partial state is never read.
 fn keep(path: &Path, state: &serde_json::Value) -> std::io::Result<()> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");

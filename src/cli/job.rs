@@ -16,7 +16,7 @@ use crate::config::Settings;
 use crate::jobs::{CancelAnswer, CancelFilter, Detail, Filter, MoveAnswer, Queue, RetryAnswer, State, Summary};
 use crate::throttle::Name;
 
-/// How long a search walks back before it answers with what it has found.
+/// Longest time for which a search walks back before it returns its results.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(clap::Subcommand)]
@@ -25,13 +25,15 @@ pub(super) enum Command {
     List(List),
     /// Show one job: its state, its attempts, its errors
     Show(One),
-    /// Cancel one job, or all that the filters name: at once if it waits; a running one is asked to stop
+    /// Cancel one job, or all that the filters name: at once if it waits; a running one is asked to
+    /// stop
     Cancel(Cancel),
     /// Run a dead, retryable or scheduled job now
     Retry {
         /// The job's number
         id: i64,
-        /// Leave a dead job the attempts that it has used; it gets those that are left, and one if none is
+        /// Leave a dead job the attempts that it has used; it gets those that are left, and one if
+        /// none is
         #[arg(long)]
         keep_attempts: bool,
         #[command(flatten)]
@@ -58,7 +60,8 @@ pub(super) enum Command {
 
 #[derive(clap::Args)]
 pub(super) struct List {
-    /// Only jobs in this state: scheduled, ready, running, retryable, completed, cancelled, dead, or ended
+    /// Only jobs in this state: scheduled, ready, running, retryable, completed, cancelled, dead,
+    /// or ended
     #[arg(long, value_parser = parse_search)]
     state: Option<Search>,
     /// Only jobs of this kind
@@ -126,10 +129,10 @@ pub(super) struct Cancel {
 /// The filters by which many jobs are cancelled.
 const FILTERS: [&str; 6] = ["kind", "throttle", "key", "state", "created_after", "created_before"];
 
-/// What only makes sense for many jobs.
+/// Options that only make sense for many jobs.
 const FOR_MANY: [&str; 3] = ["yes", "dry_run", "limit"];
 
-/// What a search may ask of states.
+/// The states that a search can ask for.
 #[derive(Clone, Copy)]
 pub(super) enum Search {
     In(State),
@@ -147,7 +150,7 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
         }
         Command::Cancel(Cancel { id: Some(id), bulk, .. }) => {
             let said = match queue.cancel_signed(id, &bulk.signed.signature()).await? {
-                // Whoever cancels twice has what he wants.
+                // A second cancellation of the same job has the wanted result.
                 CancelAnswer::Cancelled | CancelAnswer::Ended(State::Cancelled) => "cancelled",
                 CancelAnswer::Requested => "asked to stop",
                 CancelAnswer::Ended(state) => bail!(Failure::Refused(format!("job {id} is {} already", word(state)))),
@@ -188,7 +191,7 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
     Ok(ExitCode::SUCCESS)
 }
 
-/// Walks back page by page until there are enough jobs, no more, or it took long enough.
+/// Walks back page by page until there are enough jobs, there are no more, or the time is over.
 async fn search(queue: &Queue, list: List) -> anyhow::Result<()> {
     if let Some(throttle) = &list.throttle {
         Name::new(throttle.as_str())?;

@@ -67,7 +67,7 @@ pub(super) enum Command {
 
 pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<ExitCode> {
     let queue = &connect::queue(&settings).await?;
-    // Pauses and learned rates live in Redis; without it the rest is told all the same.
+    // Pauses and learned rates are in Redis; without it the rest is shown all the same.
     let states = async |name: &Name, keys: &[String]| -> anyhow::Result<Option<Vec<KeyState>>> {
         Ok(connect::throttles(&settings).await?.look(name, keys).await.ok())
     };
@@ -149,7 +149,7 @@ fn row(lane: &LaneDepth, state: Option<&KeyState>) -> Vec<String> {
     vec![lane.key.clone(), lane.weight.to_string(), lane.depth.to_string(), counted, oldest, held(state)]
 }
 
-/// What holds a key back, in a few words; `?` where Redis did not say.
+/// Returns the limits that hold a key back, in a few words; `?` if Redis did not answer.
 fn held(state: Option<&KeyState>) -> String {
     let Some(state) = state else { return "?".to_owned() };
     let pause = state.paused_until_ms.map(|ms| {

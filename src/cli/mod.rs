@@ -1,4 +1,4 @@
-//! The command line: one file per command, the same words as everywhere else.
+//! The command line: one file per command, with the vocabulary of the other rooms.
 //!
 //! Commands talk to Postgres and Redis directly, so they work while no server runs.
 
@@ -83,7 +83,8 @@ enum Command {
     Governor(governor::Command),
     /// Say what Flyball would have done in a time that was recorded, and how sure that is
     Replay(replay::Args),
-    /// Turn a throttle's rate up and down for half an hour, within bounds, and say how the load answers; asks first
+    /// Turn a throttle's rate up and down for half an hour, within bounds, and say how the load
+    /// answers; asks first
     Calibrate(calibrate::Args),
     Services(services::ServicesArgs),
     Demo(demo::Args),
@@ -92,7 +93,7 @@ enum Command {
     DemoStore(crate::demo::StoreOptions),
 }
 
-/// Runs the command line of this process and answers its exit code.
+/// Runs the command line of this process and returns its exit code.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     // A program that asked for JSON reads its errors as JSON as well.
@@ -117,16 +118,16 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     if let Command::Services(args) = cli.command {
         return services::run(args);
     }
-    // Virtual time needs no settings, no services and every processor.
+    // A simulation needs every processor, but no settings and no services.
     if let Command::Simulate(args) = &cli.command {
         return simulate::run(args);
     }
-    // A filter has no settings either.
+    // The filter needs no settings either.
     if let Command::Governor(command) = cli.command {
         return governor::run(command);
     }
     let mut settings = Settings::from_env(cli.config.as_deref())?;
-    // A command says what is wrong itself; the log's lines are for those that run on.
+    // A command reports its errors itself; log lines are for commands that run on.
     let runs_on = matches!(cli.command, Command::Serve(_) | Command::Demo(_) | Command::DemoStore(_) | Command::Calibrate(_));
     if !runs_on && settings.log == Settings::defaults().log {
         "error".clone_into(&mut settings.log);
@@ -154,7 +155,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             Command::Services(_) | Command::Simulate(_) | Command::Governor(_) => unreachable!("handled above"),
         }
     });
-    // A handler that would not stop must not keep the process.
+    // A handler that does not stop must not keep the process alive.
     runtime.shutdown_timeout(std::time::Duration::from_secs(1));
     ended
 }

@@ -18,17 +18,17 @@ pub(super) fn json(value: &impl Serialize) -> anyhow::Result<()> {
     write(&(serde_json::to_string_pretty(value)? + "\n"))
 }
 
-/// Prints one line; what could steer a terminal is written as an escape.
+/// Prints one line; characters that could control a terminal are written as escapes.
 pub(super) fn line(text: impl Display) -> anyhow::Result<()> {
     write(&(clean(&text.to_string()) + "\n"))
 }
 
-/// Prints a text of our own as it is.
+/// Prints one of the program's own texts as it is.
 pub(super) fn text(text: &str) -> anyhow::Result<()> {
     write(text)
 }
 
-/// Writes to standard output. A reader that has seen enough, as `head` has, ends the program quietly.
+/// Writes to standard output. The program ends quietly if the reader has closed it, as `head` does.
 fn write(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -37,15 +37,15 @@ fn write(text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// The text with control characters, and those that turn the direction of writing, as escapes: keys and errors come from
-/// anywhere and must not steer the terminal of who reads them.
+/// Returns the text with control characters, and those that change the direction of writing, as
+/// escapes, because keys and errors come from anywhere and must not control the reader's terminal.
 pub(super) fn clean(text: &str) -> String {
     let steers =
         |c: char| c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     text.chars().flat_map(|c| if steers(c) { c.escape_default().collect() } else { vec![c] }).collect()
 }
 
-/// Prints a table without lines, as wide as the terminal lets it be.
+/// Prints a table without lines, as wide as the terminal allows.
 pub(super) fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> anyhow::Result<()> {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic).set_header(header);
@@ -56,7 +56,7 @@ pub(super) fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>
     write(&lines.concat())
 }
 
-/// A rate for people: few digits, `unlimited` for -1, `stopped` for 0.
+/// Returns a rate for people: few digits, `unlimited` for -1, `stopped` for 0.
 pub(super) fn rate(rps: f64) -> String {
     if rps < 0.0 {
         "unlimited".to_owned()
@@ -67,7 +67,7 @@ pub(super) fn rate(rps: f64) -> String {
     }
 }
 
-/// A number with as many digits as it deserves.
+/// Returns a number without decimals from 100 on, and with at most three below.
 pub(super) fn number(value: f64) -> String {
     if value >= 100.0 {
         format!("{value:.0}")

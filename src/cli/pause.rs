@@ -40,7 +40,7 @@ pub(super) async fn resume(args: Args, settings: Settings) -> anyhow::Result<Exi
     Ok(ExitCode::SUCCESS)
 }
 
-/// The pause in words.
+/// Returns the pause in words.
 pub(super) fn sentence(pause: &Pause) -> String {
     let why = if pause.why.is_empty() { String::new() } else { format!(": {}", pause.why) };
     format!("paused since {:.0} by {}{why}", pause.since, pause.by)

@@ -24,7 +24,8 @@ use crate::throttle::file::KnobsFile;
 
 A file has rows of time, signal, value and rate: CSV with that header, or one JSON object a line.")]
 pub(super) struct Args {
-    /// Knobs file with the policy, and with the bounds `min`, `max` and `safe_rps`; its name is the throttle's
+    /// Knobs file with the policy, and with the bounds `min`, `max` and `safe_rps`; its name is the
+    /// throttle's
     #[arg(long, value_name = "FILE")]
     policy: PathBuf,
     /// Recording in a file, in place of Prometheus
@@ -39,7 +40,8 @@ pub(super) struct Args {
     /// Seconds between values of what is not a plain selector
     #[arg(long, value_name = "SECONDS", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=300))]
     step: u32,
-    /// PromQL for the rate that was let through, in jobs per second; without it Flyball's own metric of the throttle
+    /// PromQL for the rate that was let through, in jobs per second; without it Flyball's own
+    /// metric of the throttle
     #[arg(long, value_name = "QUERY")]
     rate: Option<String>,
     /// Seconds from a sample's time until the governor sees it
@@ -80,7 +82,7 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
     Ok(ExitCode::SUCCESS)
 }
 
-/// The knobs file at `path` with the policy in it.
+/// Reads the knobs file at `path`, and the policy in it.
 pub(super) fn policy(path: &Path) -> anyhow::Result<(KnobsFile, Policy)> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| Failure::NotFound(format!("{} cannot be read: {error}", path.display())))?;

@@ -7,20 +7,23 @@ use crate::stack::Error;
 use crate::stack::layout::parse_interval_ms;
 use crate::stack::supervise::{self, Settings};
 
-/// EX_UNAVAILABLE of sysexits.h: something that must be installed is not.
+/// EX_UNAVAILABLE of sysexits.h: a required program is not installed.
 const EXIT_NOT_FOUND: u8 = 69;
 
 /// Run a private Postgres, Redis and Prometheus, for the demo and for tests
 ///
-/// Prints one line of JSON with their URLs when all are ready, and stops them when its standard input closes or when
-/// it gets SIGINT or SIGTERM. Data are kept in DIR between runs; logs are in DIR/log.
+/// Prints one line of JSON with their URLs when all are ready, and stops them when its standard
+/// input closes or when it gets SIGINT or SIGTERM. Data are kept in DIR between runs; logs are in
+/// DIR/log.
 ///
-/// Scrape targets can be added while Prometheus runs: write a file of its file_sd form into the directory that the line
-/// names as targets_dir, DIR/prometheus/targets/NAME.json.
+/// Scrape targets can be added while Prometheus runs: write a file of its file_sd form into the
+/// directory that the line names as targets_dir, DIR/prometheus/targets/NAME.json.
 ///
-/// Commands on standard input, a line each: `stop NAME` and `start NAME`, with NAME one of postgres, redis, prometheus.
+/// Commands on standard input, a line each: `stop NAME` and `start NAME`, with NAME one of
+/// postgres, redis, prometheus.
 ///
-/// Exit codes: 0 stopped in order; 69 a server is not installed (one line says what would help); 1 anything else.
+/// Exit codes: 0 stopped in order; 69 a server is not installed (one line says what would help); 1
+/// anything else.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ServicesArgs {
     /// Directory for data, logs and the lock; made if it is not there.
@@ -47,7 +50,8 @@ pub struct ServicesArgs {
     #[arg(long, value_enum, default_value = "on")]
     pub fsync: Switch,
 
-    /// Look for the servers only in this directory (may be given again), instead of PATH and the usual places.
+    /// Look for the servers only in this directory (may be given again), instead of PATH and the
+    /// usual places.
     #[arg(long, value_name = "DIR")]
     pub search_path: Vec<PathBuf>,
 
@@ -75,7 +79,7 @@ pub fn run(args: ServicesArgs) -> anyhow::Result<ExitCode> {
         supervise::wipe(&args.dir)?;
         return Ok(ExitCode::SUCCESS);
     }
-    // A variable that is set but empty means nothing.
+    // A variable that is set but empty counts as unset.
     let given = |url: Option<String>| url.filter(|url| !url.trim().is_empty());
     let settings = Settings {
         dir: args.dir,

@@ -1,4 +1,4 @@
-//! Who changes something, and why.
+//! The author of a change, and the reason for it.
 
 use crate::jobs;
 
@@ -16,7 +16,7 @@ pub(super) struct Signed {
 }
 
 impl Signed {
-    /// As the queue takes it.
+    /// Returns the signature as the queue takes it.
     pub(super) fn signature(&self) -> jobs::Signed {
         jobs::Signed { by: self.by.clone(), why: self.why.clone(), via: jobs::Via::default() }
     }

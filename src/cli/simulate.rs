@@ -108,7 +108,7 @@ fn contender(name: &str) -> Result<Contender, String> {
     Contender::ALL.into_iter().find(|one| one.name() == name).ok_or_else(|| format!("use some of {}", names.join(",")))
 }
 
-/// The file of a scenario, by its name or as a path.
+/// Returns the file of a scenario and its text, by its name or as a path.
 fn find(name: &str, known: &[Scenario]) -> anyhow::Result<(String, String)> {
     if let Some(n) = known.iter().position(|scenario| scenario.name.eq_ignore_ascii_case(name)) {
         let (file, text) = library::FILES[n];
@@ -122,7 +122,7 @@ fn find(name: &str, known: &[Scenario]) -> anyhow::Result<(String, String)> {
     Ok((name.to_owned(), text))
 }
 
-/// The law that replaces the scenarios' own, if one is given.
+/// Returns the law that replaces the scenarios' own, if one is given.
 fn law(args: &Args) -> anyhow::Result<Option<crate::governor::Law>> {
     if args.policy.is_none() && args.set.is_empty() {
         return Ok(None);
@@ -132,7 +132,7 @@ fn law(args: &Args) -> anyhow::Result<Option<crate::governor::Law>> {
         Some(path) => std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?,
     };
     let mut file: toml::Table = text.parse().with_context(|| "reading the policy")?;
-    // Only the law is taken from there; the scenario has signals of its own.
+    // Only the law is taken from the file, because the scenario has signals of its own.
     let mut table = match file.remove("governor") {
         Some(toml::Value::Table(table)) => table,
         _ => toml::Table::new(),
@@ -150,7 +150,7 @@ fn law(args: &Args) -> anyhow::Result<Option<crate::governor::Law>> {
     match Policy::parse(&whole, &name) {
         Ok(policy) => Ok(policy.map(|policy| policy.law)),
         Err(refused) => {
-            // Lines of the text made here would mislead: the key says where to look.
+            // Line numbers of the text made here would mislead; the key names the place.
             let faults: Vec<String> = refused.0.iter().map(|fault| format!("{name}: {}: {}", fault.key, fault.reason)).collect();
             bail!(Failure::Refused(faults.join("\n")))
         }

@@ -27,7 +27,7 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
     let differences = differences(&queue.serving().await?);
     let depths = queue.depths().await?;
     let costs = queue.kind_costs().await?;
-    // Jobs are in Postgres: without Redis their throttles have no rates to show, and the rest is true all the same.
+    // Jobs are in Postgres: without Redis only the rates of their throttles are missing.
     let mut rates: BTreeMap<String, Status> = BTreeMap::new();
     let mut store_lost = None;
     match connect::throttles(&settings).await {
@@ -35,7 +35,7 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
             for name in store.names().await? {
                 match store.status(&name).await {
                     Ok(status) => rates.extend(status.map(|status| (name.to_string(), status))),
-                    // One server of a cluster: the others have more to tell.
+                    // One server of a cluster is lost; the others still answer.
                     Err(error @ throttle::Error::Lost(_)) => store_lost = Some(error.to_string()),
                     Err(error) => return Err(error.into()),
                 }
@@ -48,7 +48,7 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
     names.sort_unstable();
     names.dedup();
 
-    // What could be told was told; a script learns that something is away.
+    // The output is as complete as possible, but a script must learn that a service is away.
     let code = if store_lost.is_some() { ExitCode::from(69) } else { ExitCode::SUCCESS };
     if args.json {
         let throttles: Vec<_> = names
@@ -93,7 +93,7 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
         None => say!("jobs have not been counted yet; a process with the role runner counts them"),
     }
     let header = ["THROTTLE", "RPS", "READY", "SCHEDULED", "RUNNING", "DEAD"];
-    // The limits of the API are no work that waits.
+    // The API's own throttles have no waiting jobs.
     let shown = names.iter().filter(|name| !name.starts_with("api:"));
     output::table(
         &header,

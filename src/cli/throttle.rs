@@ -34,14 +34,16 @@ pub(super) enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Turn knobs, e.g. flyball throttle set reindex rps=50 mode=manual; makes the throttle if there is none
+    /// Turn knobs, e.g. flyball throttle set reindex rps=50 mode=manual; makes the throttle if
+    /// there is none
     Set {
         /// Its name
         name: String,
         /// Knobs as NAME=VALUE; an empty value takes an optional knob away
         #[arg(required = true, value_name = "KNOB=VALUE")]
         knobs: Vec<String>,
-        /// Take over by hand until this time, or for a span such as 30m; then the governor goes back to the mode before
+        /// Take over by hand until this time, or for a span such as 30m; then the governor goes
+        /// back to the mode before
         #[arg(long, value_name = "TIME", value_parser = when::ahead)]
         until: Option<jiff::Timestamp>,
         #[command(flatten)]
@@ -49,7 +51,8 @@ pub(super) enum Command {
     },
     /// Print the Lua text with which any program takes tokens straight from Redis
     Script,
-    /// List the throttles that LimitLion or another program has written into Redis, and take them over
+    /// List the throttles that LimitLion or another program has written into Redis, and take them
+    /// over
     ImportLimitlion {
         /// Do it; without this nothing is changed and they are listed
         #[arg(long)]
@@ -228,7 +231,7 @@ fn show(status: &Status) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Fields that say who turned the knobs last, shown behind them.
+/// Fields about the last edit of the knobs, shown behind them.
 const EDIT: [&str; 6] = ["at", "by", "why", "seq", "term", "valid_until"];
 
 /// Fields that hold times, in unix milliseconds.
@@ -263,7 +266,7 @@ fn by_hand_until(given: &mut BTreeMap<String, Value>, until: jiff::Timestamp) ->
     Ok(())
 }
 
-/// Lists what others have written, and with `yes` takes it over.
+/// Lists the throttles that other programs have written, and with `yes` takes them over.
 async fn import(store: &Arc<dyn Store>, settings: &Settings, yes: bool, signed: &Signed) -> anyhow::Result<()> {
     let mut found = Vec::new();
     for name in store.search().await? {
@@ -290,7 +293,7 @@ async fn import(store: &Arc<dyn Store>, settings: &Settings, yes: bool, signed: 
     Ok(())
 }
 
-/// A hash that somebody else has written.
+/// A hash that another program has written.
 #[derive(serde::Serialize)]
 struct Found {
     name: String,
@@ -314,7 +317,7 @@ async fn import_one(
     yes: bool,
     signed: &Signed,
 ) -> anyhow::Result<Option<Found>> {
-    // One that has expired since it was found is not there any more.
+    // A hash may have expired since it was found.
     let Some(status) = store.status(name).await?.filter(foreign::is_foreign) else { return Ok(None) };
     if !yes || status.raw.is_empty() {
         let note = note(&status);
@@ -332,7 +335,7 @@ async fn import_one(
     }
 }
 
-/// Forgets the record first, or the keeper of knobs would restore what is taken away.
+/// Deletes a throttle. Its record is forgotten first, or the keeper of knobs would restore it.
 async fn delete(store: &Arc<dyn Store>, settings: &Settings, name: &Name, signed: &Signed) -> anyhow::Result<()> {
     let Some(before) = store.status(name).await? else {
         bail!(Failure::NotFound(format!("there is no throttle {name}; nothing was deleted")));
@@ -367,7 +370,7 @@ async fn change(
     if json { output::json(&after) } else { show(&after) }
 }
 
-/// The name of a throttle that must exist.
+/// Returns the name of a throttle, which must exist.
 async fn known(store: &Arc<dyn Store>, name: &str) -> anyhow::Result<Name> {
     let name = Name::new(name)?;
     match store.status(&name).await? {
@@ -382,7 +385,8 @@ async fn note_key(settings: &Settings, action: &str, throttle: &Name, signed: &S
     note_audit(settings, &entry).await;
 }
 
-/// The audit is kept in Postgres; a knob must stay turnable while Postgres is away.
+/// Writes an entry of the audit log, which is in Postgres; a failure is only a warning, because a
+/// knob must stay turnable while Postgres is away.
 async fn note_audit(settings: &Settings, entry: &crate::api::Entry) {
     let written = async {
         let queue = connect::queue(settings).await?;

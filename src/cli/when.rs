@@ -1,18 +1,18 @@
-//! Times on the command line: a time, or how long ago.
+//! Times on the command line: a time, or a span before or after now.
 
 use jiff::{SignedDuration, Timestamp};
 
-/// Reads `2026-11-20T14:00:00Z`, or a span such as `2h` or `30m` as so long ago.
+/// Reads `2026-11-20T14:00:00Z`, or a span before now such as `2h` or `30m`.
 pub(super) fn ago(text: &str) -> Result<Timestamp, String> {
     read(text, now(), -1)
 }
 
-/// Reads `2026-11-20T14:00:00Z`, or a span such as `2h` or `30m` as so long from now.
+/// Reads `2026-11-20T14:00:00Z`, or a span after now such as `2h` or `30m`.
 pub(super) fn ahead(text: &str) -> Result<Timestamp, String> {
     read(text, now(), 1)
 }
 
-/// Reads a span such as `10m` or `2h`, or a number of seconds; the queue says which are allowed.
+/// Reads a span such as `10m` or `2h`, or a number of seconds; the queue checks the range.
 pub(super) fn seconds(text: &str) -> Result<f64, String> {
     if let Ok(seconds) = text.parse() {
         return Ok(seconds);
@@ -23,7 +23,7 @@ pub(super) fn seconds(text: &str) -> Result<f64, String> {
     Ok(span.as_secs_f64())
 }
 
-/// The time of this machine, by which a person says how long ago.
+/// Returns the time of this machine, from which spans on the command line are counted.
 #[expect(clippy::disallowed_methods, reason = "a span on the command line is counted from the wall clock of who types it")]
 pub(super) fn now() -> Timestamp {
     Timestamp::now()

@@ -27,7 +27,8 @@ pub(super) struct Args {
     /// A job's number instead
     #[arg(long, value_name = "ID", conflicts_with = "throttle")]
     job: Option<i64>,
-    /// Also list the governor's last decisions with every term, newest first; all that are kept if no number is given
+    /// Also list the governor's last decisions with every term, newest first; all that are kept if
+    /// no number is given
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "1000",
           value_parser = clap::value_parser!(i64).range(1..=1000), conflicts_with = "job")]
     history: Option<i64>,

@@ -1,7 +1,8 @@
 //! Pools of accounts: `[pools.<name>]` and `[[pools.<name>.accounts]]` of the settings file.
 //!
-//! What holds for an account may stand in its pool as well, where it holds for all accounts that do not say otherwise. Credentials
-//! are never written down: `x_env` names an environment variable that holds `x`, `x_file` a file that does.
+//! A key of an account may also be set in its pool, for all accounts that do not set it themselves.
+//! Credentials are never written into the file: `x_env` names an environment variable that holds
+//! `x`, and `x_file` a file that holds it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -35,23 +36,23 @@ pub const POOL_KEYS: [&str; 13] = [
 /// Keys of every account, besides those of its provider's driver.
 pub const ACCOUNT_KEYS: [&str; 6] = ["name", "rps", "base_url", "headers", "headers_env", "ip_pools"];
 
-/// What is wrong with a pool, and where.
+/// An invalid setting of a pool, with its place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{file}{place} {message}")]
 pub struct PoolProblem {
-    /// File and line, `own.toml:12: `; empty where they are not known.
+    /// File and line, `own.toml:12: `; empty if they are not known.
     pub file: String,
-    /// `pools.<name>.<key>`, or with the account's name.
+    /// The key, as `pools.<name>.<key>` or with the account's name.
     pub place: String,
-    /// What is wrong and what is allowed.
+    /// The fault, and the allowed values.
     pub message: String,
 }
 
-/// Where credentials are read from.
+/// A source of credentials.
 pub trait Vault {
-    /// The value of an environment variable.
+    /// Returns the value of an environment variable.
     fn variable(&self, name: &str) -> Option<String>;
-    /// The content of a file.
+    /// Returns the content of a file.
     fn file(&self, path: &str) -> Option<String>;
 }
 
@@ -68,7 +69,7 @@ impl Vault for Real {
     }
 }
 
-/// Reads all pools. Without a vault no credential is looked for, as when settings are only checked.
+/// Reads all pools. Without a vault no credential is read, as for a mere check of the settings.
 pub fn read(tables: &BTreeMap<String, Table>, vault: Option<&dyn Vault>) -> Result<Pools, PoolProblem> {
     let pools = tables.iter().map(|(name, table)| Ok((name.clone(), pool(name, table, vault)?)));
     Ok(Pools(pools.collect::<Result<_, PoolProblem>>()?))
@@ -127,7 +128,8 @@ fn pool(name: &str, table: &Table, vault: Option<&dyn Vault>) -> Result<Pool, Po
     })
 }
 
-/// Jobs of the kind `http` go there, so that it must be a URL for them.
+/// Reads `alert_url`, which must be a valid URL for the jobs of the kind `http` that send alerts to
+/// it.
 fn alert_url(at: &At, table: &Table) -> Result<Option<String>, PoolProblem> {
     let given = at.text(table, "alert_url")?;
     let is_fit = |text: &str| {
@@ -148,7 +150,7 @@ fn provider(at: &At, table: &Table) -> Result<Provider, PoolProblem> {
     found.ok_or_else(|| at.problem("provider", format!("must be one of {}", Provider::ALL.map(Provider::word).join(", "))))
 }
 
-/// One account; several where it has IP pools of its own, of which each has its own rate.
+/// Reads one account, or one for each of its IP pools, because each IP pool has its own rate.
 fn account(
     at: &At,
     place: usize,
@@ -224,7 +226,7 @@ fn read_field(
         }
         return Ok(());
     }
-    // What the account says wins over what its pool does, whichever of the two ways it takes.
+    // The account's setting wins over the pool's, whichever of the two forms each uses.
     let table = if own.contains_key(&by_env) || own.contains_key(&by_file) { own } else { of_pool };
     let (variable, file) = (at.text(table, &by_env)?, at.text(table, &by_file)?);
     let found = match (&variable, &file, vault) {
@@ -252,13 +254,14 @@ fn read_field(
     Ok(())
 }
 
-/// A variable's name for a message. What does not look like one may be the credential itself, which is never shown.
+/// Returns a variable's name for a message. A text that does not look like a name may be the
+/// credential itself, which is never shown.
 fn shown_variable(name: &str) -> String {
     let is_name = !name.is_empty() && name.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_');
     if is_name { format!("the variable {name}") } else { "a variable".to_owned() }
 }
 
-/// A file's name for a message, by the same rule.
+/// Returns a file's name for a message, by the same rule.
 fn shown_file(path: &str) -> String {
     let is_path = ["/", "./", "../"].iter().any(|start| path.starts_with(start)) && !path.contains(char::is_control);
     if is_path { format!("the file {path}") } else { "a file".to_owned() }
@@ -306,7 +309,7 @@ fn url(at: &At, value: &Value) -> Result<String, PoolProblem> {
     Ok(text.to_owned())
 }
 
-/// Refuses keys that nobody knows, and credentials that are written down.
+/// Refuses unknown keys, and credentials that are written into the file.
 fn check_keys(at: &At, table: &Table, fields: &[Field], more: &[&str]) -> Result<(), PoolProblem> {
     let mut known: Vec<String> = more.iter().chain(&ACCOUNT_KEYS).map(|key| (*key).to_owned()).collect();
     for field in fields {
@@ -324,8 +327,8 @@ fn check_keys(at: &At, table: &Table, fields: &[Field], more: &[&str]) -> Result
     Err(at.problem(key, message))
 }
 
-/// Where each key of each pool stands in a settings file: its place, and file and line for a message. What an account has of its
-/// pool stands where the pool says it.
+/// Returns file and line of each key of each pool, by its place. A key that an account inherits has
+/// the line in its pool.
 pub(super) fn lines(file: &str, text: &str) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     let Ok(parsed) = DeTable::parse(text) else { return found };
@@ -354,7 +357,7 @@ pub(super) fn lines(file: &str, text: &str) -> BTreeMap<String, String> {
 }
 
 impl PoolProblem {
-    /// With file and line, where the key stands in a file; of a key that is missing, those of its table.
+    /// Adds file and line, if the key is in a file; for a missing key, those of its table.
     pub(super) fn located(self, lines: &BTreeMap<String, String>) -> Self {
         let table = self.place.rsplit_once('.').map_or("", |(table, _)| table);
         let named = ["_env", "_file"].map(|way| format!("{}{way}", self.place));

@@ -17,7 +17,7 @@ impl Vault for Kept {
     }
 }
 
-/// What must never be seen in a message.
+/// Texts that must never appear in a message.
 const SECRET: &str = "s3cret-value-that-nobody-sees";
 
 fn vault() -> Kept {
@@ -41,7 +41,7 @@ fn refusal(text: &str) -> String {
     located
 }
 
-/// A pool of Twilio with these keys of its own and these of its one account.
+/// Returns a pool of Twilio with these keys of its own and these of its one account.
 fn sms(of_pool: &str, of_account: &str) -> String {
     format!(
         "[pools.sms]\nprovider = \"twilio\"\n{of_pool}\n[[pools.sms.accounts]]\nname = \"main\"\naccount_sid = \"AC1\"\n{of_account}\n"
@@ -114,7 +114,7 @@ fn each_ip_pool_is_an_account_with_a_rate_of_its_own() {
 fn credentials_are_named_and_never_shown() {
     let said = |account: &str| refusal(&sms("", account));
     let cases = [
-        // Written down, in the account and in the pool.
+        // The credential written into the file, in the account and in the pool.
         (
             said(&format!("auth_token = \"{SECRET}\"")),
             "own.toml:7: pools.sms.main.auth_token is a credential and is not written down: name where it is, with auth_token_env or auth_token_file",
@@ -139,7 +139,7 @@ fn credentials_are_named_and_never_shown() {
             said("auth_token_file = \"/run/empty\""),
             "own.toml:7: pools.sms.main.auth_token_file names the file /run/empty, which cannot be read or is empty",
         ),
-        // Somebody put the credential itself where its name belongs.
+        // The credential itself in place of its name.
         (
             said(&format!("auth_token_env = \"{SECRET}\"")),
             "own.toml:7: pools.sms.main.auth_token_env names a variable, which is not set or empty",
@@ -279,7 +279,7 @@ fn five_hundred_accounts_keep_their_order() {
     assert_eq!(pool.accounts.len(), 500);
     assert!(pool.accounts.iter().enumerate().all(|(at, limited)| limited.account.name == format!("account-{at}")));
     assert_eq!(pool.accounts.iter().map(|limited| limited.rps).sum::<f64>(), 500_000.0);
-    // The last one's place is known as well.
+    // The place of the last one is known as well.
     text.push_str("colour = 1\n");
     assert!(refusal(&text).starts_with("own.toml:1505: pools.sms.account-499.colour is not a key here"));
 }

@@ -1,4 +1,5 @@
-//! What jobs of the kind `reindex` may read and write: `[reindex.sources.<name>]` and `[reindex.sinks.<name>]` of the settings file.
+//! Sources and sinks for jobs of the kind `reindex`: `[reindex.sources.<name>]` and
+//! `[reindex.sinks.<name>]` of the settings file.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -46,7 +47,7 @@ pub struct ReindexSettings {
 pub struct SourceSettings {
     /// The environment variable that holds its URL.
     pub url_env: Option<String>,
-    /// The file that holds it.
+    /// The file that holds its URL.
     pub url_file: Option<String>,
     /// The role that each transaction takes.
     pub role: Option<String>,
@@ -58,7 +59,7 @@ pub struct SourceSettings {
     /// Statements that jobs may name.
     #[serde(default)]
     pub statements: BTreeMap<String, String>,
-    /// The key of all of these.
+    /// The key of all these tables and statements.
     pub key: Option<Columns>,
 }
 
@@ -66,17 +67,17 @@ pub struct SourceSettings {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(untagged)]
 pub enum Columns {
-    /// One.
+    /// The name of a single column.
     One(String),
-    /// Several, in their order.
+    /// The names of several columns, in their order.
     Many(Vec<String>),
 }
 
-/// A place that jobs may write to.
+/// A destination that jobs may write to.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SinkSettings {
-    /// `elastic` or `postgres`.
+    /// The type of the sink: `elastic` or `postgres`.
     #[serde(rename = "type")]
     pub kind: String,
     /// The search engine's base address, without credentials.
@@ -89,13 +90,13 @@ pub struct SinkSettings {
     pub pipelines: Vec<String>,
     /// The environment variable that holds the text of the `authorization` header.
     pub authorization_env: Option<String>,
-    /// The file that holds it.
+    /// The file that holds the text of the `authorization` header.
     pub authorization_file: Option<String>,
     /// A file of certificates in PEM form that are trusted besides the system's.
     pub ca_file: Option<String>,
     /// The environment variable that holds the database's URL.
     pub url_env: Option<String>,
-    /// The file that holds it.
+    /// The file that holds the database's URL.
     pub url_file: Option<String>,
     /// The role that each transaction takes.
     pub role: Option<String>,
@@ -107,7 +108,7 @@ pub struct SinkSettings {
 }
 
 impl ReindexSettings {
-    /// What jobs may name.
+    /// Builds the catalogue of the sources and sinks that jobs may name.
     pub(super) fn catalogue(&self, allow_queries: bool) -> Catalogue {
         let sources = self.sources.iter().map(|(name, source)| (name.clone(), source.named())).collect();
         let sinks = self.sinks.iter().map(|(name, sink)| (name.clone(), sink.named())).collect();
@@ -126,7 +127,7 @@ impl SourceSettings {
         }
     }
 
-    /// What no single key can say.
+    /// Checks the rules that the types cannot express, and returns the first violation.
     pub(super) fn check(&self) -> Option<Wrong> {
         if self.url_env.is_some() && self.url_file.is_some() {
             return Some(BOTH_URLS);
@@ -165,7 +166,7 @@ impl SinkSettings {
         }
     }
 
-    /// What no single key can say.
+    /// Checks the rules that the types cannot express, and returns the first violation.
     pub(super) fn check(&self) -> Option<Wrong> {
         match self.kind.as_str() {
             "elastic" => self.check_elastic(),
@@ -255,7 +256,7 @@ fn hidden(variable: Option<&String>, file: Option<&String>) -> Option<Hidden> {
 }
 
 fn rights(role: Option<&String>, timeout_s: Option<f64>) -> Rights {
-    // Its range has been checked.
+    // The range has been checked.
     let timeout = timeout_s.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     Rights { role: role.cloned(), statement_timeout: timeout.unwrap_or(USUAL_STATEMENT_TIMEOUT) }
 }

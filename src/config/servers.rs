@@ -15,17 +15,17 @@ pub const POSTGRES_KEYS: [&str; 2] = ["url_env", "url_file"];
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PrometheusServer {
-    /// Its address, without credentials.
+    /// The address of the server, without credentials.
     pub url: String,
-    /// The environment variable that holds the token to ask with.
+    /// The environment variable that holds the token for requests.
     pub token_env: Option<String>,
-    /// The file that holds it.
+    /// The file that holds the token for requests.
     pub token_file: Option<String>,
-    /// The user to ask as.
+    /// The user name for requests.
     pub user: Option<String>,
     /// The environment variable that holds the user's password.
     pub password_env: Option<String>,
-    /// The file that holds it.
+    /// The file that holds the user's password.
     pub password_file: Option<String>,
     /// More headers of each request.
     #[serde(default)]
@@ -37,21 +37,21 @@ pub struct PrometheusServer {
     pub ca_file: Option<String>,
 }
 
-/// A database that is asked for signals, as `[postgres.<name>]` of the settings file.
+/// A database that is queried for signals, as `[postgres.<name>]` of the settings file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DatabaseServer {
     /// The environment variable that holds its URL.
     pub url_env: Option<String>,
-    /// The file that holds it.
+    /// The file that holds its URL.
     pub url_file: Option<String>,
 }
 
-/// A key that is wrong: which, what it is, and what is allowed.
+/// An invalid key: its name, its fault, and the allowed values.
 pub(super) type Wrong = (&'static str, &'static str, &'static str);
 
 impl PrometheusServer {
-    /// What no single key can say.
+    /// Checks the rules that the types cannot express, and returns the first violation.
     pub(super) fn check(&self) -> Option<Wrong> {
         let host = self.url.strip_prefix("http://").or(self.url.strip_prefix("https://"));
         let authority = host.and_then(|host| host.split(['/', '?', '#']).next()).unwrap_or_default();
@@ -84,7 +84,7 @@ impl PrometheusServer {
 }
 
 impl DatabaseServer {
-    /// What no single key can say.
+    /// Checks the rules that the types cannot express, and returns the first violation.
     pub(super) fn check(&self) -> Option<Wrong> {
         (self.url_env.is_some() == self.url_file.is_some()).then_some((
             "url_env",

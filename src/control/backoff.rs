@@ -1,14 +1,15 @@
 //! Exponential back-off with equal jitter.
 //!
-//! Many workers that failed together must not come back together, and none should come back at once, so half of the
-//! exponential bound is fixed and the other half is drawn evenly ("equal jitter").
+//! Workers that failed together must not retry together, and none should retry at once: half of the
+//! exponential bound is fixed and the other half is drawn uniformly ("equal jitter").
 
 use std::time::Duration;
 
-/// The delay before try number `attempt + 1`, drawn from the upper half of `[0, min(max, base * 2^attempt)]`.
+/// Returns the delay before attempt `attempt + 1`, drawn from the upper half of `[0, min(max, base
+/// * 2^attempt)]`.
 ///
-/// `unit_random` is a draw from `[0, 1)`; anything else is brought into that range, so that a bad source of randomness
-/// can make delays less even and never longer than `max`.
+/// `unit_random` is a draw from `[0, 1)`; other values are clamped to that range, so a bad random
+/// source can make delays less even but never longer than `max`.
 ///
 /// ```
 /// use std::time::Duration;
@@ -21,9 +22,10 @@ pub fn delay(attempt: u32, base: Duration, max: Duration, unit_random: f64) -> D
     bound(attempt, base, max).mul_f64(0.5 + 0.5 * super::within(unit_random, 0.0, 1.0)).min(max)
 }
 
-/// The longest delay before try number `attempt + 1`.
+/// Returns the longest delay before attempt `attempt + 1`.
 pub fn bound(attempt: u32, base: Duration, max: Duration) -> Duration {
-    // 2^64 times anything that can be measured is over every maximum: larger exponents would only overflow.
+    // 2^64 times any measurable duration exceeds every maximum: larger exponents would only
+    // overflow.
     let doubled = base.as_secs_f64() * 2f64.powi(attempt.min(64) as i32);
     if doubled >= max.as_secs_f64() { max } else { Duration::from_secs_f64(doubled) }
 }

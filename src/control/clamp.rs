@@ -1,10 +1,11 @@
-//! Clamping that never panics and never answers NaN.
+//! Clamping that never panics and never returns NaN.
 
-/// `value` inside `[low, high]`; `low` if it is not a number.
+/// Returns `value` clamped to `[low, high]`.
 ///
-/// Unlike [`f64::clamp`] it never panics: a NaN value gives `low`, and `high < low` gives `high`.
+/// Unlike [`f64::clamp`] it never panics: a NaN value returns `low`, and `high < low` returns
+/// `high`.
 pub fn within(value: f64, low: f64, high: f64) -> f64 {
-    // `f64::max` and `f64::min` answer the other operand when one is NaN.
+    // `f64::max` and `f64::min` return the other operand when one is NaN.
     value.max(low).min(high)
 }
 

@@ -1,49 +1,53 @@
-//! How long things took, counted in buckets each of which is a fifth wider than the one before: from a millisecond to eighty seconds
-//! no value is told more than a fifth wrong, with 64 numbers that only grow.
+//! A histogram of durations, with each bucket a fifth wider than the one before.
+//!
+//! From one millisecond to eighty seconds a value is off by at most a fifth, with 64 counters that
+//! only grow.
 
 use std::time::Duration;
 
-/// How many buckets there are. The first counts what took less than [`FIRST_S`], the last whatever took longer than all others.
+/// The number of buckets: the first counts durations below [`FIRST_S`], the last all durations
+/// above the other bounds.
 pub const BUCKETS: usize = 64;
 
 /// The upper bound of the first bucket, in seconds.
 const FIRST_S: f64 = 0.001;
 
-/// Each upper bound is this many times the one before.
+/// The ratio of each upper bound to the one before.
 const RATIO: f64 = 1.2;
 
-/// Fewer durations say nothing about their slowest.
+/// The fewest durations from which a quantile is computed.
 const LEAST: u64 = 20;
 
-/// Durations by bucket. Buckets above the highest that was ever needed take no room.
+/// Counts of durations by bucket; buckets above the highest used one take no memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Durations(Vec<u64>);
 
 impl Durations {
-    /// As they were counted elsewhere, bucket by bucket; what is negative, or too much, is left out.
+    /// Builds a histogram from the counts of another process, by bucket; negative counts become 0
+    /// and surplus buckets are dropped.
     pub fn of(counts: &[i64]) -> Self {
         Self(counts.iter().take(BUCKETS).map(|count| u64::try_from(*count).unwrap_or(0)).collect())
     }
 
-    /// The counts, bucket by bucket; fewer than [`BUCKETS`] where the rest is 0.
+    /// Returns the counts by bucket; fewer than [`BUCKETS`] if the rest is 0.
     pub fn counts(&self) -> &[u64] {
         &self.0
     }
 
-    /// Counts one that took so long.
+    /// Counts one duration.
     pub fn note(&mut self, took: Duration) {
         let at = bucket(took.as_secs_f64());
         self.reach(at + 1);
         self.0[at] += 1;
     }
 
-    /// Counts those as well.
+    /// Adds the counts of `others`.
     pub fn add(&mut self, others: &Self) {
         self.reach(others.0.len());
         self.0.iter_mut().zip(&others.0).for_each(|(mine, theirs)| *mine = mine.saturating_add(*theirs));
     }
 
-    /// What was counted between `earlier` and `self`; `None` if counting began again in between.
+    /// Returns the counts added since `earlier`; `None` if counting restarted in between.
     pub fn since(&self, earlier: &Self) -> Option<Self> {
         if earlier.0.len() > self.0.len() {
             return None;
@@ -52,13 +56,15 @@ impl Durations {
         self.0.iter().zip(before).map(|(now, before)| now.checked_sub(before)).collect::<Option<_>>().map(Self)
     }
 
-    /// How many were counted.
+    /// Returns the number of durations counted.
     pub fn count(&self) -> u64 {
         self.0.iter().fold(0, |sum, count| sum.saturating_add(*count))
     }
 
-    /// Seconds that the share `q` of them took at most, with those of one bucket spread evenly in it; `None` where too few were
-    /// counted to say. What took longer than all bounds counts as the highest of them.
+    /// Returns the quantile `q` in seconds, interpolated linearly within its bucket; `None` if too
+    /// few durations were counted.
+    ///
+    /// Durations above all bounds count as the highest bound.
     pub fn quantile_s(&self, q: f64) -> Option<f64> {
         let all = self.count();
         let (rank, mut below) = (q.clamp(0.0, 1.0) * all as f64, 0.0);
@@ -70,7 +76,7 @@ impl Durations {
             }
             below += *count as f64;
         }
-        // Sums of large counts may lack a rounding error.
+        // Sums of large counts may fall short by a rounding error.
         self.0.iter().rposition(|count| *count > 0).filter(|_| all >= LEAST).map(|at| bounds_s(at).1)
     }
 
@@ -88,7 +94,7 @@ fn bucket(seconds: f64) -> usize {
     (((seconds / FIRST_S).ln() / RATIO.ln()).floor() as usize + 1).min(BUCKETS - 1)
 }
 
-/// Where a bucket begins and ends, in seconds.
+/// Returns the lower and the upper bound of a bucket, in seconds.
 fn bounds_s(at: usize) -> (f64, f64) {
     let upper = |at: usize| FIRST_S * RATIO.powi(at as i32);
     match at {

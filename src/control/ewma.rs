@@ -1,13 +1,14 @@
-//! First-order smoothing, in the two forms that the law uses.
+//! First-order smoothing, in the two forms that the control law uses.
 
-/// One Euler step of a first-order lag: `value` moves towards `target` by `dt_s / tau_s`, never past it.
+/// Returns one Euler step of a first-order lag: `value` moves towards `target` by `dt_s / tau_s`,
+/// never past it.
 ///
-/// The cheap form for a fixed tick; the tracking of the PID's integral is defined by it.
+/// This is the cheap form for a fixed tick; the tracking of the PID's integral is defined by it.
 pub fn toward(value: f64, target: f64, dt_s: f64, tau_s: f64) -> f64 {
     value + (target - value) * super::within(dt_s / tau_s, 0.0, 1.0)
 }
 
-/// The exact first-order lag over `dt_s`: right for samples that come at uneven times.
+/// Returns the exact first-order lag over `dt_s`, for samples at uneven intervals.
 pub fn smooth(value: f64, target: f64, dt_s: f64, tau_s: f64) -> f64 {
     value + (target - value) * (1.0 - (-dt_s.max(0.0) / tau_s.max(1e-3)).exp())
 }

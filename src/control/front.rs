@@ -1,4 +1,5 @@
-//! The front end of one signal: order, de-duplicate, undo the exporter's averaging, learn noise and lag.
+//! The front end of one signal: orders and de-duplicates samples, undoes the exporter's averaging,
+//! learns noise and lag.
 //!
 //! All values are relative to the setpoint. With `a = exp(-dt/tau)` the averaging is undone by
 //!
@@ -6,78 +7,79 @@
 //! z = max((x - a*x_prev) / (1 - a), 0)
 //! ```
 //!
-//! which amplifies noise, so it is used where early knowledge counts (breaker, observer), while the PID works on `xf`,
-//! the sample averaged as far as its own noise demands. A wrong hint about the lag is corrected downwards: no signal has
-//! more lag than its autocorrelation shows.
+//! which amplifies noise. It is therefore used where early detection counts (breaker, observer),
+//! while the PID uses `xf`, the sample averaged as far as its own noise demands. A wrong lag hint
+//! is corrected downwards: no signal has more lag than its autocorrelation shows.
 
 use super::ewma::smooth;
 use super::within;
 
-/// Spacing assumed for the first sample, in seconds: Prometheus' usual scrape interval.
+/// The spacing assumed for the first sample, in seconds: Prometheus' usual scrape interval.
 const FIRST_GAP_S: f64 = 15.0;
 
-/// Samples over which noise is learned.
+/// The number of samples over which noise is learned.
 const LEARN_OVER: f64 = 40.0;
 
-/// How noisy a signal may be before it is averaged here, and how long at most.
+/// The noise at which a signal is averaged, and the longest such average.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tuning {
-    /// Sample-to-sample noise, relative to the setpoint, above which samples are averaged.
+    /// The sample-to-sample noise, relative to the setpoint, above which samples are averaged.
     pub noise_max: f64,
-    /// The longest such average, in seconds.
+    /// The longest averaging time, in seconds.
     pub filter_max_s: f64,
 }
 
-/// What is known of one signal. Times are unix seconds, values multiples of the setpoint.
+/// The learned state of one signal; times are unix seconds, values multiples of the setpoint.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Front {
-    /// Time of the newest sample.
+    /// The time of the newest sample.
     pub at: Option<f64>,
-    /// When the newest sample became visible here.
+    /// The time at which the newest sample became visible here.
     pub seen: Option<f64>,
     /// The newest sample.
     pub x: f64,
-    /// The newest sample with the exporter's averaging undone.
+    /// The newest sample without the exporter's averaging.
     pub z: f64,
     /// The samples averaged as far as their noise demands.
     pub xf: f64,
-    /// Usual spacing of samples, in seconds.
+    /// The usual spacing of samples, in seconds.
     pub gap_s: f64,
-    /// Spacing of the newest sample, in seconds.
+    /// The spacing of the newest sample, in seconds.
     pub span_s: f64,
-    /// Samples learned from.
+    /// The number of samples learned from.
     pub n: u32,
-    /// Learned mean.
+    /// The learned mean.
     pub mean: f64,
-    /// Learned variance.
+    /// The learned variance.
     pub var: f64,
-    /// Learned mean square of the step from sample to sample.
+    /// The learned mean square of the step from sample to sample.
     pub dif: f64,
-    /// The exporter's lag as believed, in seconds; at most the hint.
+    /// The estimated lag of the exporter, in seconds; at most the hint.
     pub tau_s: f64,
-    /// Our own averaging, in seconds.
+    /// The time constant of our own averaging, in seconds.
     pub filter_s: f64,
-    /// Both together, in seconds.
+    /// The sum of `tau_s` and `filter_s`, in seconds.
     pub lag_s: f64,
 }
 
 impl Front {
-    /// A front end that has seen nothing; `hint_s` is the averaging time that its exporter is said to have.
+    /// Creates a front end without samples; `hint_s` is the configured averaging time of the
+    /// exporter, in seconds.
     pub fn new(hint_s: f64) -> Self {
         Self { gap_s: FIRST_GAP_S, span_s: FIRST_GAP_S, tau_s: hint_s, lag_s: hint_s, ..Self::default() }
     }
 
-    /// True if a sample of time `at` would be news.
+    /// Returns true if `at` is later than the newest sample.
     pub fn is_news(&self, at: f64) -> bool {
         at.is_finite() && self.at.is_none_or(|newest| at > newest)
     }
 
-    /// Seconds since the previous sample, if a sample of time `at` came now.
+    /// Returns the seconds from the newest sample to a sample of time `at`.
     pub fn spacing_s(&self, at: f64) -> f64 {
         self.at.map_or(FIRST_GAP_S, |newest| at - newest)
     }
 
-    /// Notes that a sample of time `at` is visible at `now`, and how far apart samples are.
+    /// Records that a sample of time `at` is visible at `now`, and updates the spacing of samples.
     pub fn stamp(&mut self, now: f64, at: f64) {
         let span_s = self.spacing_s(at);
         if self.at.is_some() {
@@ -86,8 +88,10 @@ impl Front {
         (self.at, self.seen, self.span_s) = (Some(at), Some(now), span_s);
     }
 
-    /// Takes in a sample `x` of time `at`, visible at `now`; `hint_s` is the lag that the exporter is said to have.
-    /// The caller has asked [`Front::is_news`].
+    /// Ingests a sample `x` of time `at`, visible at `now`; `hint_s` is the configured lag of the
+    /// exporter, in seconds.
+    ///
+    /// The caller has checked [`Front::is_news`].
     pub fn ingest(&mut self, now: f64, at: f64, x: f64, hint_s: f64, tuning: Tuning) {
         let (first, dt) = (self.at.is_none(), self.spacing_s(at));
         if !first {
@@ -101,17 +105,18 @@ impl Front {
         self.stamp(now, at);
     }
 
-    /// `x` with the exporter's averaging undone, given the value `dt_s` before.
+    /// Returns `x` without the exporter's averaging, given the value `dt_s` before.
     pub fn delag(&self, x: f64, before: f64, dt_s: f64) -> f64 {
         delag(x, before, dt_s, self.tau_s)
     }
 
-    /// Seconds after which silence counts as staleness: `hold_s`, or `gaps` usual spacings if that is longer.
+    /// Returns the seconds of silence after which the signal is stale: `hold_s`, or `gaps` usual
+    /// spacings if that is longer.
     pub fn patience_s(&self, hold_s: f64, gaps: f64) -> f64 {
         hold_s.max(gaps * self.gap_s)
     }
 
-    /// Moves every time by `by_s`, when the clock was set back.
+    /// Shifts every time by `by_s` after the clock was set back.
     pub fn shift(&mut self, by_s: f64) {
         self.at = self.at.map(|t| t + by_s);
         self.seen = self.seen.map(|t| t + by_s);
@@ -140,7 +145,8 @@ impl Front {
     }
 }
 
-/// `x` with a first-order average of `tau_s` undone, given the value `dt_s` before; a lag under a second is none.
+/// Returns `x` without a first-order average of `tau_s`, given the value `dt_s` before; a lag of at
+/// most one second counts as none.
 pub fn delag(x: f64, before: f64, dt_s: f64, tau_s: f64) -> f64 {
     if tau_s <= 1.0 {
         return x;

@@ -1,14 +1,16 @@
-//! What was really let through: the work rate of the last twenty minutes, and its mean and lag at any time in it.
+//! The work rate actually let through in the last twenty minutes, with its mean and lagged value at
+//! any time.
 
 use std::collections::VecDeque;
 
-/// How long records are kept, in seconds.
+/// The age at which records are dropped, in seconds.
 pub const KEEP_S: f64 = 1200.0;
 
-/// Most records that are kept, whatever the tick.
+/// The maximum number of records, whatever the tick.
 const KEEP_MAX: usize = 1200;
 
-/// One stretch of constant work rate: `(end, length in seconds, rate)`; it covers `(end - length, end]`.
+/// A stretch of constant work rate: `(end, length in seconds, rate)`; it covers `(end - length,
+/// end]`.
 type Record = (f64, f64, f64);
 
 /// The work rate let through, oldest record first.
@@ -19,7 +21,8 @@ pub struct History {
 }
 
 impl History {
-    /// Adds the rate of the `span_s` that end at `t`. Records out of order or without length are ignored.
+    /// Adds the rate of the `span_s` seconds that end at `t`; records out of order or without
+    /// length are ignored.
     pub fn push(&mut self, t: f64, span_s: f64, rate: f64) {
         let in_order = self.records.back().is_none_or(|last| t > last.0);
         if !(t.is_finite() && span_s > 0.0 && rate.is_finite() && in_order) {
@@ -31,7 +34,8 @@ impl History {
         }
     }
 
-    /// Mean rate over `(from, to]`; where there is no record, the oldest one counts; 0 without any.
+    /// Returns the mean rate over `(from, to]`; without a record there, the oldest rate; 0 without
+    /// any record.
     pub fn mean(&self, from: f64, to: f64) -> f64 {
         let (mut sum, mut weight) = (0.0, 0.0);
         for &(end, span, rate) in self.records.iter().rev() {
@@ -47,7 +51,7 @@ impl History {
         if weight > 0.0 { sum / weight } else { self.oldest() }
     }
 
-    /// The rate seen through a first-order lag of `tau_s`, at time `at`; what a load average has heard of it.
+    /// Returns the rate at time `at` as a load average with a first-order lag of `tau_s` shows it.
     pub fn lagged(&self, at: f64, tau_s: f64) -> f64 {
         if tau_s <= 1.0 {
             let span = self.records.back().map_or(5.0, |last| last.1);
@@ -69,17 +73,17 @@ impl History {
         if weight > 0.0 { sum / weight } else { self.oldest() }
     }
 
-    /// Multiplies every rate, when the unit of work changes.
+    /// Multiplies every rate by `factor` after the unit of work changed.
     pub fn scale(&mut self, factor: f64) {
         self.records.iter_mut().for_each(|record| record.2 *= factor);
     }
 
-    /// Moves every record in time, when the clock was set back.
+    /// Shifts every record by `by_s` after the clock was set back.
     pub fn shift(&mut self, by_s: f64) {
         self.records.iter_mut().for_each(|record| record.0 += by_s);
     }
 
-    /// True before the first record.
+    /// Returns true before the first record.
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
     }

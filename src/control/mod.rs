@@ -1,8 +1,8 @@
-//! Mechanics of control: small pure pieces of arithmetic that know nothing of throttles, jobs or signals.
+//! Control mechanics: small pure pieces of arithmetic, independent of throttles, jobs and signals.
 //!
-//! Nothing here reads a clock, waits or fails: time, randomness and measurements are arguments, and whatever goes in,
-//! what comes out is finite. The room imports nothing of ours; [`crate::governor`] assembles the pieces into a law, and
-//! [`crate::jobs`] uses [`backoff`] and [`durations`].
+//! Nothing here reads a clock, waits or fails: time, randomness and measurements are arguments, and
+//! every result is finite for any input. The room imports nothing of ours; [`crate::governor`]
+//! assembles the pieces into a control law, and [`crate::jobs`] uses [`backoff`] and [`durations`].
 
 pub mod backoff;
 pub mod clamp;

@@ -1,43 +1,44 @@
-//! The observer: which part of the load is ours, and how much load does one unit of our work make?
+//! The observer: estimates our part of the load and the load per unit of our work.
 //!
-//! A Kalman filter of `(b, c)` in `z = b + c*phi + noise`: `z` the de-lagged load in setpoints, `phi` the mean work rate
-//! over the same time, `b` the background that is not ours, `c` the cost of our work. Both walk. A surprise that noise
-//! cannot explain is split: half of it may be the background, half the cost, and the next samples decide.
+//! A Kalman filter of `(b, c)` in `z = b + c*phi + noise`: `z` is the de-lagged load in setpoints,
+//! `phi` the mean work rate over the same time, `b` the background that is not ours, `c` the cost
+//! of our work. Both follow a random walk. A surprise that noise cannot explain is split half to
+//! the background and half to the cost; the next samples decide.
 //!
-//! The model may hold the rate back or scale a gain. It never lifts the rate, except at the restart after a trip,
-//! where the rate that tripped bounds it.
+//! The model may limit the rate or scale a gain. It never raises the rate, except at the restart
+//! after a trip, which is bounded by the rate that tripped.
 
 use super::within;
 
-/// Walk of the background per 15 s, in setpoints.
+/// The random walk of the background per 15 s, in setpoints.
 const BACKGROUND_WALK: f64 = 0.05;
-/// Relative walk of the cost per 15 s.
+/// The relative random walk of the cost per 15 s.
 const COST_WALK: f64 = 0.025;
-/// First guess of the variance of a de-lagged sample at the setpoint.
+/// The initial variance of a de-lagged sample at the setpoint.
 const NOISE: f64 = 0.10;
-/// One innovation of this many sigmas: something jumped.
+/// The size of a single innovation, in sigmas, that counts as a jump.
 const JUMP: f64 = 3.0;
-/// A mean normalised innovation beyond this: something drifts.
+/// The mean normalised innovation that counts as a drift.
 const DRIFT: f64 = 2.0;
 
-/// What the filter believes.
+/// The state of the filter.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Observer {
     /// The background, in setpoints.
     pub b: f64,
-    /// Load per unit of our work rate, in setpoints; `None` before the first sample with work.
+    /// The load per unit of our work rate, in setpoints; `None` before the first sample with work.
     pub c: Option<f64>,
-    /// Variance of `b`.
+    /// The variance of `b`.
     pub bb: f64,
-    /// Covariance.
+    /// The covariance of `b` and `c`.
     pub bc: f64,
-    /// Variance of `c`.
+    /// The variance of `c`.
     pub cc: f64,
-    /// Variance of a de-lagged sample at the setpoint.
+    /// The variance of a de-lagged sample at the setpoint.
     pub noise: f64,
-    /// Mean normalised innovation.
+    /// The mean normalised innovation.
     pub nu: f64,
-    /// Mean of `z/phi`: what `c` would be if all the load were ours.
+    /// The mean of `z/phi`: the value of `c` if all the load were ours.
     pub top: f64,
 }
 
@@ -48,7 +49,8 @@ impl Default for Observer {
 }
 
 impl Observer {
-    /// Learns from one de-lagged sample `z` that covers `dt_s` seconds in which work went at the mean rate `phi`.
+    /// Learns from one de-lagged sample `z` that covers `dt_s` seconds of work at the mean rate
+    /// `phi`.
     pub fn update(&mut self, z: f64, phi: f64, dt_s: f64) {
         let Some(c) = self.c else {
             if phi > 0.0 {
@@ -60,10 +62,10 @@ impl Observer {
             return;
         };
 
-        // Predict: both walk.
+        // Predict: both follow a random walk.
         let n = dt_s / 15.0;
         if phi > 0.0 {
-            // Work at a rate that hardly exists says nothing about its cost.
+            // A rate near zero carries no information about the cost.
             let top = (z.max(0.1) / phi).min(1e12);
             self.top = if self.top == 0.0 { top } else { self.top + (n / 8.0).min(1.0) * (top - self.top) };
         }
@@ -77,7 +79,7 @@ impl Observer {
         let model = bb + 2.0 * phi * bc + phi * phi * cc;
         let mut total = model + noise;
 
-        // Surprise, or one more sample to learn the noise from.
+        // Handle a surprise, or learn the noise from one more sample.
         self.nu += 0.5 * (within(innovation / total.sqrt(), -3.0, 3.0) - self.nu);
         if innovation * innovation > JUMP.powi(2) * total || self.nu.abs() > DRIFT {
             bb += (0.5 * innovation).powi(2);
@@ -98,7 +100,7 @@ impl Observer {
         self.cc = (cc - gain_c * gain_c / total).max((0.01 * c).powi(2));
         self.bc = covariance(bc - gain_b * gain_c / total, self.bb, self.cc);
         if self.b < 0.0 {
-            // No background is negative: the excess belongs to our work.
+            // The background cannot be negative: the excess belongs to our work.
             if c * phi > 0.02 {
                 c = (c + self.b / phi).max(0.5 * c);
             }
@@ -108,7 +110,8 @@ impl Observer {
         self.forget_nonsense();
     }
 
-    /// The work rate at which the load reaches the setpoint, `k` sigmas optimistic; `None` before anything is known.
+    /// Returns the work rate at which the load reaches the setpoint, `k` sigmas optimistic; `None`
+    /// before the first sample with work.
     pub fn room(&self, k: f64) -> Option<f64> {
         let c = self.c?;
         let v = (1.0 - self.b).max(0.0) / c;
@@ -116,13 +119,15 @@ impl Observer {
         Some((1.0 - self.b + k * sigma).max(0.0) / c)
     }
 
-    /// Our part of the load at work rate `v`, the cost taken `k` sigmas high; 1 before anything is known.
+    /// Returns our part of the load at work rate `v`, with the cost `k` sigmas high; 1 before the
+    /// first sample with work.
     pub fn share(&self, v: f64, k: f64) -> f64 {
         let Some(c) = self.c else { return 1.0 };
         (c + k * self.cc.max(0.0).sqrt()) * v / (c * v + self.b).max(1e-9)
     }
 
-    /// Changes the unit of work: rates become `factor` times larger, costs that much smaller.
+    /// Changes the unit of work: rates become `factor` times larger and costs smaller by the same
+    /// factor.
     pub fn scale(&mut self, factor: f64) {
         self.c = self.c.map(|c| c / factor);
         self.bc /= factor;
@@ -130,7 +135,7 @@ impl Observer {
         self.top /= factor;
     }
 
-    /// Starts over if absurd input drove any number out of what can be computed with.
+    /// Resets the filter if absurd input made any number infinite or NaN.
     fn forget_nonsense(&mut self) {
         let numbers = [self.b, self.c.unwrap_or(0.0), self.bb, self.bc, self.cc, self.noise, self.nu, self.top];
         if numbers.iter().any(|x| !x.is_finite()) {
@@ -139,7 +144,7 @@ impl Observer {
     }
 }
 
-/// A covariance that its two variances allow.
+/// Returns `bc` limited to the range that the two variances allow.
 fn covariance(bc: f64, bb: f64, cc: f64) -> f64 {
     let limit = 0.999 * (bb * cc).max(0.0).sqrt();
     within(bc, -limit, limit)

@@ -1,43 +1,48 @@
-//! The PID of one signal: the crate `pid` computes the terms, this wrapper owns everything around them.
+//! The PID controller of one signal: the crate `pid` computes the terms, this wrapper handles the
+//! time step, the integral and the hand-over.
 //!
-//! The crate knows no time step, cannot be seeded and has no tracking input, so a loop that is not selected, is clamped
-//! or is taken over by another process would wind up or jump. Here its integral is emptied before every call and only
-//! this tick's step is taken from it; the integral itself is a lag of the value that was *really applied*
-//! (external reset):
+//! The crate has no time step, cannot be seeded and has no tracking input, so a loop that is not
+//! selected, is clamped or is taken over by another process would wind up or jump. Here its
+//! integral is reset before every call and only this tick's step is taken from it; the integral
+//! itself is a lag of the *applied* value (external reset):
 //!
 //! ```text
 //! I   += (applied - I) * min(dt / Ti, 1)
 //! out  = I + Kc*e + Kc*dt/Ti*e - Kc*Td/dt*(y - y_prev),      e = 1 - y
 //! ```
 //!
-//! Whatever limits the output afterwards, the integral follows it: nothing can wind up, by construction.
+//! The integral follows the output through every later limit, so wind-up is impossible by
+//! construction.
 
-/// Every term of the crate is limited to this many nats: a factor of 22,000 in the rate, far beyond any step.
+/// The limit of every term of the crate, in nats: a factor of 22,000 in the rate, far beyond any
+/// step.
 const LIMIT: f64 = 10.0;
 
-/// The gains of one call. `kc` is dimensionless (nats per unit of relative error), the rest seconds.
+/// The gains of one call; `kc` is dimensionless (nats per unit of relative error), the others are
+/// seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Gains {
-    /// Proportional gain.
+    /// The proportional gain.
     pub kc: f64,
-    /// Integral time, also the time constant of the external reset.
+    /// The integral time, also the time constant of the external reset.
     pub ti_s: f64,
-    /// Derivative time.
+    /// The derivative time.
     pub td_s: f64,
 }
 
 /// The three terms of one call, in nats; `i` is this call's step of the integral.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Terms {
-    /// Proportional.
+    /// The proportional term.
     pub p: f64,
-    /// This step's integral part.
+    /// The integral part of this step.
     pub i: f64,
-    /// Derivative.
+    /// The derivative term.
     pub d: f64,
 }
 
-/// What the controller keeps between calls: its integral (a logarithmic rate) and the previous measurement.
+/// The controller's state between calls: its integral (a logarithmic rate) and the previous
+/// measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct LogPid {
     /// The integral, a lag of the applied output.
@@ -47,9 +52,10 @@ pub struct LogPid {
 }
 
 impl LogPid {
-    /// One tick: follows what was `applied`, then answers the wanted output and its terms for measurement `y`.
+    /// Runs one tick: tracks the `applied` output, then returns the wanted output and its terms for
+    /// the measurement `y`.
     ///
-    /// A measurement that is not finite changes nothing and asks for what is applied already (hold).
+    /// A measurement that is not finite changes nothing and returns the applied output (hold).
     pub fn next(&mut self, gains: Gains, y: f64, applied: f64, dt_s: f64) -> (f64, Terms) {
         if !y.is_finite() {
             return (applied, Terms::default());
@@ -60,15 +66,18 @@ impl LogPid {
         (self.integral + terms.p + terms.i + terms.d, terms)
     }
 
-    /// Makes the present output equal to `output` at measurement `y` (start, hand-over, restart): no bump.
+    /// Makes the current output equal to `output` at measurement `y`, so that a start, hand-over or
+    /// restart causes no bump.
     pub fn rebase(&mut self, kc: f64, y: f64, output: f64) {
         self.integral = output - kc * (1.0 - y);
         self.previous = Some(y);
     }
 }
 
-/// The crate's terms for one call. A fresh controller is built and primed each time, so that the two numbers above are
-/// all the state there is and can be stored.
+/// Returns the crate's terms for one call.
+///
+/// A fresh controller is built and primed each time, so that the two fields of [`LogPid`] are the
+/// whole state and can be stored.
 fn terms(gains: Gains, previous: Option<f64>, y: f64, dt_s: f64) -> Terms {
     let mut pid = pid::Pid::<f64>::new(1.0, LIMIT);
     if let Some(previous) = previous.filter(|y| y.is_finite()) {

@@ -1,11 +1,14 @@
-//! How fast a logarithmic rate may move: slowly up, at once down; and the slow way down while nothing is known.
+//! Slew limits of a logarithmic rate: slow upwards, immediate downwards; and the slow decay while
+//! there are no readings.
 
-/// `wanted`, but above `previous` by at most the factor `up_per_min` a minute. Downwards there is no limit.
+/// Returns `wanted`, limited to a rise by the factor `up_per_min` per minute above `previous`; a
+/// fall is not limited.
 pub fn rise(previous: f64, wanted: f64, up_per_min: f64, dt_s: f64) -> f64 {
     wanted.min(previous + up_per_min.ln() * dt_s / 60.0)
 }
 
-/// `value` lowered so that the rate halves every `half_s`, down to `floor`; a value already below the floor stays.
+/// Returns `value` lowered so that the rate halves every `half_s` seconds, down to `floor`; a value
+/// already below the floor is returned unchanged.
 pub fn decay(value: f64, floor: f64, half_s: f64, dt_s: f64) -> f64 {
     if value <= floor { value } else { (value - std::f64::consts::LN_2 * dt_s / half_s).max(floor) }
 }

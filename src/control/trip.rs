@@ -1,24 +1,25 @@
-//! The arithmetic of the breaker: when to trip, how long to stay open, how fast to restart.
+//! The arithmetic of the breaker: trip level, open time and restart rate.
 
 use super::within;
 
-/// Re-trips beyond this many make nothing worse: the waiting time is 16 times the first by then.
+/// The re-trip count at which back-off stops growing: the open time is then 16 times the first.
 pub const TRIPS_MAX: u32 = 4;
 
-/// A trip level in setpoints: `sigmas` of the signal's noise above the setpoint, but at least `least` and at most `most`.
+/// Returns a trip level in setpoints: `sigmas` of the signal's noise above the setpoint, but at
+/// least `least` and at most `most`.
 ///
-/// A noisy signal gets a higher level, so that noise alone never stops the work.
+/// A noisy signal has a higher level, so that noise alone never stops the work.
 pub fn level(var: f64, sigmas: f64, least: f64, most: f64) -> f64 {
     within(1.0 + sigmas * var.max(0.0).sqrt(), least, most)
 }
 
-/// Seconds that the breaker stays open at least; doubled by every re-trip.
+/// Returns the shortest open time in seconds, doubled by every re-trip.
 pub fn open_s(first_s: f64, trips: u32) -> f64 {
     first_s * 2f64.powi(trips.min(TRIPS_MAX) as i32)
 }
 
-/// The work rate to restart at: a share of what the model has room for, never over the rate that tripped, never under
-/// a twentieth of it, halved by every re-trip.
+/// Returns the work rate to restart at: the share `share` of the model's room, at most the rate
+/// that tripped and at least a twentieth of it before that share, halved by every re-trip.
 pub fn restart(tripped: f64, room: Option<f64>, share: f64, trips: u32) -> f64 {
     let modelled = room.map_or(tripped, |room| room.min(tripped));
     modelled.max(0.05 * tripped) * share * 0.5f64.powi(trips.min(TRIPS_MAX) as i32)

@@ -1,4 +1,5 @@
-//! A cron expression: which times of day, on which days, it names. Pure; it knows no time zone and no clock.
+//! Cron expressions: the times of day and the days that they name. Pure, without time zone or
+//! clock.
 
 use jiff::ToSpan as _;
 use jiff::civil::{Date, DateTime, Time, time};
@@ -6,24 +7,26 @@ use jiff::civil::{Date, DateTime, Time, time};
 /// The longest expression, in bytes.
 pub const MAX_BYTES: usize = 256;
 
-/// How far ahead a matching day is looked for; a 29 February that is a certain weekday can be 40 years away.
+/// The years in which a matching day is searched; a 29 February on a given weekday can be 40 years
+/// away.
 const HORIZON_YEARS: i16 = 100;
 
-/// What is allowed as a whole.
+/// The allowed forms of a whole expression.
 const SHAPE: &str = "5 fields (minute, hour, day of month, month, day of week), 6 with the second in front, or one of \
      @hourly, @daily, @midnight, @weekly, @monthly, @yearly, @annually";
 
-/// An expression that cannot be used.
+/// An error in an expression.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {message}")]
 pub struct BadExpression {
-    /// Which field: `second`, `minute`, `hour`, `day of month`, `month`, `day of week`, or `expression` for the whole.
+    /// The field: `second`, `minute`, `hour`, `day of month`, `month`, `day of week`, or
+    /// `expression` for the whole.
     pub field: &'static str,
-    /// What was wrong and what is allowed.
+    /// The problem, and the allowed values.
     pub message: String,
 }
 
-/// A parsed expression.
+/// A parsed cron expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expression {
     seconds: u64,
@@ -34,20 +37,20 @@ pub struct Expression {
     months: u64,
     /// Bits 0 (Sunday) to 6.
     weekdays: u64,
-    /// For each weekday: bits 1 to 5 for its first to fifth in the month, bit 0 for its last.
+    /// Bits 1 to 5 for the first to fifth of each weekday in the month, bit 0 for the last.
     nth: [u8; 7],
-    /// Both day fields are restricted, so that either suffices, as Vixie's cron has it.
+    /// True if both day fields are restricted, so that either suffices, as in Vixie's cron.
     either_day: bool,
-    /// A field of the time of day begins with `*`.
+    /// True if a field of the time of day begins with `*`.
     interval: bool,
 }
 
-/// One field: its name, its range, and the words that stand for numbers.
+/// A field: its name, its range, and the names of its numbers.
 struct Field {
     name: &'static str,
     low: u8,
     high: u8,
-    /// The word at place `n` stands for `low + n`.
+    /// The names of the numbers from `low` on.
     words: &'static [&'static str],
     allowed: &'static str,
 }
@@ -91,9 +94,9 @@ impl Field {
         BadExpression { field: self.name, message }
     }
 
-    /// The number that a word or a numeral stands for.
+    /// Returns the number that a name or a numeral denotes.
     fn value(&self, text: &str) -> Result<u8, BadExpression> {
-        // Sunday has two numbers.
+        // Sunday is both 0 and 7.
         let high = if self.name == WEEKDAY.name { 7 } else { self.high };
         let word = text.to_ascii_lowercase();
         if let Some(at) = self.words.iter().position(|full| *full == word || full[..3] == word) {
@@ -107,7 +110,7 @@ impl Field {
         }
     }
 
-    /// One element of a list, as bits.
+    /// Returns one element of a list as bits.
     fn item(&self, text: &str) -> Result<u64, BadExpression> {
         let (range, step) = match text.split_once('/') {
             Some((range, step)) => (range, Some(self.step(text, step)?)),
@@ -136,7 +139,7 @@ impl Field {
         let most = usize::from(self.high - self.low);
         match text.parse::<usize>() {
             Ok(step) if (1..=most).contains(&step) && text.bytes().all(|byte| byte.is_ascii_digit()) => Ok(step),
-            // `*/90` as a minute would quietly mean "at minute 0".
+            // As a minute, `*/90` would silently mean "at minute 0".
             _ => Err(self.bad(format_args!("the step {text:?} of {item:?} is not a whole number from 1 to {most}"))),
         }
     }
@@ -162,7 +165,7 @@ impl Field {
 }
 
 impl Expression {
-    /// Reads an expression.
+    /// Parses an expression.
     ///
     /// ```
     /// use flyball::cron::Expression;
@@ -206,14 +209,16 @@ impl Expression {
         })
     }
 
-    /// True if a field of the time of day begins with `*`: it then names a rhythm, which goes on through changes of the
-    /// clock; otherwise it names times of day, each of which happens once a day.
+    /// Returns true if a field of the time of day begins with `*`.
+    ///
+    /// Such an expression names a rhythm, which goes on through changes of the clock; any other
+    /// names times of day, each of which happens once a day.
     pub fn is_interval(&self) -> bool {
         self.interval
     }
 
-    /// The first named time at or after `from`, on a calendar without changes of the clock; `None` if there is none within
-    /// a hundred years.
+    /// Returns the first matching time at or after `from`, on a calendar without changes of the
+    /// clock; `None` if there is none within a hundred years.
     pub fn at_or_after(&self, from: DateTime) -> Option<DateTime> {
         let (mut date, mut start) = (from.date(), from.time());
         let last_year = date.year().saturating_add(HORIZON_YEARS);
@@ -248,7 +253,7 @@ impl Expression {
             let second = minute.and_then(|minute| next_bit(self.seconds, if minute == floor.0 { floor.1 } else { 0 }));
             match (minute, second) {
                 (Some(minute), Some(second)) => return Some(time(hour, minute, second, 0)),
-                // The minute is right and its seconds have passed.
+                // The minute matches, but its seconds have passed.
                 (Some(minute), None) => floor = (minute + 1, 0),
                 (None, _) => {
                     hour = next_bit(self.hours, hour + 1)?;
@@ -259,7 +264,7 @@ impl Expression {
     }
 }
 
-/// `?` is how some write "any day".
+/// Replaces `?`, which some write for "any day", with `*`.
 fn any(field: &str) -> &str {
     if field == "?" { "*" } else { field }
 }
@@ -291,7 +296,7 @@ fn weekdays_of(text: &str) -> Result<(u64, [u8; 7]), BadExpression> {
     Ok(((bits | bits >> 7) & 0x7f, nth))
 }
 
-/// The lowest set bit at or above `from`.
+/// Returns the lowest set bit at or above `from`.
 fn next_bit(bits: u64, from: i8) -> Option<i8> {
     let rest = bits.checked_shr(u32::from(from.unsigned_abs()))?;
     (rest != 0).then(|| from + rest.trailing_zeros() as i8)

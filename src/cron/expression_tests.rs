@@ -47,7 +47,7 @@ fn of_two_restricted_day_fields_either_suffices() {
     let from = date(2026, 11, 1).at(0, 0, 0, 0);
     let either = ["Fri 2026-11-06 00:00:00", "Fri 2026-11-13 00:00:00", "Sun 2026-11-15 00:00:00", "Fri 2026-11-20 00:00:00"];
     assert_eq!(times("0 0 15 * FRI", from, 4), either);
-    // A star restricts nothing, also with a step: then both must agree.
+    // A star restricts nothing, not even with a step, so both fields must agree.
     assert_eq!(times("0 0 */2 * FRI", from, 2), ["Fri 2026-11-13 00:00:00", "Fri 2026-11-27 00:00:00"]);
 }
 

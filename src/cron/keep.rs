@@ -1,4 +1,5 @@
-//! Keeps schedules going: what is due becomes jobs. Every worker process does this; no one leads.
+//! The keeper of schedules: due occurrences become jobs. Every worker process runs it, without a
+//! leader.
 
 use std::time::Duration;
 
@@ -8,15 +9,17 @@ use super::postgres::{Advanced, Due, Error};
 use super::{Schedules, Timing};
 use crate::service::{Pace, periodic};
 
-/// How late an occurrence may become a job.
+/// The time between two checks, and so the most by which an occurrence is late.
 const EVERY: Duration = Duration::from_millis(500);
 
-/// Makes jobs of what is due until `cancel` fires.
+/// Creates the jobs of due occurrences until `cancel` fires.
 pub async fn keep(schedules: Schedules, cancel: CancellationToken) {
     periodic(Pace { name: "cron", every: EVERY, wake: None }, cancel, || tick(&schedules)).await;
 }
 
-/// Looks once. A schedule that fails must not stand in the way of the others; the first failure is told afterwards.
+/// Checks the due schedules once.
+///
+/// A schedule that fails must not hold up the others; the first failure is returned at the end.
 pub(crate) async fn tick(schedules: &Schedules) -> Result<(), Error> {
     let mut failed = None;
     for due in schedules.due().await? {

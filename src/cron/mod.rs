@@ -1,7 +1,8 @@
-//! Schedules: jobs that are made at the times of a cron expression, in a time zone.
+//! Schedules: jobs created at the times of a cron expression, in a time zone.
 //!
-//! This room knows when an occurrence comes and sees that it becomes a job exactly once, however many processes look. It
-//! runs no jobs: what it makes are jobs like all others, with a throttle, attempts and a history.
+//! This room computes the occurrences and makes each a job exactly once, however many processes
+//! check. It runs no jobs: those that it creates are jobs like all others, with a throttle,
+//! attempts and a history.
 
 pub mod expression;
 pub mod occurrence;

@@ -1,10 +1,10 @@
-//! When an expression's times come in a time zone. Pure.
+//! Occurrences of an expression in a time zone. Pure.
 //!
-//! The rule for changes of the clock is that of Vixie's cron. An expression of fixed times of day (no field of the time
-//! begins with `*`) runs each of its times once: a time that the clock leaps over comes at the first instant after the
-//! leap, several such together once; a time that the clock shows twice comes the first time only. An expression that names
-//! a rhythm (`*/15 * * * *`, `0 * * * *`) goes with real time: what is leapt over does not happen, what happens twice comes
-//! twice.
+//! The rule for changes of the clock is that of Vixie's cron. An expression of fixed times of day
+//! (no field of the time begins with `*`) runs each of its times once: a time that the clock skips
+//! runs at the first instant after the gap, and several of them together run once; a time that the
+//! clock repeats runs the first time only. An expression that names a rhythm (`*/15 * * * *`,
+//! `0 * * * *`) follows real time: a skipped time does not run, and a repeated one runs twice.
 
 use jiff::civil::DateTime;
 use jiff::tz::{AmbiguousOffset, TimeZone};
@@ -12,28 +12,28 @@ use jiff::{Timestamp, ToSpan as _};
 
 use super::Expression;
 
-/// Stretches of constant offset that are looked through: more than a zone has in a hundred years.
+/// Stretches of constant offset to search: more than a zone has in a hundred years.
 const STRETCHES_MAX: usize = 1000;
 
 impl Expression {
-    /// The first occurrence after `after`; `None` if there is none within a hundred years.
+    /// Returns the first occurrence after `after`; `None` if there is none within a hundred years.
     pub fn next_after(&self, zone: &TimeZone, after: Timestamp) -> Option<Timestamp> {
         let after = whole(after)?;
         if self.is_interval() { self.next_of_rhythm(zone, after) } else { self.next_of_times(zone, after) }
     }
 
-    /// The next `count` occurrences after `after`.
+    /// Returns the next `count` occurrences after `after`.
     pub fn upcoming(&self, zone: &TimeZone, after: Timestamp, count: usize) -> Vec<Timestamp> {
         std::iter::successors(self.next_after(zone, after), |last| self.next_after(zone, *last)).take(count).collect()
     }
 
-    /// The last occurrence after `floor` and not after `until`.
+    /// Returns the last occurrence after `floor` and not after `until`.
     pub fn last_between(&self, zone: &TimeZone, floor: Timestamp, until: Timestamp) -> Option<Timestamp> {
         let follows = |at: i64| {
             let at = Timestamp::from_second(at).ok()?;
             self.next_after(zone, at).filter(|next| *next <= until)
         };
-        // As long as something follows before `until`, the last occurrence lies further on.
+        // As long as an occurrence follows before `until`, the last one lies further on.
         let (mut low, mut high) = (whole(floor)?.as_second(), whole(until)?.as_second());
         let mut last = follows(low)?;
         while low + 1 < high {
@@ -46,7 +46,8 @@ impl Expression {
         Some(last)
     }
 
-    /// Walks the calendar: every named time has one instant, and later times have no earlier instants.
+    /// Walks the calendar: every matching time has one instant, and later times have no earlier
+    /// instants.
     fn next_of_times(&self, zone: &TimeZone, after: Timestamp) -> Option<Timestamp> {
         let mut from = second_after(zone.to_datetime(after))?;
         loop {
@@ -62,7 +63,7 @@ impl Expression {
     /// Walks real time, from one stretch of constant offset to the next.
     fn next_of_rhythm(&self, zone: &TimeZone, after: Timestamp) -> Option<Timestamp> {
         let mut from = after.checked_add(1.second()).ok()?;
-        // A time that lies in every leap and nowhere else must not be looked for for ever.
+        // A time that exists only inside gaps must not be searched for ever.
         for _ in 0..STRETCHES_MAX {
             let offset = zone.to_offset(from);
             let civil = self.at_or_after(offset.to_datetime(from))?;
@@ -76,20 +77,22 @@ impl Expression {
     }
 }
 
-/// The one instant of a time of day: the first of two, and the end of the leap for one that does not exist.
+/// Returns the one instant of a time of day: the first of two, and the end of the gap for a skipped
+/// one.
 fn instant(zone: &TimeZone, civil: DateTime) -> Option<Timestamp> {
     match zone.to_ambiguous_timestamp(civil).offset() {
         AmbiguousOffset::Unambiguous { offset } => offset.to_timestamp(civil).ok(),
         AmbiguousOffset::Fold { before, .. } => before.to_timestamp(civil).ok(),
         AmbiguousOffset::Gap { after, .. } => {
-            // Read with the offset to come, the time lies before the leap by less than the leap is long.
+            // With the later offset, the time lies before the gap by less than the length of the
+            // gap.
             let before_the_leap = after.to_timestamp(civil).ok()?;
             zone.following(before_the_leap).next().map(|leap| leap.timestamp())
         }
     }
 }
 
-/// The second in which `at` lies.
+/// Returns the second that contains `at`.
 fn whole(at: Timestamp) -> Option<Timestamp> {
     let second = at.as_nanosecond().div_euclid(1_000_000_000);
     Timestamp::from_second(i64::try_from(second).ok()?).ok()

@@ -5,8 +5,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Zones whose clocks do something uncommon: half an hour, two hours, at midnight, at a minute past, a day left out, winter
-/// as the exception, months of their own.
+/// Zones with uncommon changes of the clock: by half an hour, by two hours, at midnight, at a
+/// minute past, by a whole day, with winter as the exception, in months of their own.
 const ZONES: [&str; 18] = [
     "UTC",
     "Europe/Berlin",
@@ -41,7 +41,7 @@ fn a_time_that_the_clock_leaps_over_comes_once_at_the_end_of_the_leap() {
     assert_eq!(shown("30 2 * * *", "Europe/Berlin", before, 2), nightly);
     assert_eq!(shown("0,15,30,45 2 * * *", "Europe/Berlin", before, 2), ["03-29 03:00+02:00", "03-30 02:00+02:00"]);
     assert_eq!(shown("0 2,3 * * *", "Europe/Berlin", before, 2), ["03-29 03:00+02:00", "03-30 02:00+02:00"]);
-    // A clock that leaps at midnight, and an island that left out a whole day.
+    // A zone whose clock skips midnight, and an island that skipped a whole day.
     assert_eq!(shown("@daily", "America/Sao_Paulo", "2018-11-03T12:00:00Z", 2), ["11-04 01:00-02:00", "11-05 00:00-02:00"]);
     assert_eq!(
         shown("0 9 * * *", "Pacific/Apia", "2011-12-29T12:00:00Z", 3),
@@ -52,7 +52,7 @@ fn a_time_that_the_clock_leaps_over_comes_once_at_the_end_of_the_leap() {
 #[test]
 fn a_time_that_the_clock_shows_twice_comes_the_first_time_only() {
     assert_eq!(shown("30 2 * * *", "Europe/Berlin", "2026-10-24T12:00:00Z", 2), ["10-25 02:30+02:00", "10-26 02:30+01:00"]);
-    // Asked between the two, and on the second of them.
+    // After the first of the two, and on the second of them.
     for after in ["2026-10-25T00:45:00Z", "2026-10-25T01:30:00Z"] {
         assert_eq!(shown("30 2 * * *", "Europe/Berlin", after, 1), ["10-26 02:30+01:00"]);
     }
@@ -68,7 +68,7 @@ fn a_rhythm_goes_with_real_time() {
         shown("*/30 * * * *", "Europe/Berlin", "2026-10-24T23:30:00Z", 5),
         ["10-25 02:00+02:00", "10-25 02:30+02:00", "10-25 02:00+01:00", "10-25 02:30+01:00", "10-25 03:00+01:00"]
     );
-    // What is leapt over does not happen.
+    // A skipped time does not run.
     assert_eq!(shown("*/30 2 * * *", "Europe/Berlin", "2026-03-28T12:00:00Z", 1), ["03-30 02:00+02:00"]);
 }
 
@@ -95,7 +95,7 @@ fn the_last_occurrence_before_a_time_is_found_however_long_ago_it_was() {
     assert_eq!(every_second.last_between(&zone, floor, floor), None);
 }
 
-/// What an expression says, apart from how it is written.
+/// The content of an expression, apart from its notation.
 #[derive(Debug)]
 struct Said {
     text: String,
@@ -141,10 +141,10 @@ impl Said {
             && self.weekdays.as_ref().is_none_or(|days| days.contains(&weekday))
     }
 
-    /// Walks real minutes with a watch in the hand. A fixed time comes when the clock first shows it or has leapt over it.
+    /// Walks real minutes: a fixed time comes when the clock first shows it or has skipped it.
     fn occurrences(&self, zone: &TimeZone, from: Timestamp, minutes: i64) -> Vec<Timestamp> {
         let mut found = Vec::new();
-        // Whoever starts to watch within the hour that comes a second time must know what was shown before.
+        // A walk that begins in the repeated hour must know the times that were shown before.
         let head_start = 26 * 60;
         let mut furthest: Option<DateTime> = None;
         for minute in -head_start..=minutes {

@@ -10,7 +10,7 @@ use super::{NewSchedule, Problem, Schedule, Timing};
 use crate::jobs::{self, Enqueued};
 use crate::postgres::{Columns, Db};
 
-/// Most schedules that one look takes.
+/// The most schedules that one check takes.
 const MAX_DUE: i64 = 200;
 
 macro_rules! select_schedules {
@@ -31,12 +31,14 @@ const DELETE: &str = "select flyball.unschedule($1)";
 const RUN: &str = "select job_id, duplicate from flyball.run_schedule($1)";
 const GET: &str = select_schedules!(" where name = $1");
 const LIST: &str = select_schedules!(" order by name limit 10000");
-// A row only where something changes, of two who say the same at once for one of them: a change is a line of the audit log.
+// A row is returned only if something changes, and to only one of two callers that ask the same at
+// once, because each change is a line of the audit log.
 const PAUSE: &str = "
 select flyball.pause_schedule(c.name, $2)
 from (select name from flyball.cron where name = $1 and paused <> $2 for update) c";
-// `cron_due` serves both halves, which is why time is `now()` here: a clock that moves is no condition of an index. A schedule
-// whose time could not be computed waits for a person; one whose job was refused does not.
+// `cron_due` serves both halves, which is why the time is `now()` here: a changing clock is no
+// condition of an index. A schedule whose time could not be computed waits for a person; one whose
+// job was refused does not.
 const DUE: &str = concat!(
     "(",
     select_schedules!(" where not paused and next_at <= now() order by next_at limit $1"),
@@ -45,7 +47,7 @@ const DUE: &str = concat!(
     ")"
 );
 const ADVANCE: &str = "select made, skipped, refused from flyball.advance_schedule($1, $2, $3, $4, $5, $6, $7)";
-// Whoever changed the schedule meanwhile may have mended it.
+// A change of the schedule in the meantime may have mended it.
 const SET_ASIDE: &str = "update flyball.cron set next_at = null, problem = $2 where name = $1 and xmin::text = $3";
 const NOW: &str = "select clock_timestamp()";
 
@@ -63,13 +65,13 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("time of schedules", NOW),
 ];
 
-/// Why something about schedules failed.
+/// An error of the store of schedules.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The schedule cannot be accepted; nothing was changed.
+    /// The schedule is not acceptable; nothing was changed.
     #[error("{}", told(.0))]
     Invalid(Vec<Problem>),
-    /// The queue refused it or did not answer.
+    /// The queue refused the schedule or did not answer.
     #[error(transparent)]
     Queue(#[from] jobs::Error),
 }
@@ -79,50 +81,52 @@ fn told(problems: &[Problem]) -> String {
     each.join("; ")
 }
 
-/// What became of the wish to run a schedule now.
+/// The result of a request to run a schedule now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ran {
-    /// Its job, new or (`duplicate`) the unfinished one that stood in the way.
+    /// The job: a new one or (`duplicate`) the unfinished one that prevented it.
     Job(Enqueued),
-    /// There is no such schedule.
+    /// The schedule does not exist.
     NotFound,
 }
 
-/// What became of a worker's word on a schedule.
+/// The result of advancing a schedule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Advanced {
-    /// Jobs that were made.
+    /// Jobs that were created.
     pub made: i32,
-    /// Occurrences that made none because the job before was unfinished.
+    /// Occurrences that created no job because the job before was unfinished.
     pub skipped: i32,
-    /// Why nothing could be made.
+    /// The reason why no job could be created.
     pub refused: Option<String>,
 }
 
-/// A schedule that a worker must look at.
+/// A schedule that a worker must process.
 pub(super) struct Due {
     pub schedule: Schedule,
-    /// The server's time when it was read.
+    /// The server's time of the read.
     pub now: Timestamp,
-    /// Why it cannot be read as a whole, where that is so.
+    /// The reason why the schedule cannot be read in full, if that is so.
     pub unreadable: Option<String>,
-    /// Another after each change.
+    /// The version of the row, which every change replaces.
     version: String,
 }
 
-/// The schedules.
+/// The store of schedules.
 #[derive(Clone)]
 pub struct Schedules {
     pool: Db,
 }
 
 impl Schedules {
-    /// The schedules of the database behind `pool`.
+    /// Returns the schedules of the database behind `pool`.
     pub fn new(pool: impl Into<Db>) -> Self {
         Self { pool: pool.into() }
     }
 
-    /// Makes a schedule, or replaces the one of its name; true if it is new. Declaring the same again changes nothing.
+    /// Creates a schedule, or replaces the one with its name; returns true if it is new.
+    ///
+    /// Declaring the same again changes nothing.
     pub async fn set(&self, schedule: &NewSchedule) -> Result<bool, Error> {
         let problems = schedule.problems();
         if !problems.is_empty() {
@@ -148,31 +152,33 @@ impl Schedules {
         Ok(statement.fetch_one(&self.pool).await.map_err(jobs::Error::from)?)
     }
 
-    /// Takes a schedule away; false if there is none. Its jobs stay.
+    /// Deletes a schedule, but not its jobs; returns false if there is none.
     pub async fn delete(&self, name: &str) -> Result<bool, Error> {
         Ok(sqlx::query_scalar(DELETE).bind(name).fetch_one(&self.pool).await.map_err(jobs::Error::from)?)
     }
 
-    /// One schedule.
+    /// Returns one schedule.
     pub async fn get(&self, name: &str) -> Result<Option<Schedule>, Error> {
         let row = sqlx::query(GET).bind(name).fetch_optional(&self.pool).await.map_err(jobs::Error::from)?;
         Ok(row.as_ref().map(|row| read(row).schedule))
     }
 
-    /// All schedules by name.
+    /// Returns all schedules in the order of their names, at most 10,000.
     pub async fn list(&self) -> Result<Vec<Schedule>, Error> {
         let rows = sqlx::query(LIST).fetch_all(&self.pool).await.map_err(jobs::Error::from)?;
         Ok(rows.iter().map(|row| read(row).schedule).collect())
     }
 
-    /// Pauses a schedule or lets it go on; false if it stood so already or does not exist. What is missed during a pause
-    /// is not caught up; a problem from before it is forgotten.
+    /// Pauses or resumes a schedule; returns false if it was in that state already or does not
+    /// exist.
+    ///
+    /// Occurrences missed during a pause are not caught up; a problem from before it is cleared.
     pub async fn pause(&self, name: &str, paused: bool) -> Result<bool, Error> {
         let done = sqlx::query(PAUSE).bind(name).bind(paused).fetch_optional(&self.pool).await.map_err(jobs::Error::from)?;
         Ok(done.is_some())
     }
 
-    /// Makes the schedule's job now, beside its times.
+    /// Creates the job of the schedule now, besides its times.
     pub async fn run_now(&self, name: &str) -> Result<Ran, Error> {
         let row = sqlx::query(RUN).bind(name).fetch_optional(&self.pool).await.map_err(jobs::Error::from)?;
         Ok(row.map_or(Ran::NotFound, |row| {
@@ -180,27 +186,27 @@ impl Schedules {
         }))
     }
 
-    /// The server's time, by which schedules go.
+    /// Returns the server's time, which schedules follow.
     pub async fn now(&self) -> Result<Timestamp, Error> {
         let now: jiff_sqlx::Timestamp = sqlx::query_scalar(NOW).fetch_one(&self.pool).await.map_err(jobs::Error::from)?;
         Ok(now.to_jiff())
     }
 
-    /// The schedules that are due or have no next time.
+    /// Returns the schedules that are due or have no next time.
     pub(super) async fn due(&self) -> Result<Vec<Due>, Error> {
         let rows = sqlx::query(DUE).bind(MAX_DUE).fetch_all(&self.pool).await.map_err(jobs::Error::from)?;
         Ok(rows.iter().map(read).collect())
     }
 
-    /// Takes a schedule that cannot be read out of those that are due, until a person changes it.
+    /// Takes an unreadable schedule out of those that are due, until a person changes it.
     pub(super) async fn set_aside(&self, due: &Due, problem: &str) -> Result<(), Error> {
         let statement = sqlx::query(SET_ASIDE).bind(&due.schedule.name).bind(problem).bind(&due.version);
         statement.execute(&self.pool).await.map_err(jobs::Error::from)?;
         Ok(())
     }
 
-    /// Makes the jobs of `occurrences` and moves the schedule on, in one statement; `None` if another worker was faster or
-    /// the schedule was changed meanwhile.
+    /// Creates the jobs of `occurrences` and moves the schedule on, in one statement; returns
+    /// `None` if another worker was faster or the schedule was changed in the meantime.
     pub(super) async fn advance(
         &self,
         seen: &Schedule,
@@ -223,7 +229,7 @@ impl Schedules {
     }
 }
 
-/// A schedule, as far as it can be read: one that cannot must not stand in the way of the others.
+/// Reads a schedule as far as possible; an unreadable one must not hold up the others.
 fn read(row: &PgRow) -> Due {
     let mut columns = Columns::of(row);
     let (expression, time_zone): (String, String) = (columns.get("expression"), columns.get("time_zone"));
@@ -259,7 +265,7 @@ fn moment(columns: &mut Columns<'_>, column: &str) -> Option<Timestamp> {
     columns.get::<Option<jiff_sqlx::Timestamp>>(column).map(jiff_sqlx::Timestamp::to_jiff)
 }
 
-/// The column is checked by the table, so the word is one of these.
+/// Returns the value of a name; the check of the column allows only these names.
 fn word<T: Copy + Default>(words: &[(&str, T)], word: &str) -> T {
     words.iter().find(|(known, _)| *known == word).map(|(_, value)| *value).unwrap_or_default()
 }

@@ -1,4 +1,5 @@
-//! A schedule: an expression in a time zone, the job that it makes, and what becomes of occurrences that were missed. Pure.
+//! A schedule: an expression in a time zone, its job, and the policies for missed and overlapping
+//! occurrences. Pure.
 
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
@@ -10,59 +11,59 @@ use crate::jobs::NewJob;
 /// The longest name, in bytes.
 pub const NAME_BYTES_MAX: usize = 128;
 
-/// Occurrences that `catch_up = all` runs at most after one downtime: the newest.
+/// The most occurrences that `catch_up = all` runs after one downtime: the newest.
 pub const CAUGHT_UP_MAX: usize = 100;
 
-/// Occurrences that a preview shows.
+/// The number of occurrences in a preview.
 pub const PREVIEW: usize = 5;
 
-/// An occurrence that is found later than this was missed; up to then it is only a little late.
+/// The longest delay of an occurrence that is only a little late; any later one was missed.
 const LATE: SignedDuration = SignedDuration::from_secs(60);
 
-/// What becomes of occurrences that were missed while nothing ran.
+/// The policy for occurrences that were missed while nothing ran.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum CatchUp {
     /// One run for all of them.
     #[default]
     One,
-    /// Every one of them, at most the newest 100.
+    /// One run for each of them, at most the newest 100.
     All,
-    /// They are forgotten.
+    /// No run for any of them.
     None,
 }
 
-/// What becomes of an occurrence while the job of the one before is unfinished.
+/// The policy for an occurrence while the job of the one before is unfinished.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Overlap {
-    /// It makes no job.
+    /// No job for this occurrence.
     #[default]
     Skip,
-    /// It makes a job beside the other.
+    /// A job beside the unfinished one.
     Allow,
 }
 
-/// The policies by their words.
+/// The policies for missed occurrences, by name.
 pub const CATCH_UPS: [(&str, CatchUp); 3] = [("one", CatchUp::One), ("all", CatchUp::All), ("none", CatchUp::None)];
-/// The policies by their words.
+/// The policies for overlapping occurrences, by name.
 pub const OVERLAPS: [(&str, Overlap); 2] = [("skip", Overlap::Skip), ("allow", Overlap::Allow)];
 
 impl CatchUp {
-    /// Its word.
+    /// Returns the name of the policy.
     pub fn word(self) -> &'static str {
         CATCH_UPS.iter().find(|(_, one)| *one == self).map_or("one", |(word, _)| word)
     }
 }
 
 impl Overlap {
-    /// Its word.
+    /// Returns the name of the policy.
     pub fn word(self) -> &'static str {
         OVERLAPS.iter().find(|(_, one)| *one == self).map_or("skip", |(word, _)| word)
     }
 }
 
-/// A schedule to be made, or to replace the one of the same name.
+/// A schedule to create, or to replace the one with the same name.
 ///
 /// ```
 /// use flyball::cron::NewSchedule;
@@ -75,24 +76,27 @@ impl Overlap {
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewSchedule {
-    /// Its name, which is unique.
+    /// The unique name, 1 to 128 bytes.
     pub name: String,
-    /// When: `minute hour day-of-month month day-of-week`, with the second in front of them or not, or `@daily` and the like.
+    /// The cron expression: `minute hour day-of-month month day-of-week`, optionally with the
+    /// second in front, or `@daily` and the like.
     pub expression: String,
-    /// Where: the name of a time zone of IANA's list, e.g. `Europe/Berlin`.
+    /// The time zone, by its IANA name, e.g. `Europe/Berlin`.
     pub time_zone: String,
-    /// The job of each occurrence. When it runs, what is unique about it and whom it replaces is the schedule's own business.
+    /// The job of each occurrence; the schedule itself sets its time, its unique key and its
+    /// replacement.
     pub job: NewJob,
-    /// What becomes of missed occurrences.
+    /// The policy for missed occurrences.
     pub catch_up: CatchUp,
-    /// What becomes of an occurrence while the last job is unfinished.
+    /// The policy for an occurrence while the last job is unfinished.
     pub overlap: Overlap,
-    /// Pauses it or lets it run; `None` leaves that as it is, and a new schedule runs.
+    /// True to pause it, false to let it run; `None` keeps the present state, and a new schedule
+    /// runs.
     pub paused: Option<bool>,
 }
 
 impl NewSchedule {
-    /// A schedule in UTC with the usual policies.
+    /// Returns a schedule in UTC with the default policies.
     pub fn new(name: impl Into<String>, expression: impl Into<String>, job: NewJob) -> Self {
         Self {
             name: name.into(),
@@ -105,25 +109,25 @@ impl NewSchedule {
         }
     }
 
-    /// In another time zone.
+    /// Sets the time zone, by its IANA name.
     pub fn time_zone(mut self, name: impl Into<String>) -> Self {
         self.time_zone = name.into();
         self
     }
 
-    /// With another policy for missed occurrences.
+    /// Sets the policy for missed occurrences.
     pub fn catch_up(mut self, catch_up: CatchUp) -> Self {
         self.catch_up = catch_up;
         self
     }
 
-    /// With another policy for unfinished jobs.
+    /// Sets the policy for an occurrence while the last job is unfinished.
     pub fn overlap(mut self, overlap: Overlap) -> Self {
         self.overlap = overlap;
         self
     }
 
-    /// Everything that is wrong with it, as far as can be seen without the database.
+    /// Returns every problem that can be found without the database.
     pub fn problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         let mut wrong = |field: &'static str, message: String| problems.push(Problem { field, message });
@@ -154,16 +158,16 @@ impl NewSchedule {
     }
 }
 
-/// One thing that is wrong with a schedule.
+/// A problem with a schedule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct Problem {
-    /// Which field.
+    /// The name of the field.
     pub field: &'static str,
-    /// What was wrong and what is allowed.
+    /// The problem, and the allowed values.
     pub message: String,
 }
 
-/// Whether a text can be a schedule's name.
+/// Checks that a text can be the name of a schedule; fails with the problem.
 pub fn check_name(name: &str) -> Result<(), String> {
     let is_fine = |byte: u8| byte.is_ascii_alphanumeric() || b"._-/:".contains(&byte);
     if (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(is_fine) {
@@ -181,7 +185,7 @@ pub struct Timing {
 }
 
 impl Timing {
-    /// Reads both.
+    /// Parses an expression and looks up a time zone.
     pub fn new(expression: &str, time_zone: &str) -> Result<Self, Problem> {
         let expression = Expression::parse(expression).map_err(|BadExpression { field, message }| Problem {
             field: "expression",
@@ -195,34 +199,35 @@ impl Timing {
             ),
         })?;
         let timing = Self { expression, zone };
-        // Any day will do to find out that 30 February never comes.
+        // Any day shows that 30 February never comes.
         if timing.next_after(Timestamp::UNIX_EPOCH).is_none() {
             return Err(Problem { field: "expression", message: "never comes: no day matches all fields".to_owned() });
         }
         Ok(timing)
     }
 
-    /// The first occurrence after `after`.
+    /// Returns the first occurrence after `after`.
     pub fn next_after(&self, after: Timestamp) -> Option<Timestamp> {
         self.expression.next_after(&self.zone, after)
     }
 
-    /// The next occurrences after `after`.
+    /// Returns the next [`PREVIEW`] occurrences after `after`.
     pub fn preview(&self, after: Timestamp) -> Vec<Timestamp> {
         self.expression.upcoming(&self.zone, after, PREVIEW)
     }
 
-    /// A time as the clocks of its zone show it.
+    /// Returns a time as the clocks of its zone show it.
     pub fn local(&self, at: Timestamp) -> jiff::Zoned {
         at.to_zoned(self.zone.clone())
     }
 
-    /// Which occurrences to run now, oldest first, given the first one that is due.
+    /// Returns the occurrences to run now, oldest first, given the first one that is due.
     pub fn due(&self, next_at: Timestamp, now: Timestamp, catch_up: CatchUp) -> Vec<Timestamp> {
         let before = next_at.saturating_sub(SignedDuration::from_secs(1)).unwrap_or(Timestamp::MIN);
         let on_time = now.saturating_sub(LATE).unwrap_or(Timestamp::MIN);
         let mut due = Vec::new();
-        // From the newest back, so that a long downtime of a fast rhythm costs no more than a short one.
+        // From the newest back, so that a long downtime of a fast rhythm costs no more than a short
+        // one.
         let mut until = now;
         while due.len() < CAUGHT_UP_MAX
             && let Some(at) = self.expression.last_between(&self.zone, before, until)
@@ -243,51 +248,52 @@ impl Timing {
     }
 }
 
-/// A schedule as it stands.
+/// A schedule with its present state.
 #[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct Schedule {
-    /// Its name.
+    /// The unique name, 1 to 128 bytes.
     pub name: String,
-    /// When.
+    /// The cron expression.
     pub expression: String,
-    /// Where.
+    /// The time zone, by its IANA name.
     pub time_zone: String,
-    /// What runs its jobs.
+    /// The kind of its jobs.
     pub kind: String,
-    /// Their arguments.
+    /// The arguments of its jobs.
     pub args: serde_json::Value,
-    /// The throttle that they pass.
+    /// The name of the throttle of its jobs.
     pub throttle: String,
-    /// Their rate-limit key, empty for none.
+    /// The rate-limit key of its jobs; empty for none.
     pub key: String,
-    /// 0 runs first, 3 last.
+    /// The priority of its jobs: 0 runs first, 3 last.
     pub priority: i32,
     /// Attempts before a job is dead.
     pub max_attempts: i32,
     /// Tokens that a job takes from its throttle.
     pub cost: f64,
-    /// Longest time of an attempt in seconds, where the schedule sets it.
+    /// The timeout of an attempt in seconds, if the schedule sets it.
     #[serde(rename = "timeout")]
     pub timeout_s: Option<f64>,
-    /// What becomes of missed occurrences.
+    /// The policy for missed occurrences.
     pub catch_up: CatchUp,
-    /// What becomes of an occurrence while the last job is unfinished.
+    /// The policy for an occurrence while the last job is unfinished.
     pub overlap: Overlap,
-    /// True while a person has paused it.
+    /// True while the schedule is paused.
     pub paused: bool,
-    /// The next occurrence; absent while it is paused, has a problem that stops it, or was changed just now.
+    /// The next occurrence; absent while the schedule is paused, has a problem that stops it, or
+    /// was changed just now.
     pub next_at: Option<Timestamp>,
-    /// The next five occurrences, had it none of these.
+    /// The next five occurrences, regardless of a pause or a problem.
     pub upcoming: Vec<Timestamp>,
-    /// The last occurrence that was looked at.
+    /// The last occurrence that was processed.
     pub last_at: Option<Timestamp>,
-    /// The last job it made.
+    /// The id of the last job that it created.
     pub last_job_id: Option<i64>,
-    /// When an occurrence last made no job because the job before was unfinished.
+    /// The time at which an occurrence last created no job because the job before was unfinished.
     pub skipped_at: Option<Timestamp>,
-    /// Why it makes no jobs, or made none the last time.
+    /// The reason why it creates no jobs, or created none the last time.
     pub problem: Option<String>,
-    /// When it was last changed.
+    /// The time of the last change.
     pub updated_at: Timestamp,
 }
 

@@ -1,40 +1,44 @@
-//! The knob that a governor turns: the rate, or how many jobs may run at once.
+//! The knob that a governor sets: the rate or the number of concurrent jobs.
 //!
-//! The law is the same for both, on the logarithm of the knob. What differs is here: the name of the field and how it is spelled,
-//! the unit in a sentence, the bounds, and that slots are whole. A rate has a lease and lapses to `safe_rps`; slots keep their last
-//! value, because they bound by themselves what is out at any time: a slower answer already means fewer jobs a second.
+//! The law is the same for both, on the logarithm of the knob. This file holds the differences: the
+//! name and spelling of the field, the unit in a sentence, the bounds, and the rounding of slots to
+//! whole numbers. A rate has a lease and lapses to `safe_rps`; slots keep their last value, because
+//! they limit the concurrent work by themselves: slower responses already mean fewer jobs per
+//! second.
 
 use std::collections::BTreeMap;
 
 use super::limits::Bounds;
 use crate::throttle::Status;
 
-/// The breaker's zero as it is written into the knob: a spelling of our own, so that it is never taken for a person's stop,
-/// even if this process dies between writing and remembering it.
+/// The breaker's zero as written into the knob: a unique spelling, so that it is never taken for a
+/// manual stop, even if this process dies between writing and recording it.
 pub const BREAKERS_ZERO: &str = "0.000";
 
-/// The most slots that a knob can hold.
+/// The maximum number of slots of a knob.
 const SLOTS_MAX: f64 = 1e6;
-/// A whole knob stays while what is wanted is no further away than this: in the middle between two it would go to and fro.
+/// The distance within which a whole knob keeps its value: with 0.5 it would alternate between two
+/// values.
 const KEPT: f64 = 0.6;
-/// Who uses this share of the slots is limited by them …
+/// The share of slots in use from which the slots count as the limit.
 const USED_UP: f64 = 0.9;
-/// … and so is, while jobs wait, who uses this share of them when it is looked at: short jobs leave their slots between two looks.
+/// The share of slots in use from which the slots count as the limit while jobs wait; lower,
+/// because short jobs free their slots between two looks.
 const USED_WHILE_WAITING: f64 = 0.5;
 
-/// Which knob a governor turns.
+/// The kind of knob that a governor sets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Actuator {
     /// Tokens per second.
     #[default]
     Rps,
-    /// Jobs that may run at once over all processes.
+    /// Concurrent jobs over all processes.
     Concurrency,
 }
 
 impl Actuator {
-    /// The knob's name, which is also the word in a policy.
+    /// Returns the name of the knob, which is also its name in a policy.
     pub fn field(self) -> &'static str {
         match self {
             Self::Rps => "rps",
@@ -42,7 +46,7 @@ impl Actuator {
         }
     }
 
-    /// The unit in a sentence, after a number.
+    /// Returns the unit in a sentence, after a number.
     pub fn unit(self) -> &'static str {
         match self {
             Self::Rps => "rps",
@@ -50,7 +54,7 @@ impl Actuator {
         }
     }
 
-    /// What jobs wait for.
+    /// Returns the name of the things that jobs wait for.
     pub fn waited_for(self) -> &'static str {
         match self {
             Self::Rps => "tokens",
@@ -58,7 +62,7 @@ impl Actuator {
         }
     }
 
-    /// The knob to which it is lowered while nothing can be read.
+    /// Returns the name of the knob to which it falls while signals are stale.
     pub fn refuge(self) -> &'static str {
         match self {
             Self::Rps => "safe_rps",
@@ -66,13 +70,13 @@ impl Actuator {
         }
     }
 
-    /// The knob's text in the hash. A limit that is not written is none, which is a text as well: the empty one.
+    /// Returns the knob's text in the hash; an absent concurrency limit is the empty text.
     pub fn text(self, raw: &BTreeMap<String, String>) -> Option<&str> {
         let text = raw.get(self.field()).map(String::as_str);
         if self == Self::Concurrency { text.or(Some("")) } else { text }
     }
 
-    /// The knob as it stands: 0 stops, -1 is no limit.
+    /// Returns the knob as set: 0 stops, -1 is unlimited.
     pub fn setting(self, status: &Status) -> f64 {
         match self {
             Self::Rps => status.knobs.rps,
@@ -80,17 +84,18 @@ impl Actuator {
         }
     }
 
-    /// The knob as it is in force: 0 stops, -1 is no limit.
+    /// Returns the knob in force: 0 stops, -1 is unlimited.
     pub fn in_force(self, status: &Status) -> f64 {
         match self {
             Self::Rps => status.effective_rps,
-            // A throttle that is paused or stopped lets nothing through, however many slots it has.
+            // A paused or stopped throttle lets nothing through, however many slots it has.
             Self::Concurrency if status.effective_rps == 0.0 => 0.0,
             Self::Concurrency => status.knobs.concurrency as f64,
         }
     }
 
-    /// Where a governor begins that knows nothing: the knob in force. No limit of slots is the most that are allowed.
+    /// Returns the start value of a governor without a state: the knob in force, or the maximum for
+    /// an unlimited number of slots.
     pub fn start(self, status: &Status, bounds: Bounds) -> f64 {
         match self {
             Self::Rps => status.effective_rps,
@@ -99,7 +104,7 @@ impl Actuator {
         }
     }
 
-    /// The knobs `min` and `max` in this knob's own unit, and where it goes while it is blind.
+    /// Returns the bounds in this knob's own unit.
     pub fn bounds(self, bounds: Bounds) -> Bounds {
         match self {
             Self::Rps => bounds,
@@ -111,8 +116,11 @@ impl Actuator {
         }
     }
 
-    /// The knob to set where `wanted` is asked for, `before` stands, and `least` and `most` are allowed. Slots are whole; the state
-    /// keeps what is wanted, so that changes of less than one add up.
+    /// Returns the knob to set for `wanted`, given `before` and the allowed range `least` to
+    /// `most`.
+    ///
+    /// Slots are rounded to whole numbers; the state keeps the exact value, so that changes of less
+    /// than one add up.
     pub fn rounded(self, wanted: f64, before: f64, least: f64, most: f64) -> f64 {
         if self == Self::Rps || !wanted.is_finite() {
             return wanted;
@@ -122,7 +130,7 @@ impl Actuator {
         whole.min(most.floor()).max(least.ceil()).clamp(1.0, SLOTS_MAX)
     }
 
-    /// The knob's text: a rate in five digits, as a person would write it.
+    /// Formats the knob: a rate in five digits, as a person would write it.
     pub fn spell(self, knob: f64) -> String {
         match self {
             _ if knob <= 0.0 => BREAKERS_ZERO.to_owned(),
@@ -132,8 +140,8 @@ impl Actuator {
     }
 }
 
-/// The share of the time in which a limit of `knob` slots was the bottleneck, where `in_use` of them are used and `waiting` jobs are
-/// ready to run.
+/// Returns the share of the time in which a limit of `knob` slots was the bottleneck, with `in_use`
+/// slots used and `waiting` jobs ready to run.
 pub fn limited_by_slots(in_use: f64, knob: f64, waiting: Option<f64>) -> f64 {
     if knob <= 0.0 || in_use.is_nan() {
         return 0.0;
@@ -168,7 +176,7 @@ mod tests {
         }
         assert_eq!(steps.last(), Some(&6.0));
         assert!(steps.windows(2).all(|two| two[1] - two[0] <= 1.0), "{steps:?}");
-        // In the middle between two it stays where it is.
+        // Between two values it keeps its own.
         assert_eq!(Actuator::Concurrency.rounded(4.55, 4.0, 1.0, 100.0), 4.0);
         assert_eq!(Actuator::Concurrency.rounded(4.45, 5.0, 1.0, 100.0), 5.0);
     }

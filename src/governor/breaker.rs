@@ -1,4 +1,5 @@
-//! The breaker: stops the work at once when a load runs away, waits until it is gone, restarts gently.
+//! The breaker: stops the work at once when a load runs away, waits until the load is gone,
+//! restarts gently.
 //!
 //! ```text
 //!            a load above its trip level
@@ -9,11 +10,12 @@
 //!     after restart   └───────────┘ ───────────────┘
 //! ```
 //!
-//! Half open is the restarted rate, which may fall and may not rise until a sample taken wholly after the restart has been
-//! seen. Two eyes can trip it: the tick, on samples from Prometheus; and the fast path, twice a second, on raw probes.
+//! Half open means the restarted rate, which may fall but not rise until a sample taken wholly
+//! after the restart has been seen. Two paths can trip the breaker: the tick, on samples from
+//! Prometheus, and the fast path, twice a second, on raw probes.
 //!
-//! While it is open nothing new begins and what runs ends by itself: it drains. That is not counted here; the load says when
-//! it is over, and a load that was never ours does not let it close either.
+//! While it is open no job starts and running jobs finish. They are not counted here: the load
+//! shows when they are done, and a load that was never ours keeps the breaker open too.
 
 use super::explain::Cause;
 use super::limits::Bounds;
@@ -21,22 +23,24 @@ use super::plan::{Plan, Sample, State, is_time};
 use super::policy::{Kind, Policy, Source};
 use crate::control::{trip, within};
 
-/// A de-lagged value trips only if the raw one is above this many setpoints as well.
+/// The raw value that must also be exceeded for a de-lagged value to trip, in setpoints.
 const CONFIRM: f64 = 1.1;
-/// Samples this much younger than the last action may trip again: older ones show what was before it, in seconds.
+/// The time after the last action from which samples may trip again, in seconds: earlier ones show
+/// the state before it.
 const SETTLE_S: f64 = 5.0;
-/// The same for the fast path, whose looks are not late.
+/// The time after the last action from which the fast path may trip again, in seconds; shorter,
+/// because its looks are not delayed.
 const SETTLE_FAST_S: f64 = 2.0;
 /// The predicted load below which the breaker closes, in setpoints.
 const CLOSE_BELOW: f64 = 1.1;
-/// For this long after a trip the fast path goes on looking for the peak, in seconds.
+/// The time after a trip in which the fast path still records the peak, in seconds.
 const PEAK_S: f64 = 3.0;
-/// A look of the fast path speaks of now for this long, in seconds.
+/// The time for which a look of the fast path is current, in seconds.
 const LOOK_S: f64 = 5.0;
-/// Long before any time that will be seen.
+/// A time before any time that occurs.
 const NEVER: f64 = -1e9;
 
-/// Where the breaker stands.
+/// The phase of the breaker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
@@ -45,26 +49,25 @@ pub enum Phase {
     Closed,
     /// Work is stopped.
     Open,
-    /// Work flows again, and no sample has confirmed yet that it may.
+    /// Work flows again, but no sample has confirmed the restart.
     HalfOpen,
 }
 
-/// The breaker's memory.
+/// The state of the breaker.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Breaker {
-    /// Where it stands.
     pub phase: Phase,
-    /// Since when, in unix seconds.
+    /// The start of the phase, in unix seconds.
     pub since: f64,
-    /// When it last tripped or restarted.
+    /// The time of the last trip or restart, in unix seconds.
     pub acted_at: f64,
     /// The work rate that tripped it.
     pub v_trip: f64,
-    /// Re-trips in a row.
+    /// The number of consecutive re-trips.
     pub trips: u32,
     /// The signal that tripped it last.
     pub by: Option<String>,
-    /// How high it was, in setpoints.
+    /// The height of the signal that tripped it last, in setpoints.
     pub height: f64,
     /// The highest de-lagged look of the fast path around the trip, in setpoints.
     pub peak: f64,
@@ -89,18 +92,19 @@ impl Default for Breaker {
 }
 
 impl Breaker {
-    /// False if some number cannot be computed with or stored.
+    /// Returns false if any number is infinite or NaN.
     pub(super) fn is_sound(&self) -> bool {
         let numbers = [self.since, self.acted_at, self.v_trip, self.height, self.peak, self.restart_u];
         numbers.into_iter().all(f64::is_finite)
     }
 
-    /// Forgets that it acted after `now`, which a clock said that has been corrected since: it would wait until then.
+    /// Limits its times to `now`: a later one comes from a clock that has since been corrected, and
+    /// the breaker would wait for it.
     pub(super) fn not_after(&mut self, now: f64) {
         (self.since, self.acted_at) = (self.since.min(now), self.acted_at.min(now));
     }
 
-    /// Moves every time by `by_s`, when the clock was set back.
+    /// Shifts every time by `by_s` after the clock was set back.
     pub fn shift(&mut self, by_s: f64) {
         self.since += by_s;
         self.acted_at += by_s;
@@ -108,8 +112,10 @@ impl Breaker {
 }
 
 impl State {
-    /// The fast path, twice a second: one raw look per probed signal. Trips on two looks in a row above the level, or on one far
-    /// above it. `achieved_rps` is what was let through since the previous call, if that is known.
+    /// Runs the fast path, twice a second, on one raw look per signal that can trip the breaker.
+    ///
+    /// It trips on two consecutive looks above the trip level, or on one far above it.
+    /// `achieved_rps` is the throughput since the previous call, if known.
     pub fn fast(
         &mut self,
         policy: &Policy,
@@ -153,7 +159,7 @@ impl State {
         Some(self.finish(policy, bounds, now, before, Cause::Open))
     }
 
-    /// One tick of the breaker; true while it is open.
+    /// Runs one tick of the breaker; returns true while it is open.
     pub(super) fn breaker_holds(&mut self, policy: &Policy, bounds: Bounds, now: f64) -> bool {
         if self.breaker.phase == Phase::Open {
             return !self.may_close(policy, now) || !self.restart(policy, bounds, now);
@@ -168,22 +174,24 @@ impl State {
         false
     }
 
-    /// The load whose newest sample, seen first at `now`, is above its trip level: its name, and how high, in setpoints.
+    /// Returns the name and the height, in setpoints, of a signal whose newest sample, first seen
+    /// at `now`, is above its trip level.
     pub fn alarm(&self, policy: &Policy, now: f64) -> Option<(String, f64)> {
         self.overloaded(policy, now).map(|(n, height, _)| (self.signals[n].name.clone(), height))
     }
 
-    /// The signal whose newest sample says overload: which, how high, and the work rate when it was taken.
+    /// Returns a signal whose newest sample shows an overload: its index, its height in setpoints,
+    /// and the work rate when the sample was taken.
     fn overloaded(&self, policy: &Policy, now: f64) -> Option<(usize, f64, f64)> {
         self.guards(policy).find_map(|n| {
             let (signal, about) = (&self.signals[n], &policy.signals[n]);
             let at = signal.front.at?;
-            // Only what became visible now, and was taken after we last acted.
+            // Only samples count that became visible now and were taken after the last action.
             if signal.front.seen != Some(now) || at < self.breaker.acted_at + SETTLE_S {
                 return None;
             }
             let x = signal.height(about);
-            // A share is no average of a load, so there is no averaging to be undone.
+            // A share is no average of a load, so there is no averaging to undo.
             let rises = about.kind != Kind::Ratio && signal.front.z > signal.trip_z;
             let high = x > signal.trip_x || (rises && x > CONFIRM);
             high.then(|| (n, x, self.history.mean(at - signal.front.span_s, at)))
@@ -202,8 +210,11 @@ impl State {
         self.signals.iter_mut().for_each(|signal| signal.alarms = 0);
     }
 
-    /// Every load has a sample well after the trip that shows it gone, and its average has forgotten (or was waited for). Other
-    /// signals may have nothing to say while the work is stopped; what they do say must not be overload.
+    /// Returns true if every load has a sample well after the trip that shows it gone, and its
+    /// average has decayed or the longest wait is over.
+    ///
+    /// Other signals may be silent while the work is stopped; their samples must not show an
+    /// overload.
     fn may_close(&mut self, policy: &Policy, now: f64) -> bool {
         let (law, since) = (&policy.law, self.breaker.since);
         let open_s = now - since;
@@ -230,11 +241,13 @@ impl State {
         })
     }
 
-    /// False if the fast path's newest look since the trip is above the trip level, or if it was the only eye that ever saw the
-    /// signal that tripped and has not seen it below its setpoint: samples are late, and the first may come after the restart.
+    /// Returns false if the fast path's newest look since the trip is above the trip level.
+    ///
+    /// If only the fast path ever saw the signal that tripped, it must also have seen it below its
+    /// setpoint: samples are late, and the first may come after the restart.
     fn looks_gone(&self, n: usize, now: f64) -> bool {
         let signal = &self.signals[n];
-        // A look that is old, or of a clock that was wrong, says nothing about now.
+        // A look that is old, or from a wrong clock, does not show the present load.
         let recent = |look: &(f64, f64)| look.0 > self.breaker.since && look.0 <= now && now - look.0 <= LOOK_S;
         let newest = signal.looked.filter(recent).map(|(at, x)| signal.clean_of(at, x));
         if signal.front.at.is_none() && self.breaker.by.as_ref() == Some(&signal.name) {
@@ -243,7 +256,7 @@ impl State {
         newest.is_none_or(|x| x <= signal.trip_x)
     }
 
-    /// Restarts at the modelled rate, bounded by the one that tripped. Answers true.
+    /// Restarts at the modelled rate, bounded by the one that tripped, and returns true.
     fn restart(&mut self, policy: &Policy, bounds: Bounds, now: f64) -> bool {
         let law = &policy.law;
         let loads: Vec<usize> = self.loads(policy).filter(|&n| self.signals[n].front.at.is_some()).collect();
@@ -252,12 +265,12 @@ impl State {
         for &n in &loads {
             let signal = &mut self.signals[n];
             if law.observer && signal.observer.c.is_some() {
-                // Nothing of ours was running: what is left is the background.
+                // None of our work was running: the remaining load is the background.
                 signal.observer.b = signal.observer.b.min(signal.front.z);
                 room = room.into_iter().chain(signal.observer.room(0.0)).reduce(f64::min);
             }
             if peak > 1.0 && self.breaker.by.as_ref() == Some(&signal.name) {
-                // The fast path saw how high this rate drove the load, which is a measurement of the cost.
+                // The peak at this rate is a measurement of the cost.
                 let b = signal.observer.b.min(signal.front.z).min(0.9);
                 room = room.into_iter().chain([v_trip * (1.0 - b) / (peak - b)]).reduce(f64::min);
             }
@@ -281,19 +294,20 @@ impl State {
         true
     }
 
-    /// Every signal that can trip has a sample that covers only time after the restart, or it was waited for long enough.
+    /// Returns true if every signal that can trip has a sample that covers only time after the
+    /// restart, or the longest wait is over.
     fn confirmed(&self, policy: &Policy, now: f64) -> bool {
         let restarted = self.breaker.acted_at;
         let covered = |n: usize| self.signals[n].front.at.is_some_and(|at| at - self.signals[n].front.span_s >= restarted);
         now - restarted >= policy.law.confirm_s || self.guards(policy).all(covered)
     }
 
-    /// The places of the signals that can trip the breaker.
+    /// Returns the indexes of the signals that can trip the breaker.
     fn guards<'a>(&self, policy: &'a Policy) -> impl Iterator<Item = usize> + use<'a> {
         policy.signals.iter().enumerate().filter(|(_, about)| about.trips).map(|(n, _)| n)
     }
 
-    /// The places of the load signals.
+    /// Returns the indexes of the load signals.
     fn loads<'a>(&self, policy: &'a Policy) -> impl Iterator<Item = usize> + use<'a> {
         policy.signals.iter().enumerate().filter(|(_, about)| about.kind == Kind::Load).map(|(n, _)| n)
     }

@@ -1,16 +1,16 @@
-//! The way round of the breaker, on the tests' plant.
+//! The full cycle of the breaker, on the tests' plant.
 
 use super::super::plant_tests::Plant;
 use super::*;
 
-/// The phases from `t` on, each once.
+/// Returns the phases from `t` on, without repetitions.
 fn phases(plant: &Plant, t: f64) -> Vec<Phase> {
     let mut phases: Vec<Phase> = plant.since(t).map(|second| second.phase).collect();
     phases.dedup();
     phases
 }
 
-/// The time of the first second from `t` on in this phase.
+/// Returns the time of the first second from `t` on in this phase.
 fn first(plant: &Plant, t: f64, phase: Phase) -> f64 {
     plant.since(t).find(|second| second.phase == phase).expect("this phase").t
 }
@@ -37,7 +37,7 @@ fn work_that_drains_slowly_keeps_it_open_until_the_load_is_gone() {
     let at = plant.now;
     plant.cost *= 10.0;
     plant.run(4);
-    // What runs goes on for half a minute after the last token.
+    // Running jobs continue for half a minute after the last token.
     plant.background = 1.5;
     plant.run(30);
     assert_eq!(phases(&plant, at), [Phase::Closed, Phase::Open]);
@@ -58,7 +58,7 @@ fn a_trip_soon_after_a_restart_waits_twice_as_long_and_restarts_at_less_than_hal
     let mut seen = Vec::new();
     for _ in 0..3 {
         let at = plant.now;
-        // A load of others comes whenever the work has begun again.
+        // A load of others begins whenever the work has restarted.
         plant.background = 4.0;
         plant.run(5);
         let opened = first(&plant, at, Phase::Open);

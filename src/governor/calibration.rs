@@ -1,22 +1,27 @@
-//! A calibration has the knob: the governor keeps its hands off, and takes it back when it ends or dies.
+//! Calibration: the governor leaves the knob to a running calibration, and takes it back when that
+//! ends or dies.
 //!
-//! Who calibrates writes `by`, and keeps the lease of the knob alive. Without a lease nothing would be said by the mark any more:
-//! a calibration that was killed leaves the throttle at `safe_rps` by itself, and to the governor, as one does that died.
+//! A calibration writes `by` and renews the lease of the knob. Without a lease the mark no longer
+//! counts: a killed calibration leaves the throttle at `safe_rps`, and to the governor, as a dead
+//! governor does.
 
 use super::actuator::Actuator;
 use crate::throttle::Status;
 
-/// What stands in the knob `by` while a calibration turns the knob.
+/// The value of the knob `by` while a calibration sets the rate.
 pub const TURNS: &str = "calibrate";
-/// What stands there when it has put the rate back.
+/// The value of the knob `by` after a calibration has restored the rate.
 pub const ENDED: &str = "calibrate, ended";
 
-/// True if a calibration has the knob, or died with it.
+/// Returns true if a calibration controls the knob, or died while it did.
 pub(super) fn wrote(status: &Status) -> bool {
     status.knobs.by == TURNS
 }
 
-/// Why the governor keeps its hands off, if it must; `followed` is the rate that it knows of. A calibration turns rates only.
+/// Returns the reason why the governor must leave the knob alone, if any; `followed` is the rate
+/// that it knows of.
+///
+/// Calibrations apply to rates only.
 pub(super) fn holds(status: &Status, actuator: Actuator, followed: f64) -> Option<String> {
     if actuator != Actuator::Rps {
         return None;

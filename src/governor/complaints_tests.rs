@@ -1,4 +1,4 @@
-//! What recipients complain of brakes slowly and comes back slowly: a day's share does not answer within minutes.
+//! Complaints brake slowly and release slowly: a day's share does not react within minutes.
 
 use super::limits::Bounds;
 use super::plan::{Observation, Sample, State};
@@ -7,7 +7,7 @@ use super::policy::{Kind, Policy, Source};
 const POLICY: &str = "[[signal]]\nname = \"complaints\"\nsource = \"complaints\"\nquery = \"marketing\"\n";
 const BOUNDS: Bounds = Bounds { min: 1.0, max: 100.0, safe_rps: 1.0 };
 
-/// Knobs, a tick of 5 s each, while the share is what `share` says at a second.
+/// Returns the knobs, one per tick of 5 s, for the share of complaints `share` at each second.
 fn knobs(hours: f64, share: impl Fn(f64) -> f64) -> Vec<f64> {
     let policy = Policy::parse(POLICY, "f").unwrap().unwrap();
     let mut state = State::new(&policy, BOUNDS, 50.0, 0.0);
@@ -49,7 +49,8 @@ fn a_share_above_the_setpoint_brakes_gently_to_min_and_a_good_one_lets_it_come_b
     let at = |hours: f64| knobs[(hours * 720.0) as usize - 1];
     assert!(at(2.0) > 60.0, "below the setpoint it grows: {}", at(2.0));
 
-    // Gently: no five minutes take more than three quarters, although all these complaints come at once.
+    // Gently: the rate falls by at most three quarters in any five minutes, although all these
+    // complaints come at once.
     let steepest = knobs.windows(60).map(|w| w[59] / w[0]).fold(1.0, f64::min);
     assert!(steepest > 0.25, "{steepest}");
     assert!(at(2.1) < at(2.0) && at(2.5) > 2.0, "{} {}", at(2.1), at(2.5));

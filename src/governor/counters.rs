@@ -1,33 +1,34 @@
-//! What a throttle's own counters say about the time since they were last read.
+//! The rates of a throttle's own counters since they were last read.
 
 use crate::throttle::Status;
 
 /// A throttle's cumulative counters, by its store's clock.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Counters {
-    /// The store's clock, unix microseconds.
+    /// The store's time, in unix microseconds.
     pub at_us: i64,
-    /// Tokens taken, net of refunds.
+    /// The tokens taken, net of refunds.
     pub used: f64,
-    /// Microseconds during which somebody waited.
+    /// The time with waiters, in microseconds.
     pub limited_us: f64,
 }
 
-/// Who takes this share of what a knob allows is limited by it, whatever the waiting time says: a worker that asks for many
-/// tokens at a time is told only to wait for the next one, and is served again much later.
+/// The share of a knob in use from which it counts as the limit, whatever the waiting time: a
+/// worker that asks for many tokens at a time waits only for the next one and is served again much
+/// later.
 const USED_UP: f64 = 0.9;
 
-/// The same as rates.
+/// The counters' increase as rates.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Flow {
-    /// Tokens taken per second.
+    /// The tokens taken per second.
     pub achieved_rps: f64,
-    /// Share of the time in which somebody waited, 0 to 1.
+    /// The share of the time with waiters, 0 to 1.
     pub limiting_share: f64,
 }
 
 impl Flow {
-    /// The share of the time in which a knob of `rps` was the limit.
+    /// Returns the share of the time in which a knob of `rps` was the limit.
     pub fn limited_by(&self, rps: f64) -> f64 {
         let used = if rps > 0.0 { self.achieved_rps / rps } else { 0.0 };
         if used >= USED_UP { used.min(1.0).max(self.limiting_share) } else { self.limiting_share }
@@ -35,16 +36,17 @@ impl Flow {
 }
 
 impl Counters {
-    /// The counters in a status.
+    /// Reads the counters of a status.
     pub fn of(status: &Status) -> Self {
         Self { at_us: status.at_us, used: status.used, limited_us: status.limited_us }
     }
 
-    /// What happened since `earlier`; `None` if no time passed or the counters began again.
+    /// Returns the rates since `earlier`; `None` if no time passed or the counters restarted.
     pub fn since(&self, earlier: &Self) -> Option<Flow> {
         let us = self.at_us.checked_sub(earlier.at_us)? as f64;
         let (used, limited_us) = (self.used - earlier.used, self.limited_us - earlier.limited_us);
-        // Refunds make `used` fall a little; a restart makes it fall to nothing, and never leaves the waiting time as it was.
+        // Refunds lower `used` a little; a restart lowers it to zero, and never leaves the waiting
+        // time unchanged.
         let began_again = limited_us < 0.0 || (used < 0.0 && self.used < 0.5 * earlier.used);
         if us <= 0.0 || began_again || !used.is_finite() || !limited_us.is_finite() {
             return None;

@@ -1,4 +1,4 @@
-//! A decision as the journal keeps it and people read it.
+//! A decision as the journal stores and people read it.
 
 use jiff::Timestamp;
 
@@ -6,38 +6,39 @@ use super::breaker::Phase;
 use super::plan::Plan;
 use crate::throttle::Mode;
 
-/// A decision that differs by less than this from the last one kept is not kept again …
+/// The relative change of the rate from which a decision is journaled again.
 const RATE_MOVED: f64 = 0.01;
-/// … unless this long has passed, in seconds; so that a thousand reach back far and a quiet hour still shows.
+/// The interval after which an unchanged decision is journaled again, in seconds, so that a
+/// thousand decisions reach far back and a quiet hour is still visible.
 const AT_LEAST_EVERY_S: f64 = 60.0;
 
 /// One decision of the governor.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Decision {
-    /// Its number in the journal; 0 until it is there.
+    /// The number in the journal; 0 until it is appended.
     pub id: i64,
-    /// The throttle.
+    /// The name of the throttle.
     pub throttle: String,
-    /// When.
+    /// The time of the decision.
     pub at: Timestamp,
-    /// The rate decided on, in jobs per second.
+    /// The decided knob, in jobs per second or slots.
     pub rps: f64,
-    /// The rate in force before; -1 is unlimited.
+    /// The knob in force before; -1 is unlimited.
     pub previous_rps: f64,
-    /// The breaker.
+    /// The phase of the breaker.
     pub breaker: Phase,
     /// The throttle's mode; in `shadow` nothing was written.
     pub mode: Mode,
-    /// Who decided: a signal, or a word of [`Plan::limiting`].
+    /// The deciding signal, or another value of [`Plan::limiting`].
     pub limiting: String,
     /// The reason, one sentence.
     pub reason: String,
-    /// The numbers behind it.
+    /// The numbers behind the reason, by name.
     pub terms: serde_json::Value,
 }
 
 impl Decision {
-    /// The decision that `plan` is, made at `now` (unix seconds) with `previous_rps` in force.
+    /// Creates the decision of `plan`, made at `now` (unix seconds) with `previous_rps` in force.
     pub fn new(throttle: &str, now: f64, plan: &Plan, previous_rps: f64, mode: Mode) -> Self {
         Self {
             id: 0,
@@ -53,7 +54,8 @@ impl Decision {
         }
     }
 
-    /// True if it tells something that `last`, the newest one kept, does not.
+    /// Returns true if it differs from `last`, the newest decision journaled, or that one is old
+    /// enough.
     pub fn is_news_after(&self, last: Option<&Self>) -> bool {
         let Some(last) = last else { return true };
         let kind = |d: &Self| (d.breaker, d.mode, d.limiting.clone(), d.terms.get("findings").cloned());
@@ -63,12 +65,12 @@ impl Decision {
     }
 }
 
-/// Unix seconds as a time; what no calendar reaches is its end.
+/// Converts unix seconds to a timestamp; a time outside the calendar becomes its end.
 pub fn timestamp(unix_s: f64) -> Timestamp {
     Timestamp::from_microsecond((unix_s * 1e6) as i64).unwrap_or(if unix_s < 0.0 { Timestamp::MIN } else { Timestamp::MAX })
 }
 
-/// A time as unix seconds.
+/// Converts a timestamp to unix seconds.
 pub fn unix_s(at: Timestamp) -> f64 {
     at.as_microsecond() as f64 / 1e6
 }

@@ -1,4 +1,4 @@
-//! Why: one plain sentence and the numbers behind it, for every plan.
+//! Explanations: one plain sentence and the numbers behind it, for every plan.
 
 use std::collections::BTreeMap;
 
@@ -12,40 +12,39 @@ use super::plan::{Plan, State};
 use super::policy::{Kind, Policy};
 use super::view::QuotaView;
 
-/// What decided.
+/// The cause of a decision.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Cause {
     /// No signal has had a sample yet.
     NoReading,
     /// A person wrote 0.
     StoppedByHand,
-    /// The governor keeps its hands off the knob and follows it.
+    /// The governor leaves the knob alone and follows it.
     Followed {
-        /// Why.
+        /// The reason, for the sentence.
         why: String,
     },
-    /// A person's time is over; the governor goes on from their rate.
+    /// The manual mode has ended; the governor continues from the rate in force.
     HandedBack {
-        /// Why.
+        /// The reason, for the sentence.
         why: String,
     },
-    /// Signals of which nothing new was seen for too long.
+    /// Signals without a new sample for too long.
     Stale {
-        /// Their names.
         names: Vec<String>,
     },
     /// The breaker is open.
     Open,
-    /// This signal asked for the lowest rate, and these bounds acted on it.
+    /// A signal asked for the lowest rate, and these bounds limited it.
     Signal {
-        /// Its place in the policy.
+        /// The index of the signal in the policy.
         index: usize,
-        /// The bounds.
+        /// The bounds that acted, in order.
         clamps: Vec<Clamp>,
     },
 }
 
-/// The plan for the state as it stands; `before` is the rate in force until now.
+/// Returns the plan for the current state; `before` is the rate in force until now.
 pub(super) fn plan(state: &State, policy: &Policy, now: f64, before: f64, cause: &Cause) -> Plan {
     Plan {
         rps: state.knob,
@@ -132,7 +131,7 @@ fn reason(state: &State, policy: &Policy, now: f64, before: f64, cause: &Cause) 
     }
 }
 
-/// What the rate does, as a verb.
+/// Returns the change of the rate, as a verb phrase.
 fn motion(before: f64, after: f64, unit: &str) -> String {
     if before <= 0.0 {
         format!("restarting at {} {unit}", number(after))
@@ -176,7 +175,7 @@ fn terms(state: &State, policy: &Policy, now: f64, cause: &Cause) -> BTreeMap<St
         terms.insert("actuator".to_owned(), json!(state.actuator));
     }
     let mut put = |name: &str, value: f64| {
-        // Six digits are plenty for people, and JSON has no NaN.
+        // Six digits suffice for people, and JSON has no NaN.
         let rounded = if value == 0.0 { 0.0 } else { format!("{value:.5e}").parse().unwrap_or(0.0) };
         terms.insert(name.to_owned(), json!(rounded));
     };
@@ -233,7 +232,7 @@ fn terms(state: &State, policy: &Policy, now: f64, cause: &Cause) -> BTreeMap<St
     terms
 }
 
-/// A value for people: three digits, no trailing zeros.
+/// Formats a value for people: three digits, no trailing zeros.
 pub fn number(value: f64) -> String {
     let text = match value.abs() {
         a if a == 0.0 || (99.95..1e9).contains(&a) => return format!("{value:.0}"),
@@ -245,7 +244,7 @@ pub fn number(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// A duration for people.
+/// Formats a duration in seconds for people.
 pub fn seconds(value: f64) -> String {
     match value.max(0.0) {
         s if s < 119.5 => format!("{s:.0} s"),

@@ -20,7 +20,7 @@ fn state(phase: Phase) -> (State, Policy) {
     (state, policy)
 }
 
-/// Every cause there is. A new one does not compile here until it has its place below and its words.
+/// Returns every cause; a new one does not compile until it is listed below with its texts.
 fn causes() -> Vec<(Cause, &'static str, &'static str)> {
     let place = |cause: &Cause| match cause {
         Cause::NoReading => ("start", "no signal has been read yet; holding 30 rps"),
@@ -69,7 +69,7 @@ fn every_cause_in_every_phase_has_a_word_and_a_sentence() {
 
 #[test]
 fn every_clamp_has_a_word_and_words_of_its_own() {
-    // A new one does not compile here until it is in the list.
+    // A new one does not compile until it is listed here.
     let place = |clamp: Clamp| match clamp {
         Clamp::Slew => ("slew", ", as fast as is allowed"),
         Clamp::Idle => ("idle", "; not raised, because nobody waits for tokens"),

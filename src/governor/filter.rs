@@ -1,7 +1,8 @@
-//! The governor as a filter: a line of JSON in, a line of JSON out, so that anyone can drive it from a model of their own.
+//! The governor as a filter: one line of JSON in, one line of JSON out, so that any external model
+//! can drive it.
 //!
-//! It is [`State::tick`] itself, as in mode `auto`; this file only reads a line strictly and says what is wrong with it. A line
-//! that is refused changes nothing.
+//! It runs [`State::tick`], as in mode `auto`; this file only parses a line strictly and reports
+//! its errors. A refused line changes nothing.
 
 use serde_json::{Map, Value};
 
@@ -9,23 +10,26 @@ use super::limits::Bounds;
 use super::plan::{Observation, Plan, Sample, State};
 use super::policy::Policy;
 
-/// The keys of a line.
+/// The allowed keys of a line.
 const KEYS: [&str; 8] =
     ["now", "readings", "achieved_rps", "limiting_share", "mean_duration_s", "completed", "rejected", "knob_rps"];
-/// The keys of a reading.
+/// The allowed keys of a reading.
 const READING: [&str; 3] = ["signal", "value", "at"];
-/// The latest time, in unix seconds: the year 5138. Milliseconds given by mistake are beyond it.
+/// The latest time, in unix seconds: the year 5138.
+///
+/// Milliseconds given by mistake exceed it.
 const LATEST: f64 = 1e11;
-/// A sample may be this much younger than `now`, in seconds, because clocks differ; the law reads no younger one.
+/// The longest time by which a sample may be ahead of `now`, in seconds, because clocks differ; the
+/// law reads none further ahead.
 const AHEAD_S: f64 = 60.0;
-/// The most readings of one line.
+/// The maximum number of readings in one line.
 const READINGS_MAX: usize = 10_000;
-/// No value of a signal is greater.
+/// The maximum value of a signal.
 const VALUE_MAX: f64 = 1e300;
-/// No number of jobs, and no duration in seconds, is greater.
+/// The maximum number of jobs, and the maximum duration in seconds.
 const COUNT_MAX: f64 = 1e15;
 
-/// A governor that is driven by lines.
+/// A governor driven by lines.
 #[derive(Clone, Debug)]
 pub struct Filter {
     policy: Policy,
@@ -35,38 +39,39 @@ pub struct Filter {
     line: usize,
 }
 
-/// Why a line was refused.
+/// The reason for refusing a line.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Mistake {
-    /// Which line, counted from 1.
+    /// The number of the line, from 1.
     pub line: usize,
-    /// What in it, such as `readings[1].value`; empty for the line as a whole.
+    /// The field, such as `readings[1].value`; empty for the line as a whole.
     pub field: String,
-    /// What is wrong and what is allowed.
+    /// The error and the allowed values.
     pub message: String,
 }
 
-/// The field and the message of what is wrong.
+/// The field and the message of an error.
 type Wrong = (String, String);
 
 impl Filter {
-    /// A governor that begins at `rps` jobs per second and has seen nothing.
+    /// Creates a governor that begins at `rps` jobs per second without samples.
     pub fn new(policy: Policy, bounds: Bounds, rps: f64) -> Self {
         Self { policy, bounds, rps, state: None, line: 0 }
     }
 
-    /// A governor that goes on from a state that [`Filter::state`] gave; `None` if it cannot be read.
+    /// Creates a governor that continues from a state of [`Filter::state`]; `None` if the state
+    /// cannot be read.
     pub fn resume(policy: Policy, bounds: Bounds, stored: Value) -> Option<Self> {
         let state = State::stored(stored, &policy)?;
         Some(Self { rps: state.knob, state: Some(state), policy, bounds, line: 0 })
     }
 
-    /// What is known, to go on from later; `None` before the first line that was read.
+    /// Returns the state to continue from later; `None` before the first accepted line.
     pub fn state(&self) -> Option<Value> {
         self.state.as_ref().and_then(|state| serde_json::to_value(state).ok())
     }
 
-    /// Takes the next line; `None` for a blank one.
+    /// Processes the next line; returns `None` for a blank one.
     pub fn take(&mut self, text: &str) -> Option<Result<Plan, Mistake>> {
         self.line += 1;
         if text.trim().is_empty() {
@@ -82,7 +87,7 @@ impl Filter {
         })
     }
 
-    /// Counts a line that could not even be taken in, for this reason.
+    /// Counts a line that could not be read at all, and returns its error with this message.
     pub fn refuse(&mut self, message: String) -> Mistake {
         self.line += 1;
         Mistake { line: self.line, field: String::new(), message }
@@ -163,7 +168,7 @@ fn knob(line: &Map<String, Value>) -> Result<Option<f64>, Wrong> {
     }
 }
 
-/// The object that `value` must be, with no other keys than these.
+/// Returns the object that `value` must be, with only these keys.
 fn object<'a>(value: &'a Value, place: &str, keys: &[&str]) -> Result<&'a Map<String, Value>, Wrong> {
     let Value::Object(map) = value else {
         return Err((place.to_owned(), format!("{} is not allowed; use an object with {}", shown(value), keys.join(", "))));
@@ -177,7 +182,7 @@ fn object<'a>(value: &'a Value, place: &str, keys: &[&str]) -> Result<&'a Map<St
     }
 }
 
-/// The number at `key`; `None` where it is absent or null.
+/// Returns the number at `key`; `None` if it is absent or null.
 fn number(map: &Map<String, Value>, place: &str, key: &str, low: f64, high: f64) -> Result<Option<f64>, Wrong> {
     let refused = |value: &Value| {
         Err((
@@ -194,7 +199,7 @@ fn number(map: &Map<String, Value>, place: &str, key: &str, low: f64, high: f64)
     }
 }
 
-/// The number at `key`, which must be there.
+/// Returns the number at `key`, which is required.
 fn needed(map: &Map<String, Value>, place: &str, key: &str, low: f64, high: f64) -> Result<f64, Wrong> {
     let wrong = |said: String| (join(place, key), format!("{said}; use unix seconds, {}", range(low, high)));
     match map.get(key) {
@@ -347,7 +352,7 @@ mod tests {
         }
     }
 
-    /// Sound lines, lines with one thing wrong, and noise.
+    /// Returns valid lines, lines with one error, and noise.
     fn any_line() -> impl Strategy<Value = String> {
         let number = prop_oneof![
             (0u32..2000).prop_map(|n| n.to_string()),

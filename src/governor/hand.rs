@@ -1,48 +1,48 @@
-//! The last hand on the throttle: who turned its mode or its rate past the governor, when and why; and what comes after a
-//! manual mode that has an end.
+//! The last manual change: the author, time and reason of a change of mode or rate that was not the
+//! governor's, and the mode after a manual mode with an end.
 //!
-//! A door of Flyball writes `by`, `at` and `why` beside a change. A person with `redis-cli` may write `by` and `why` too; where
-//! they do not, nobody knows who it was, only when it was seen.
+//! Flyball's own interfaces write `by`, `at` and `why` beside a change. A person with `redis-cli`
+//! may write `by` and `why` too; otherwise the author is unknown and the time is that of detection.
 
 use super::actuator::Actuator;
 use super::explain::number;
 use crate::throttle::{Knobs, Mode};
 
-/// Who writes the governor's own changes.
+/// The author of the governor's own changes.
 pub const GOVERNOR: &str = "governor";
 
-/// What somebody did.
+/// A manual change of the mode or the rate.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Hand {
     /// The fields and their new values, such as `mode manual, rps 30`.
     pub what: String,
-    /// Who, as far as it was told.
+    /// The author, if recorded.
     pub by: Option<String>,
-    /// When, in unix seconds.
+    /// The time in unix seconds.
     pub at: f64,
-    /// Why; empty where it was not told.
+    /// The reason; empty if not recorded.
     pub why: String,
 }
 
 impl Hand {
-    /// Who, for a sentence.
+    /// Returns the author, for a sentence.
     pub fn who(&self) -> &str {
         self.by.as_deref().unwrap_or("somebody")
     }
 
-    /// Who and why, for a sentence: `ann ("deploy")`.
+    /// Returns the author and the reason, for a sentence: `ann ("deploy")`.
     pub fn who_and_why(&self) -> String {
         if self.why.is_empty() { self.who().to_owned() } else { format!("{} (\"{}\")", self.who(), self.why) }
     }
 }
 
-/// The knobs as they were last seen, so that a hand on them is noticed.
+/// The knobs as last seen, to detect manual changes.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Watch {
     seen: Option<Seen>,
     /// The mode before the manual one, to which the throttle goes back.
     before: Option<Mode>,
-    /// The last hand, if any was seen.
+    /// The last manual change, if any was seen.
     pub hand: Option<Hand>,
 }
 
@@ -56,8 +56,11 @@ struct Seen {
 }
 
 impl Watch {
-    /// Looks at the knobs at `now` (unix seconds), where `rps` is the text of the knob that `actuator` names and `ours` says that the governor wrote it.
-    /// True if somebody has turned the mode or the rate since the last look.
+    /// Compares the knobs at `now` (unix seconds) with the last look; returns true if a person has
+    /// changed the mode or the rate since.
+    ///
+    /// `rps` is the text of the knob that `actuator` names; `ours` is true if the governor wrote
+    /// it.
     pub fn see(&mut self, knobs: &Knobs, actuator: Actuator, rps: Option<&str>, ours: bool, now: f64) -> bool {
         let (by, why) = (knobs.by.clone(), knobs.why.clone());
         let sees = Seen { mode: knobs.mode, rps: rps.map(str::to_owned), seq: knobs.seq, by, why };
@@ -81,20 +84,20 @@ impl Watch {
         self.hand = Some(Hand {
             what: what.join(", "),
             by: is_named.then_some(sees.by),
-            // By the store's clock, and never after it.
+            // The store's clock, limited to the time of this look.
             at: if dated { (knobs.at_ms as f64 / 1e3).min(now) } else { now },
             why: if is_named { sees.why } else { String::new() },
         });
         true
     }
 
-    /// The mode to go back to, if a manual mode with an end is over at `now`, unix seconds.
+    /// Returns the mode to return to if a manual mode with an end is over at `now`, unix seconds.
     pub fn over(&self, knobs: &Knobs, now: f64) -> Option<Mode> {
         let until_ms = knobs.manual_until_ms.filter(|_| knobs.mode == Mode::Manual)?;
         (until_ms as f64 / 1e3 <= now).then(|| self.before.unwrap_or(Mode::Auto))
     }
 
-    /// Notes that the governor itself goes back to `mode`, because of `why`.
+    /// Records that the governor itself returns to `mode` because of `why`.
     pub fn went_back(&mut self, mode: Mode, why: &str, now: f64) {
         if let Some(seen) = &mut self.seen {
             seen.mode = mode;
@@ -103,7 +106,7 @@ impl Watch {
         self.hand = Some(Hand { what, by: Some(GOVERNOR.to_owned()), at: now, why: why.to_owned() });
     }
 
-    /// Moves every time by `by_s`, when the clock was set back.
+    /// Shifts every time by `by_s` after the clock was set back.
     pub fn shift(&mut self, by_s: f64) {
         if let Some(hand) = &mut self.hand {
             hand.at += by_s;
@@ -111,7 +114,7 @@ impl Watch {
     }
 }
 
-/// A rate as somebody wrote it, short enough for a sentence.
+/// Formats a manual rate, short enough for a sentence.
 fn rate(text: Option<&str>) -> String {
     match text.map(|text| (text, text.trim().parse::<f64>())) {
         None | Some(("", _)) => "taken away".to_owned(),
@@ -139,19 +142,19 @@ mod tests {
         );
         assert_eq!(watch.hand, None);
 
-        // By a door.
+        // Through one of Flyball's interfaces.
         assert!(watch.see(&knobs(Mode::Manual, 3, "ann", "deploy"), Actuator::Rps, Some("30"), false, 1000.0));
         let ann =
             Hand { what: "mode manual, rps 30".to_owned(), by: Some("ann".to_owned()), at: 990.0, why: "deploy".to_owned() };
         assert_eq!(watch.hand, Some(ann));
         assert!(!watch.see(&knobs(Mode::Manual, 3, "ann", "deploy"), Actuator::Rps, Some("30"), false, 1005.0));
 
-        // With redis-cli: what stands beside it is about another change.
+        // With redis-cli: the recorded author belongs to another change.
         assert!(watch.see(&knobs(Mode::Manual, 3, "ann", "deploy"), Actuator::Rps, Some("0"), false, 1010.0));
         let nobody = Hand { what: "rps 0".to_owned(), by: None, at: 1010.0, why: String::new() };
         assert_eq!(watch.hand, Some(nobody));
 
-        // With redis-cli, and a name beside it.
+        // With redis-cli, and with a recorded author.
         assert!(watch.see(&knobs(Mode::Off, 3, "bob", "test"), Actuator::Rps, Some("0"), false, 1020.0));
         assert_eq!(watch.hand.as_ref().unwrap().who_and_why(), "bob (\"test\")");
         assert_eq!(watch.hand.as_ref().unwrap().at, 1020.0);

@@ -1,7 +1,7 @@
-//! Every key of a policy in one table: its default, unit, range and reason. The parser, the error messages and
-//! `docs/reference/policy.md` are all made from it, so they cannot disagree.
+//! The table of all policy keys: default, unit, range and reason. The parser, the error messages
+//! and `docs/reference/policy.md` are all derived from it, so they cannot disagree.
 
-/// Which table of a knobs file a key belongs to.
+/// The table of a knobs file to which a key belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// `[[signal]]`
@@ -10,50 +10,48 @@ pub enum Part {
     Governor,
 }
 
-/// What holds where a key is not written.
+/// The default of a key.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Default {
-    /// It must be written.
+    /// No default: the key is required.
     Required,
-    /// It depends on other keys, as said.
+    /// A default that depends on other keys, as described.
     Depends(&'static str),
-    /// This number.
+    /// A numeric default.
     Number(f64),
-    /// This truth.
+    /// A boolean default.
     Flag(bool),
-    /// This word.
+    /// A default word.
     Word(&'static str),
 }
 
-/// What may be written.
+/// The set of values that a key accepts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Allowed {
-    /// A finite number from the first to the second.
+    /// A finite number in this closed range.
     Number(f64, f64),
-    /// A finite number above the first, up to the second.
+    /// A finite number above the first bound, up to the second.
     Above(f64, f64),
     /// `true` or `false`.
     Flag,
     /// One of these words.
     Word(&'static [&'static str]),
-    /// A text of 1 to this many characters.
+    /// A text of 1 to so many characters.
     Text(usize),
 }
 
 /// One key of a policy.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Key {
-    /// The table that it belongs to.
+    /// The table to which it belongs.
     pub part: Part,
-    /// Its name.
+    /// The name of the key.
     pub name: &'static str,
-    /// Its unit; empty where it has none.
+    /// The unit; empty without one.
     pub unit: &'static str,
-    /// What holds where it is not written.
     pub default: Default,
-    /// What may be written.
     pub allowed: Allowed,
-    /// What it does.
+    /// The description.
     pub what: &'static str,
 }
 
@@ -69,7 +67,6 @@ const fn flag(name: &'static str, default: bool, what: &'static str) -> Key {
     Key { part: Part::Governor, name, unit: "", default: Default::Flag(default), allowed: Allowed::Flag, what }
 }
 
-/// Every key there is.
 pub const KEYS: &[Key] = &[
     signal(
         "name",
@@ -303,18 +300,18 @@ pub const KEYS: &[Key] = &[
     ),
 ];
 
-/// The key of that name.
+/// Returns the key of that name.
 pub fn find(part: Part, name: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.part == part && key.name == name)
 }
 
-/// The names of a table's keys, as a list for people.
+/// Returns the names of a table's keys, as a list for people.
 pub fn names(part: Part) -> String {
     KEYS.iter().filter(|k| k.part == part).map(|k| k.name).collect::<Vec<_>>().join(", ")
 }
 
 impl Allowed {
-    /// What may be written, in words that complete "use …".
+    /// Returns the allowed values, in words that complete "use …".
     pub fn words(&self) -> String {
         match self {
             Self::Number(from, to) => format!("a number from {from} to {to}"),
@@ -327,7 +324,7 @@ impl Allowed {
 }
 
 impl Default {
-    /// The default, as a person would write it.
+    /// Returns the default as a person would write it.
     pub fn words(&self) -> String {
         match self {
             Self::Required => "required".to_owned(),
@@ -339,7 +336,7 @@ impl Default {
     }
 }
 
-/// The text of `docs/reference/policy.md`.
+/// Returns the text of `docs/reference/policy.md`.
 pub fn reference() -> String {
     let mut text = String::from(
         "# Policy keys\n\n\

@@ -1,4 +1,4 @@
-//! Soft and hard levels, and how long each signal may be silent.
+//! Soft and hard levels, and the patience with silent signals.
 
 use super::explain::number;
 use super::limits::Bounds;
@@ -8,7 +8,7 @@ use super::{Phase, View};
 
 const BOUNDS: Bounds = Bounds { min: 1.0, max: 2000.0, safe_rps: 5.0 };
 
-/// A governor of one signal at work at 100 rps, and its clock.
+/// A governor of one signal, running at 100 rps, and its clock.
 struct Rig {
     policy: Policy,
     state: State,
@@ -51,7 +51,8 @@ impl Rig {
 
 #[test]
 fn above_the_soft_level_the_rate_is_not_raised_although_the_controller_would() {
-    // Falling fast towards the setpoint: what was an error of 0.8 is one of 0.15, so the controller lets go.
+    // A fast fall towards the setpoint: the error goes from 0.8 to 0.15, so the controller would
+    // raise the rate.
     let falling = [1.0, 1.0, 1.8, 1.8, 1.15];
     let mut free = Rig::new("query = \"q\"");
     let before = free.ticks(&falling[..4]).rps;
@@ -81,7 +82,8 @@ fn a_latency_and_a_ratio_trip_only_where_a_hard_level_is_written() {
         assert_eq!((plan.rps, plan.breaker), (0.0, Phase::Open), "{kind}");
         assert!(plan.reason.starts_with("a rose to "), "{}", plan.reason);
 
-        // While it still says overload it stays stopped; once it is calm, or silent, it starts again below the rate that tripped.
+        // While it shows an overload the work stays stopped; once it is calm, or silent, the work
+        // restarts below the rate that tripped.
         for _ in 0..6 {
             assert_eq!(rig.tick(Some(high)).rps, 0.0, "{kind}");
         }
@@ -117,7 +119,7 @@ fn a_signal_with_a_patience_of_its_own_counts_as_silent_after_exactly_that() {
     usual.ticks(&[1.0; 4]);
     assert!((0..10).all(|_| usual.tick(None).limiting != "stale"));
 
-    // A successor gives it half of its own patience, not of the usual one.
+    // A successor allows it half of its own patience, not of the default one.
     rig.tick(Some(1.0));
     let stored = serde_json::to_value(&rig.state).unwrap();
     let next = State::resume(stored, &rig.policy, rig.now + 100.0).unwrap();

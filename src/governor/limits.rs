@@ -1,4 +1,4 @@
-//! What bounds the rate, whatever the signals ask for.
+//! The bounds of the rate, applied to the rate that the signals ask for.
 
 use super::breaker::Phase;
 use super::plan::{Observation, State};
@@ -6,31 +6,31 @@ use super::policy::{self, Kind, Policy};
 use super::signal::Signal;
 use crate::control::{slew, within};
 
-/// The throttle counts as the bottleneck if somebody waited for it for more than this share of the time.
+/// The share of the time with waiters above which the throttle counts as the bottleneck.
 pub(super) const BOTTLENECK: f64 = 0.5;
-/// An unused knob is at most what a model this many sigmas optimistic allows.
+/// The optimism, in sigmas, of the model that bounds an unused knob.
 const IDLE_SIGMAS: f64 = 1.0;
-/// The controllers do not wind below this share of the usual rate.
+/// The share of the usual rate below which the controllers do not wind down.
 const FLOOR_SHARE: f64 = 0.03;
 
-/// The knobs that bound a governor, in jobs per second; in slots, as [`super::actuator`] says them.
+/// The knobs that bound a governor, in jobs per second or slots (see [`super::actuator`]).
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Bounds {
-    /// The lowest rate that it may set.
+    /// The lowest rate that the governor may set.
     pub min: f64,
-    /// The highest.
+    /// The highest rate that the governor may set.
     pub max: f64,
-    /// Where it goes while it is blind.
+    /// The rate to which it falls while signals are stale.
     pub safe_rps: f64,
 }
 
 impl Bounds {
-    /// No rate is above this.
+    /// The highest rate ever set.
     pub const MOST: f64 = 1e9;
-    /// No rate but 0 is below this.
+    /// The lowest rate ever set, except 0.
     pub const LEAST: f64 = 1e-6;
 
-    /// Bounds that can be computed with: positive, finite and in order.
+    /// Returns valid bounds: positive, finite and in order.
     pub fn sound(self) -> Self {
         let max = if self.max > 0.0 { within(self.max, Self::LEAST, Self::MOST) } else { Self::MOST };
         let min = within(self.min, Self::LEAST, max);
@@ -38,36 +38,37 @@ impl Bounds {
     }
 }
 
-/// A rate that a person set while the governor was at work.
+/// A manual rate, set while the governor was active.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Hold {
-    /// Their rate, in jobs per second.
+    /// The manual rate, in jobs per second or slots.
     pub rps: f64,
-    /// When they set it.
+    /// The time at which it was set, in unix seconds.
     pub from: f64,
-    /// Until when it is not exceeded.
+    /// The time until which it is not exceeded, in unix seconds.
     pub until: f64,
 }
 
-/// A bound that moved the rate.
+/// A bound that changed the rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Clamp {
-    /// It would have grown faster than is allowed.
+    /// The rate would have grown faster than allowed.
     Slew,
     /// The throttle is not the bottleneck.
     Idle,
-    /// The throttle is not the bottleneck, and stands at what this hour of the week has borne.
+    /// The throttle is not the bottleneck and is set to the rate that this hour of the week has
+    /// sustained.
     Week,
     /// The restart is not confirmed yet.
     Confirm,
-    /// It would have wound down without end.
+    /// The rate would have wound down without end.
     Floor,
-    /// A sample that was due has not come: whoever may be blind does not go faster.
+    /// A due sample has not arrived: the rate is not raised without readings.
     Late,
     /// A signal is above its soft level.
     Soft,
-    /// A person set a rate a short while ago.
+    /// A person set a rate within the policy's `hold_s`.
     Person,
     /// The highest rate allowed.
     Max,
@@ -76,7 +77,6 @@ pub enum Clamp {
 }
 
 impl Clamp {
-    /// All of them.
     pub const ALL: [Self; 10] = [
         Self::Slew,
         Self::Soft,
@@ -90,7 +90,7 @@ impl Clamp {
         Self::Min,
     ];
 
-    /// The word for it in [`super::plan::Plan::limiting`].
+    /// Returns its name in [`super::plan::Plan::limiting`].
     pub fn word(self) -> &'static str {
         match self {
             Self::Slew => "slew",
@@ -108,7 +108,7 @@ impl Clamp {
 }
 
 impl State {
-    /// Sets `u` to `asked` as far as the limits allow, and answers those that acted, in order.
+    /// Sets `u` to `asked` within the limits, and returns the limits that acted, in order.
     pub(super) fn limit(
         &mut self,
         policy: &Policy,
@@ -128,7 +128,8 @@ impl State {
         };
         lower(&mut u, slew::rise(self.u, f64::INFINITY, policy.law.up_per_min, dt), Clamp::Slew);
         if !seen.limiting_share.is_some_and(|share| share > BOTTLENECK) {
-            // The jobs do not use the knob: do not raise it, and keep it safe for the moment when they return.
+            // The jobs do not use the whole rate: do not raise it, and keep it safe for their
+            // return.
             match self.week.start(policy, now) {
                 Some(start) => lower(&mut u, start, Clamp::Week),
                 None => lower(&mut u, self.u, Clamp::Idle),
@@ -177,20 +178,20 @@ impl State {
         clamps
     }
 
-    /// The first signal whose newest value is above its soft level.
+    /// Returns the first signal whose newest value is above its soft level.
     pub(super) fn above_soft<'a>(&self, policy: &'a Policy) -> Option<&'a policy::Signal> {
         let above =
             |signal: &Signal, about: &policy::Signal| signal.value.zip(about.soft).is_some_and(|(value, soft)| value > soft);
         self.signals.iter().zip(&policy.signals).find(|(signal, about)| above(signal, about)).map(|(_, about)| about)
     }
 
-    /// The lowest log work rate: the knob `min`, or a person's rate below it while that is held.
+    /// Returns the lowest log work rate: the knob `min`, or a lower manual rate while that is held.
     pub(super) fn lowest(&self, bounds: Bounds) -> f64 {
         let least = self.hold.map_or(bounds.min, |hold| hold.rps.min(bounds.min).max(Bounds::LEAST));
         (least * self.work.w).ln()
     }
 
-    /// The knob, in its own unit, as things stand.
+    /// Returns the knob for the current state, in its own unit.
     pub(super) fn rate(&self, bounds: Bounds, now: f64) -> f64 {
         if self.stopped || self.breaker.phase == Phase::Open {
             return 0.0;
@@ -201,7 +202,8 @@ impl State {
         self.actuator.rounded(within(self.u.exp() / self.work.w, least, most), self.knob, least, most)
     }
 
-    /// Sets `u` to a rate in jobs per second: 0 is the lowest, anything negative the highest.
+    /// Sets `u` to a rate in jobs per second or slots: 0 is the lowest, a negative rate the
+    /// highest.
     pub(super) fn set_rate(&mut self, bounds: Bounds, rps: f64) {
         let rps = match rps {
             r if r > 0.0 => r.clamp(Bounds::LEAST, bounds.max),

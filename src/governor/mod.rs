@@ -1,11 +1,14 @@
-//! The governor: turns the knob `rps` or `concurrency` so that the signals stay at their setpoints.
+//! The governor: adjusts the knob `rps` or `concurrency` so that the signals stay at their
+//! setpoints.
 //!
-//! Read [`plan`] first: pure, `State + Observation -> Plan`, every decision with its reason. [`reconcile`] is the loop
-//! around it: read the throttle and the signals, plan, persist, turn the knob, journal. [`why`] tells people. The law
-//! itself, and what was measured for it, is in `docs/governor.md`.
+//! Read [`plan`] first: pure, `State + Observation -> Plan`, every decision with its reason.
+//! [`reconcile`] is the loop around it: read the throttle and the signals, plan, persist, set the
+//! knob, journal. [`why`] explains the rate to people. The control law and its measurements are in
+//! `docs/governor.md`.
 //!
-//! This room knows throttles and signals. It knows nothing of jobs (a queue's depth is handed in as a signal) and does not
-//! decide who leads (it is told a term, and everything it writes is fenced by it).
+//! This room depends on throttles and signals only. It has no notion of jobs (a queue's depth is
+//! passed in as a signal) and does not elect a leader (it is given a term, and all its writes are
+//! fenced by it).
 
 pub mod actuator;
 pub mod breaker;

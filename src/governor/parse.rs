@@ -1,4 +1,4 @@
-//! Reads a policy out of a knobs file and says everything that is wrong with it, each with its line.
+//! Reads a policy from a knobs file and reports all its errors, each with its line.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,7 +13,7 @@ use crate::signals::exposition::Series;
 use crate::signals::probe::check_pointer;
 use crate::signals::promql;
 
-/// The policy in `text`; `None` if it names no signal.
+/// Returns the policy in `text`; `None` if it contains no signal.
 pub(super) fn policy(text: &str, file: &str) -> Result<Option<Policy>, Refused> {
     let mut report = Report { text, file, problems: Vec::new() };
     let policy = read(&mut report);
@@ -21,11 +21,12 @@ pub(super) fn policy(text: &str, file: &str) -> Result<Option<Policy>, Refused> 
     if report.problems.is_empty() { Ok(policy) } else { Err(Refused(report.problems)) }
 }
 
-/// The share of complaints above which the large mailbox providers put mail aside, and what a day's share is braked over, in seconds.
+/// The share of complaints above which the large mailbox providers filter mail.
 const COMPLAINTS: f64 = 0.001;
+/// The averaging time for a day's share of complaints, in seconds.
 const COMPLAINTS_LAG_S: f64 = 900.0;
 
-/// The law without any override.
+/// Returns the law without any override.
 pub(super) fn default_law() -> Law {
     law(&Values { part: Part::Governor, place: 0..0, given: BTreeMap::new(), tried: Vec::new() })
 }
@@ -107,7 +108,8 @@ fn law(values: &Values) -> Law {
         retrip_s: values.number("retrip_s"),
         quota_margin: values.number("quota_margin"),
         quiet_s: values.number("quiet_s"),
-        // Of jobs that take longer fewer end in a slot by themselves; to lower the slots as well would count it twice.
+        // Longer jobs already complete less often per slot; lowering the slots as well would count
+        // that twice.
         durations: values.flag("durations") && actuator == Actuator::Rps,
         duration_step: values.number("duration_step"),
         observer: values.flag("observer"),
@@ -118,7 +120,7 @@ fn law(values: &Values) -> Law {
     }
 }
 
-/// What no single key of the law can say.
+/// Checks the rules of the law that involve several keys.
 fn check_law(report: &mut Report, values: &Values, law: &Law) {
     if law.actuator == Actuator::Concurrency && values.given("durations") && values.flag("durations") {
         let reason = "true is not allowed with actuator \"concurrency\": jobs that take longer already leave their slots later, and would \
@@ -127,7 +129,7 @@ fn check_law(report: &mut Report, values: &Values, law: &Law) {
     }
 }
 
-/// One `[[signal]]`; `None` if it lacks what a signal cannot be without.
+/// Reads one `[[signal]]`; returns `None` if it is not a table.
 fn signal(report: &mut Report, table: &Spanned<DeValue>) -> Option<Signal> {
     let DeValue::Table(entries) = table.get_ref() else {
         report.refuse(&table.span(), "signal", "is not a table; write [[signal]] before each");
@@ -158,7 +160,8 @@ fn signal(report: &mut Report, table: &Spanned<DeValue>) -> Option<Signal> {
         Source::Feedback if written == Some(Kind::Latency) => Some(Heard::Latency),
         _ => None,
     };
-    // A share of a whole day does not follow the rate within minutes, and is no quota: it is braked for slowly.
+    // A whole day's share does not follow the rate within minutes, and is no quota: its control is
+    // slow.
     let slow = (source == Source::Complaints).then_some(Kind::Latency);
     let kind = written.or(slow).or(heard.map(Heard::kind)).unwrap_or(Kind::Load);
     let usual_lag_s = match (source, heard) {
@@ -196,14 +199,14 @@ fn signal(report: &mut Report, table: &Spanned<DeValue>) -> Option<Signal> {
     Some(signal)
 }
 
-/// The page and the place on it, where these keys name them.
+/// Returns the page and the place on it, if these keys name them.
 fn look(values: &Values, [url, metric, pointer]: [&str; 3]) -> Option<Look> {
     let text = |key: &str| values.text(key).trim().to_owned();
     let place = if values.given(pointer) { Place::Pointer(text(pointer)) } else { Place::Metric(text(metric)) };
     values.given(url).then(|| Look { url: text(url), place })
 }
 
-/// What no single key can say.
+/// Checks the rules of a signal that involve several keys.
 fn check(report: &mut Report, values: &Values, signal: &Signal) {
     let mut refuse = |key: &str, reason: String| report.refuse(&values.place(key), format!("signal.{key}"), reason);
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
@@ -224,7 +227,7 @@ fn check(report: &mut Report, values: &Values, signal: &Signal) {
     check_look(values, signal.probe.as_ref(), keys, &mut refuse);
 }
 
-/// Setpoint, soft and hard level, in this order.
+/// Checks that the setpoint, the soft and the hard level are in this order.
 fn check_levels(values: &Values, signal: &Signal, refuse: &mut impl FnMut(&str, String)) {
     let is_share = signal.kind == Kind::Ratio || signal.heard == Some(Heard::Errors) || signal.source == Source::Complaints;
     if is_share && signal.setpoint > 0.5 {
@@ -244,7 +247,7 @@ fn check_levels(values: &Values, signal: &Signal, refuse: &mut impl FnMut(&str, 
     }
 }
 
-/// What each source needs, and which keys belong to others.
+/// Checks the keys that each source needs, and those of other sources.
 fn check_source(values: &Values, signal: &Signal, refuse: &mut impl FnMut(&str, String)) {
     let source = signal.source;
     match source {
@@ -317,7 +320,7 @@ fn check_source(values: &Values, signal: &Signal, refuse: &mut impl FnMut(&str, 
     }
 }
 
-/// A page needs an address and exactly one place on it.
+/// Checks that a page has an address and exactly one place on it.
 fn check_look(values: &Values, look: Option<&Look>, [url, metric, pointer]: [&str; 3], refuse: &mut impl FnMut(&str, String)) {
     let Some(look) = look else {
         if url == "url" {
@@ -354,19 +357,19 @@ fn check_look(values: &Values, look: Option<&Look>, [url, metric, pointer]: [&st
     }
 }
 
-/// An address without what may stand before its host.
+/// Returns an address without the credentials before its host.
 fn hidden(url: &str) -> &str {
     url.rsplit_once('@').map_or(url, |(_, rest)| rest)
 }
 
-/// A value that its key allows.
+/// A value that its key accepts.
 enum Value {
     Number(f64),
     Flag(bool),
     Text(String),
 }
 
-/// What one table says, by key, with the place of each value.
+/// The values of one table, by key, with the place of each.
 struct Values {
     part: Part,
     place: Range<usize>,
@@ -379,7 +382,7 @@ impl Values {
         self.given.contains_key(name)
     }
 
-    /// Whether the key stands there, even if its value is not allowed.
+    /// Returns true if the key is present, even if its value is not allowed.
     fn tried(&self, name: &str) -> bool {
         self.tried.contains(&name)
     }
@@ -391,7 +394,8 @@ impl Values {
         }
     }
 
-    /// The number given, or the key's default. A required one that is missing was reported; 1 lets the reading go on.
+    /// Returns the number given, or the key's default; 1 for a missing required key, which was
+    /// reported, so that reading continues.
     fn number(&self, name: &str) -> f64 {
         self.given_number(name).unwrap_or_else(|| match keys::find(self.part, name).map(|key| key.default) {
             Some(Default::Number(x)) => x,
@@ -415,13 +419,13 @@ impl Values {
         }
     }
 
-    /// Where the key's value stands, or its table.
+    /// Returns the place of the key's value, or of its table.
     fn place(&self, name: &str) -> Range<usize> {
         self.given.get(name).map_or_else(|| self.place.clone(), |(_, place)| place.clone())
     }
 }
 
-/// Checks every entry of a table against the list of keys.
+/// Checks every entry of a table against the table of keys.
 fn values(report: &mut Report, part: Part, place: Range<usize>, table: &DeTable) -> Values {
     let title = if part == Part::Signal { "signal" } else { "governor" };
     let mut given = BTreeMap::new();
@@ -451,7 +455,7 @@ fn values(report: &mut Report, part: Part, place: Range<usize>, table: &DeTable)
 
 fn accept(value: &DeValue, allowed: Allowed) -> Option<Value> {
     let number = |x: &DeValue| match x {
-        // Underscores may stand in TOML numbers.
+        // TOML numbers may contain underscores.
         DeValue::Integer(i) if i.radix() == 10 => i.as_str().replace('_', "").parse::<f64>().ok(),
         DeValue::Float(f) => f.as_str().replace('_', "").parse::<f64>().ok(),
         _ => None,
@@ -468,7 +472,7 @@ fn accept(value: &DeValue, allowed: Allowed) -> Option<Value> {
     }
 }
 
-/// Collects what is wrong.
+/// The collected errors.
 struct Report<'a> {
     text: &'a str,
     file: &'a str,

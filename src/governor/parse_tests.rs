@@ -95,7 +95,7 @@ fn all_mistakes_are_told_at_once_in_the_order_of_the_lines() {
     assert_eq!(lines, ["2", "4", "6"], "{told:#?}");
 }
 
-/// A signal without the keys that most have.
+/// Returns a signal without the keys that most signals have.
 fn bare(lines: &str) -> String {
     format!("[[signal]]\nname = \"a\"\nsetpoint = 0.2\n{lines}\n")
 }

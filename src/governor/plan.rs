@@ -1,19 +1,21 @@
-//! From what is known to what is done: `State + Observation -> Plan`. Pure; the same code runs in `flyball serve`, in the
-//! tests' plants and as a filter on the command line.
+//! The decision of one tick: `State + Observation -> Plan`. Pure; the same code runs in `flyball
+//! serve`, in the tests' plants and as a filter on the command line.
 //!
-//! The knob is `r` jobs a second, or `r` jobs at once ([`super::actuator`]): rates are then slots. Inside, everything is done on the *work rate* `v = r*w` (`w`: mean duration of a job, 1
-//! where nobody says) and the controllers work on `u = ln v` with the error `e = 1 - load/setpoint`: the loop's gain is
-//! then our share of the load, between 0 and 1, whatever a job costs. One tuning fits every plant.
+//! The knob is `r` jobs per second, or `r` concurrent jobs ([`super::actuator`]): rates are then
+//! slots. Internally everything uses the *work rate* `v = r*w` (`w`: mean duration of a job, 1 if
+//! unknown) and the controllers work on `u = ln v` with the error `e = 1 - load/setpoint`: the
+//! loop's gain is then our share of the load, between 0 and 1, whatever a job costs. One tuning
+//! fits every plant.
 //!
-//! A tick goes in this order, each step in a file of its own:
+//! A tick runs these steps in order, each in its own file:
 //!
 //! 1. durations ([`super::work`]), history, samples ([`super::signal`]);
-//! 2. a person's hand on the knob;
-//! 3. blindness: hold, then decay to `safe_rps`;
+//! 2. a manual change of the knob;
+//! 3. stale signals: hold, then decay to `safe_rps`;
 //! 4. the breaker ([`super::breaker`]);
-//! 5. every signal's PID, and the lowest of what they ask for;
+//! 5. every signal's PID, and the lowest of the rates that they ask for;
 //! 6. limits ([`super::limits`]), and the reason in one sentence ([`super::explain`]);
-//! 7. what is learned of the hour ([`super::week`]), and the watchdogs ([`super::watchdogs`]).
+//! 7. learning for the hour ([`super::week`]), and the watchdogs ([`super::watchdogs`]).
 
 use std::collections::BTreeMap;
 
@@ -33,140 +35,144 @@ use super::week::Week;
 use super::work::Work;
 use crate::control::{History, ewma, slew};
 
-/// Form of the stored state; another form is not read.
+/// The version of the stored state's format; other versions are not read.
 const FORM: u32 = 1;
-/// Staleness also waits for this many usual spacings of a signal's samples.
+/// The patience with a silent signal, in usual spacings of its samples.
 const STALE_GAPS: f64 = 3.5;
-/// The usual work rate is a mean over this long, in seconds.
+/// The averaging time of the usual work rate, in seconds.
 const USUAL_S: f64 = 900.0;
 
-/// What was seen since the last tick. Times are unix seconds of one clock.
+/// The observations since the last tick; times are unix seconds of one clock.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Observation {
     /// The time of this tick.
     pub now: f64,
-    /// New samples, and those seen before if that is simpler: the same time again is no news.
+    /// The new samples; earlier ones may be repeated, as a sample of the same time is ignored.
     #[serde(default)]
     pub readings: Vec<Sample>,
-    /// Jobs let through per second since the last tick, or slots in use; `None` where the counter began again.
+    /// The jobs let through per second since the last tick, or the slots in use; `None` if the
+    /// counter restarted.
     #[serde(default)]
     pub achieved_rps: Option<f64>,
-    /// Share of that time in which somebody waited for this throttle's tokens or slots, 0 to 1.
+    /// The share of the time since the last tick with waiters for this throttle's tokens or slots,
+    /// 0 to 1.
     #[serde(default)]
     pub limiting_share: Option<f64>,
-    /// Mean duration of the jobs that succeeded since the last tick, in seconds.
+    /// The mean duration of the jobs that succeeded since the last tick, in seconds.
     #[serde(default)]
     pub mean_duration_s: Option<f64>,
-    /// Jobs that succeeded since the last tick.
+    /// The number of jobs that succeeded since the last tick.
     #[serde(default)]
     pub completed: f64,
-    /// Jobs that were refused since the last tick.
+    /// The number of jobs that were refused since the last tick.
     #[serde(default)]
     pub rejected: f64,
-    /// No job was at work since the last tick: there is nothing that the work could say, which is not silence.
+    /// True if no job ran since the last tick: missing feedback is then not silence.
     #[serde(default)]
     pub idle: bool,
-    /// Jobs succeeded since the last tick, but how long most of them took says nothing: a signal about that without a new sample is
-    /// not silent, and its sample stands.
+    /// True if jobs succeeded since the last tick, but too few had a usable duration.
+    ///
+    /// A duration signal without a new sample is then not stale; its last sample stays valid.
     #[serde(default)]
     pub discounted: bool,
-    /// The knob, if somebody else wrote it since the last tick: 0 stops, -1 is unlimited.
+    /// The knob, if it was changed by anyone else since the last tick: 0 stops, -1 is unlimited.
     #[serde(default)]
     pub knob_rps: Option<f64>,
-    /// Jobs that wait for this throttle, if that is known.
+    /// The number of jobs that wait for this throttle, if known.
     #[serde(default)]
     pub waiting: Option<f64>,
-    /// What this governor is to others that hold the same signals.
+    /// The role of this governor among those that control the same signals.
     #[serde(skip)]
     pub shared: Option<Role>,
-    /// What a pool of accounts behind the throttle can bear now, in jobs per second. Whoever says so goes around refusals by itself.
+    /// The current capacity of a pool of accounts behind the throttle, in jobs per second; such a
+    /// pool routes around refusals by itself.
     #[serde(skip)]
     pub capacity_rps: Option<f64>,
 }
 
-/// A sample of a signal; no value is no sample.
+/// A sample of a signal; without a value it is no sample.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Sample {
-    /// The signal's name.
+    /// The name of the signal in the policy.
     pub signal: String,
-    /// Its value, in its own unit.
+    /// The value, in the signal's own unit.
     pub value: Option<f64>,
-    /// The sample's own time, in unix seconds.
+    /// The time of the sample, in unix seconds.
     pub at: f64,
 }
 
-/// What is to be done, and why.
+/// The action to take, and its reason.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Plan {
     /// The knob to set, in jobs per second or slots; 0 stops.
     pub rps: f64,
-    /// The breaker.
     pub breaker: Phase,
-    /// Who decided: a signal's name, or `start`, `stale`, `breaker`, `person`, `idle`, `slew`, `late`, `soft`, `week`, `confirm`, `floor`, `min`, `max`.
+    /// The deciding signal's name, or `start`, `stale`, `breaker`, `person`, `idle`, `slew`,
+    /// `late`, `soft`, `week`, `confirm`, `floor`, `min`, `max`.
     pub limiting: String,
     /// The reason, one sentence for a person.
     pub reason: String,
-    /// The numbers behind it.
+    /// The numbers behind the reason, by name.
     pub terms: BTreeMap<String, Value>,
 }
 
-/// What is kept between ticks: all of it is stored, so that a successor goes on without a jump.
+/// The state between ticks; all of it is stored, so that a successor continues without a jump.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct State {
     form: u32,
-    /// The knob that is turned.
+    /// The kind of knob that is set.
     #[serde(default)]
     pub actuator: Actuator,
     /// The log work rate in force.
     pub u: f64,
-    /// The rate of the newest plan, in jobs per second.
+    /// The knob of the newest plan, in jobs per second or slots.
     pub knob: f64,
-    /// When this governor began to look, in unix seconds.
+    /// The start of observation, in unix seconds.
     pub began_at: f64,
-    /// The newest tick.
+    /// The time of the newest tick.
     pub at: Option<f64>,
-    /// Jobs and their durations.
+    /// The unit of work, from the durations of jobs.
     pub work: Work,
-    /// What was let through.
+    /// The work rate that was let through.
     pub history: History,
-    /// The breaker.
     pub breaker: Breaker,
     /// The usual work rate, since the last restart.
     pub usual: f64,
-    /// A person's rate, and how long it is not exceeded.
+    /// The manual rate that is not exceeded, and its end.
     pub hold: Option<Hold>,
-    /// A person wrote 0.
+    /// True if a person wrote 0.
     pub stopped: bool,
     /// The signals, in the order of the policy.
     pub signals: Vec<Signal>,
-    /// The newest plan.
+    /// The newest plan; `None` before the first tick.
     pub plan: Option<Plan>,
-    /// The texts that this governor wrote into the knob last, newest first: any other text is a person's.
+    /// The last texts that this governor wrote into the knob, newest first; any other text is
+    /// manual.
     #[serde(default)]
     pub wrote: Vec<String>,
     /// The last trip, for people.
     #[serde(default)]
     pub tripped: Option<Tripped>,
-    /// The last hand on mode and rate.
+    /// The last manual change of mode or rate.
     #[serde(default)]
     pub watch: Watch,
-    /// The governor on paper, in shadow mode.
+    /// The simulated governor, in shadow mode.
     #[serde(default)]
     pub shadow: Option<Box<Shadow>>,
     /// The ratio to each leader's rate that this governor keeps, by signal.
     #[serde(default)]
     pub links: BTreeMap<String, Link>,
-    /// The watchdogs, and what they have found.
+    /// The watchdogs and their findings.
     #[serde(default)]
     pub watchdogs: Watchdogs,
-    /// What each hour of the week has borne.
+    /// The rate that each hour of the week has sustained.
     #[serde(default)]
     pub week: Week,
 }
 
 impl State {
-    /// A governor that takes over at `rps` jobs per second and has seen nothing.
+    /// Creates a governor that takes over at `rps` jobs per second or slots, without samples.
     pub fn new(policy: &Policy, bounds: Bounds, rps: f64, now: f64) -> Self {
         let bounds = bounds.sound();
         let u = if rps > 0.0 { rps.clamp(bounds.min, bounds.max).ln() } else { bounds.min.ln() };
@@ -195,8 +201,8 @@ impl State {
         }
     }
 
-    /// A stored state, taken up at `now`: signals get half of their patience to show themselves.
-    /// `None` if it is of another form or cannot be used.
+    /// Resumes a stored state at `now`, with signals silent for at most half of the holding time;
+    /// `None` if its format differs or it cannot be used.
     pub fn resume(stored: Value, policy: &Policy, now: f64) -> Option<Self> {
         let mut state = Self::stored(stored, policy)?;
         state.be_patient(policy, now);
@@ -214,7 +220,7 @@ impl State {
         self.began_at = now;
     }
 
-    /// A stored state, to look at.
+    /// Reads a stored state for inspection.
     pub fn stored(stored: Value, policy: &Policy) -> Option<Self> {
         let mut state: Self = serde_json::from_value(stored).ok()?;
         if state.form != FORM || state.actuator != policy.law.actuator || !state.u.is_finite() || !state.work.is_sound() {
@@ -224,11 +230,15 @@ impl State {
         Some(state)
     }
 
-    /// One tick. Call it every `tick_s`; earlier calls take shorter steps, and a time that does not advance changes nothing.
+    /// Runs one tick.
+    ///
+    /// Call it every `tick_s`; earlier calls take shorter steps, and a time that does not advance
+    /// changes nothing.
     pub fn tick(&mut self, policy: &Policy, bounds: Bounds, seen: &Observation) -> Plan {
         let policy = &*self.watchdogs.detuned(policy);
         let Some((now, dt)) = self.advance(policy, bounds, seen) else {
-            // What was decided last, as the bounds are now: a rate that was only followed may lie outside.
+            // The last decision within the current bounds: a rate that was only followed may lie
+            // outside.
             let rps = self.rate(bounds.sound(), self.at.unwrap_or(self.began_at));
             let plan = self.plan.clone().unwrap_or_else(|| Plan { limiting: "start".into(), ..Plan::default() });
             return Plan { rps, ..plan };
@@ -240,13 +250,16 @@ impl State {
         self.watched(policy, bounds, seen, now)
     }
 
-    /// Follows the knob without turning it, because of `why`: a person has it (manual mode), or the throttle is paused.
-    /// Signals are learned all the same, so that handing back is bumpless.
+    /// Follows the knob without setting it, because of `why`: a person controls it (manual mode),
+    /// or the throttle is paused.
+    ///
+    /// The signals are still learned, so that the hand-back is bumpless.
     pub fn follow(&mut self, policy: &Policy, bounds: Bounds, seen: &Observation, rps: f64, why: &str) -> Plan {
         self.track(policy, bounds, seen, rps, Cause::Followed { why: why.to_owned() })
     }
 
-    /// As [`State::follow`], for the last time: the governor goes on from there, because of `why`.
+    /// Follows the knob for the last time, like [`State::follow`]; the governor continues from
+    /// there, because of `why`.
     pub fn hand_back(&mut self, policy: &Policy, bounds: Bounds, seen: &Observation, rps: f64, why: &str) -> Plan {
         self.track(policy, bounds, seen, rps, Cause::HandedBack { why: why.to_owned() })
     }
@@ -272,7 +285,8 @@ impl State {
         plan
     }
 
-    /// Takes over at `rps`, the rate that is really in force (a lease lapsed meanwhile), without taking it for a person's.
+    /// Takes over at `rps`, the rate really in force after a lease lapsed, without treating it as a
+    /// manual rate.
     pub fn restart_from(&mut self, policy: &Policy, bounds: Bounds, rps: f64, now: f64) {
         if rps > 0.0 && rps.ln() + self.work.w.ln() < self.u {
             self.set_rate(bounds.sound(), rps);
@@ -280,12 +294,13 @@ impl State {
         }
     }
 
-    /// True if this governor wrote `text` into the knob.
+    /// Returns true if this governor wrote `text` into the knob.
     pub fn is_ours(&self, text: &str) -> bool {
         self.wrote.iter().any(|wrote| wrote == text)
     }
 
-    /// Notes that `text` is about to be written into the knob. Two texts are kept, because the writer may die in between.
+    /// Records that `text` is about to be written into the knob; two texts are kept, because the
+    /// writer may die in between.
     pub fn will_write(&mut self, text: &str) {
         if self.wrote.first().is_none_or(|newest| newest != text) {
             self.wrote.insert(0, text.to_owned());
@@ -293,7 +308,9 @@ impl State {
         }
     }
 
-    /// Steps 1 and 2 of the order above: time, work, history, samples. `None` if the time did not advance.
+    /// Runs steps 1 and 2 of the order above: time, work, history, samples.
+    ///
+    /// Returns `None` if the time did not advance.
     fn advance(&mut self, policy: &Policy, bounds: Bounds, seen: &Observation) -> Option<(f64, f64)> {
         let (now, tick_s) = (seen.now, policy.law.tick_s);
         if !is_time(now) {
@@ -302,7 +319,7 @@ impl State {
         if let Some(last) = self.at
             && now < last - 2.0 * tick_s
         {
-            // The clock was set back: what is known stays known, at the new times.
+            // The clock was set back: the state is kept, at the new times.
             self.shift(now - last - tick_s);
         }
         let elapsed = self.at.map_or(tick_s, |last| now - last);
@@ -337,7 +354,7 @@ impl State {
         for (signal, about) in self.signals.iter_mut().zip(&policy.signals) {
             let hears_durations = matches!(about.heard, Some(Heard::Latency | Heard::LatencyP99));
             signal.capacity = seen.capacity_rps.filter(|rps| rps.is_finite()).map(|rps| rps * self.work.w);
-            // What is paused lets nothing through, and nobody uses it.
+            // A paused throttle lets nothing through, so it is not in use.
             let flows = seen.achieved_rps.is_none_or(|rps| rps > 0.0);
             let is_used = flows && seen.limiting_share.is_none_or(|share| share > BOTTLENECK);
             signal.used_from = is_used.then(|| signal.used_from.unwrap_or(now));
@@ -362,7 +379,7 @@ impl State {
         }
     }
 
-    /// A person turned the knob: their rate is the new starting point.
+    /// Adopts a manual rate as the new starting point.
     fn obey(&mut self, policy: &Policy, bounds: Bounds, now: f64, rps: f64) {
         self.stopped = rps == 0.0;
         self.hold = None;
@@ -376,7 +393,7 @@ impl State {
         self.rebase(policy, now);
     }
 
-    /// Steps 3 to 6: sets `u` and says why.
+    /// Runs steps 3 to 6: sets `u` and returns the cause.
     fn decide(&mut self, policy: &Policy, bounds: Bounds, seen: &Observation, now: f64, dt: f64) -> Cause {
         let law = &policy.law;
         if self.stopped {
@@ -404,7 +421,8 @@ impl State {
         Cause::Signal { index: who, clamps }
     }
 
-    /// The lowest of what the signals ask for, and whose it is. Those far from their limit abstain.
+    /// Returns the lowest rate that the signals ask for, and the index of that signal; signals far
+    /// from their limit abstain.
     fn lowest_ask(&mut self, policy: &Policy, seen: &Observation, now: f64, dt: f64) -> Option<(f64, usize)> {
         let (history, applied, law) = (&self.history, self.u, &policy.law);
         let asks: Vec<(usize, f64)> = self
@@ -420,17 +438,17 @@ impl State {
         let counts = |n: usize| asks.len() == 1 || !self.signals[n].abstains(&policy.signals[n], law, now, lead);
         let lower = |a: &&(usize, f64), b: &&(usize, f64)| a.1.total_cmp(&b.1);
         let lowest = asks.iter().filter(|&&(n, _)| counts(n)).min_by(lower);
-        // If every one abstains, none may: somebody has to say how fast.
+        // If every signal abstains, all count: one must set the rate.
         lowest.or_else(|| asks.iter().min_by(lower)).map(|&(n, u)| (u, n))
     }
 
-    /// The signals of which nothing new became visible for too long.
+    /// Returns the signals without a new sample for too long.
     fn stale(&self, policy: &Policy, now: f64) -> Vec<String> {
         let late = |signal: &&Signal| now - signal.front.seen.unwrap_or(self.began_at) > self.patience_s(policy, signal);
         self.signals.iter().filter(late).map(|s| s.name.clone()).collect()
     }
 
-    /// How long a signal may be silent before it counts as stale, in seconds.
+    /// Returns the silence after which a signal is stale, in seconds.
     pub(super) fn patience_s(&self, policy: &Policy, signal: &Signal) -> f64 {
         let own_s = policy.signal(&signal.name).and_then(|about| about.stale_s);
         own_s.unwrap_or_else(|| signal.front.patience_s(policy.law.stale_hold_s, STALE_GAPS))
@@ -442,7 +460,7 @@ impl State {
         }
     }
 
-    /// The knob from `u`, the reason, and numbers that can be stored.
+    /// Computes the knob from `u`, the reason, and numbers that can be stored.
     pub(super) fn finish(&mut self, policy: &Policy, bounds: Bounds, now: f64, before: f64, cause: Cause) -> Plan {
         self.mend(policy, bounds);
         self.remember_trip();
@@ -452,7 +470,8 @@ impl State {
         plan
     }
 
-    /// Brings the signals into the policy's order; new ones start from the rate in force, removed ones are forgotten.
+    /// Brings the signals into the policy's order; new ones start from the rate in force, removed
+    /// ones are dropped.
     fn adopt(&mut self, policy: &Policy) {
         if self.signals.iter().map(|s| &s.name).eq(policy.signals.iter().map(|s| &s.name)) {
             return;
@@ -462,7 +481,7 @@ impl State {
         self.signals = policy.signals.iter().map(|s| known.remove(&s.name).unwrap_or_else(|| fresh(s))).collect();
     }
 
-    /// The unit of work changed: rates become `factor` times larger.
+    /// Multiplies rates by `factor` after the unit of work changed.
     fn scale(&mut self, factor: f64) {
         self.u += factor.ln();
         self.breaker.v_trip *= factor;
@@ -492,7 +511,8 @@ impl State {
         self.signals.iter_mut().for_each(|signal| signal.shift(by_s));
     }
 
-    /// Whatever absurd input did to a number: a signal that cannot be computed with starts over.
+    /// Repairs numbers that absurd input made infinite or NaN; a signal with such a number starts
+    /// over.
     fn mend(&mut self, policy: &Policy, bounds: Bounds) {
         if !self.u.is_finite() {
             let knob = if self.knob.is_finite() { self.knob } else { 0.0 };
@@ -513,18 +533,21 @@ impl State {
     }
 }
 
-/// How many jobs a mean duration is of: those that are said to have succeeded, or else all that were let through. A job that takes
-/// tokens all its life is one job, however many it takes.
+/// Returns the number of jobs behind a mean duration: the reported successes, or else all jobs let
+/// through.
+///
+/// A job that takes tokens throughout its life is one job, however many it takes.
 fn ended(seen: &Observation, achieved: Option<f64>, dt: f64) -> f64 {
     if seen.completed > 0.0 { seen.completed.min(1e12) } else { achieved.unwrap_or(0.0) * dt }
 }
 
-/// True for unix seconds that can be computed with.
+/// Returns true for unix seconds that can be computed with.
 pub(super) fn is_time(now: f64) -> bool {
     now.abs() <= 1e12
 }
 
-/// What the throttle's own work says where no reading does: the share that was refused, or the mean duration.
+/// Returns the feedback of the throttle's own work for signals without a reading: the refused
+/// share, or the mean duration.
 fn feedback(heard: Option<Heard>, seen: &Observation) -> Option<f64> {
     let all = seen.completed + seen.rejected;
     match heard? {

@@ -312,7 +312,7 @@ fn the_lower_of_two_signals_decides_and_the_other_does_not_wind_up() {
     assert!(plan.rps < before && plan.terms["signal"] == "load", "{plan:?}");
 }
 
-/// Numbers as a hostile world would send them.
+/// Returns hostile numbers.
 fn wild() -> impl Strategy<Value = f64> {
     prop_oneof![
         4 => 0.0..5.0f64,

@@ -1,5 +1,6 @@
-//! A small deterministic plant to close the loop on: load = background + cost x rate, seen through the exporter's average,
-//! scraped now and then, visible a while later; a probe sees the average at once.
+//! A small deterministic plant to close the loop on: load = background + cost x rate, seen through
+//! the exporter's average, scraped at intervals and visible after a delay; a probe sees the average
+//! at once.
 
 use super::breaker::Phase;
 use super::limits::Bounds;
@@ -7,34 +8,37 @@ use super::plan::{Observation, Plan, Sample, State};
 use super::policy::{Kind, Law, Look, Place, Policy, Signal};
 use crate::control::ewma::smooth;
 
-/// The plant and the governor on it. Change its fields between calls of [`Plant::run`].
+/// The plant and its governor.
+///
+/// Change its fields between calls of [`Plant::run`].
 pub struct Plant {
     pub policy: Policy,
     pub bounds: Bounds,
     pub state: State,
     pub now: f64,
-    /// Load that is not ours, in setpoints (the setpoint is 1).
+    /// The load that is not ours, in setpoints (the setpoint is 1).
     pub background: f64,
-    /// Load per job a second.
+    /// The load per job per second.
     pub cost: f64,
-    /// Most jobs a second that there are.
+    /// The number of jobs per second available.
     pub demand: f64,
-    /// The exporter's average, in seconds.
+    /// The averaging time of the exporter, in seconds.
     pub lag_s: f64,
-    /// Seconds between scrapes, and until a scrape is visible.
+    /// The interval between scrapes, in seconds.
     pub scrape_s: u64,
+    /// The delay until a scrape is visible, in seconds.
     pub visible_s: f64,
-    /// Seconds until what is let through makes its load, which nobody told the law.
+    /// The delay until released work makes its load, in seconds; the law does not know it.
     pub hidden_s: usize,
-    /// Jobs that wait, if anybody counts them.
+    /// The number of waiting jobs, if known.
     pub waiting: Option<f64>,
-    /// Relative noise of a sample.
+    /// The relative noise of a sample.
     pub noise: f64,
-    /// Prometheus answers.
+    /// True if Prometheus responds.
     pub sighted: bool,
-    /// The page of the exporter is read every second.
+    /// True if the page of the exporter is read every second.
     pub probed: bool,
-    /// A person's rate, taken up by the next tick.
+    /// The manual rate that the next tick adopts.
     pub person: Option<f64>,
     pub load: f64,
     pub average: f64,
@@ -45,12 +49,12 @@ pub struct Plant {
     seed: u32,
 }
 
-/// What happened in one second.
+/// The record of one second.
 #[derive(Clone, Copy, Debug)]
 pub struct Second {
     pub t: f64,
     pub knob: f64,
-    /// What was let through.
+    /// The throughput, in jobs per second.
     pub rate: f64,
     pub load: f64,
     pub average: f64,
@@ -58,7 +62,8 @@ pub struct Second {
 }
 
 impl Plant {
-    /// As in the demo: an average of 5 s, scrapes every 2 s, visible after 1 s, and a probe.
+    /// Creates the plant of the demo: an average of 5 s, scrapes every 2 s, visible after 1 s, and
+    /// a probe.
     pub fn quick() -> Self {
         let law = Law {
             tick_s: 2.0,
@@ -76,7 +81,8 @@ impl Plant {
         Self::new(law, 5.0, 2, 1.0, true)
     }
 
-    /// As where most people measure: an average of 60 s, scrapes every 15 s, visible after 20 s, no probe; defaults.
+    /// Creates the plant of a usual installation: an average of 60 s, scrapes every 15 s, visible
+    /// after 20 s, no probe; defaults.
     pub fn usual() -> Self {
         Self::new(Law::default(), 60.0, 15, 20.0, false)
     }
@@ -114,7 +120,7 @@ impl Plant {
         }
     }
 
-    /// The rate at which the load reaches the setpoint.
+    /// Returns the rate at which the load reaches the setpoint.
     pub fn room(&self) -> f64 {
         (1.0 - self.background).max(0.0) / self.cost
     }
@@ -126,12 +132,12 @@ impl Plant {
         self
     }
 
-    /// The seconds from `t` on.
+    /// Returns the seconds from `t` on.
     pub fn since(&self, t: f64) -> impl Iterator<Item = &Second> {
         self.record.iter().filter(move |s| s.t > t)
     }
 
-    /// Mean load from `t` on.
+    /// Returns the mean load from `t` on.
     pub fn mean_load(&self, t: f64) -> f64 {
         self.since(t).map(|s| s.load).sum::<f64>() / self.since(t).count() as f64
     }
@@ -152,7 +158,8 @@ impl Plant {
         self.keep(rate);
     }
 
-    /// The load that the rate makes, as the exporter shows it now and the scraper takes it.
+    /// Updates the load for this rate, and returns it as the exporter shows it now and the scraper
+    /// reads it.
     fn measure(&mut self, rate: f64) -> f64 {
         let earlier = self.record.len().checked_sub(self.hidden_s).map_or(20.0, |n| self.record.get(n).map_or(rate, |s| s.rate));
         self.load = self.background + self.cost * earlier;
@@ -169,7 +176,7 @@ impl Plant {
         self.record.push(Second { t, knob, rate, load, average, phase: self.plan.breaker });
     }
 
-    /// A second in shadow mode beside a person's `rps`.
+    /// Runs one second in shadow mode beside a manual rate of `rps`.
     pub fn shadow_second(&mut self, rps: f64) {
         self.now += 1.0;
         self.knob = rps;
@@ -208,7 +215,7 @@ impl Plant {
         }
     }
 
-    /// Even noise from -1 to 1, the same in every run.
+    /// Returns uniform noise from -1 to 1, the same in every run.
     fn random(&mut self) -> f64 {
         self.seed = self.seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         f64::from(self.seed >> 8) / f64::from(1u32 << 23) - 1.0

@@ -1,60 +1,61 @@
-//! A policy: which signals govern a throttle, and how.
+//! A policy: the signals and the law that govern a throttle.
 //!
-//! It is the `[[signal]]` and `[governor]` part of a knobs file. What is wrong in it is refused at start, with file, line,
-//! key and what is allowed ([`super::keys`] is the table of all keys).
+//! It is the `[[signal]]` and `[governor]` part of a knobs file. Errors in it are refused at start,
+//! with file, line, key and the allowed values ([`super::keys`] is the table of all keys).
 
 use super::actuator::Actuator;
 use super::parse;
 
-/// Most signals that one throttle may have.
+/// The maximum number of signals of one throttle.
 pub const SIGNALS_MAX: usize = 16;
 
-/// How one throttle is governed.
+/// The policy of one throttle.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
-    /// What is measured; at least one.
+    /// The signals; at least one.
     pub signals: Vec<Signal>,
-    /// The law's numbers.
+    /// The parameters of the law.
     pub law: Law,
 }
 
 /// One signal of a policy.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Signal {
-    /// What people call it.
+    /// The name, for people.
     pub name: String,
-    /// How it answers to the rate.
+    /// The way in which it responds to the rate.
     pub kind: Kind,
-    /// Where it comes from.
+    /// The source of its values.
     pub source: Source,
-    /// The query, or the throttle whose depth or age is meant.
+    /// The query, or the name of the throttle or pool for `depth`, `age` and `complaints`.
     pub query: String,
-    /// Which of the servers in the settings is asked; the usual one if none is named.
+    /// The server in the settings, by name; the default one if `None`.
     pub server: Option<String>,
-    /// What is heard of the throttle's own work.
+    /// The kind of feedback from the throttle's own work.
     pub heard: Option<Heard>,
-    /// What the source's unit is multiplied by to be the setpoint's.
+    /// The factor from the source's unit to the setpoint's.
     pub scale: f64,
-    /// The value to hold, in its own unit.
+    /// The setpoint, in its own unit.
     pub setpoint: f64,
     /// The value above which the rate is never raised, in its own unit.
     pub soft: Option<f64>,
     /// The value that trips the breaker, in its own unit.
     pub trip: f64,
-    /// It can trip the breaker: every load can, others where `trip` is written.
+    /// True if it can trip the breaker: always for a load, for others if `trip` is written.
     pub trips: bool,
-    /// Seconds without a new sample after which it counts as silent; `None` for what the law says.
+    /// The silence after which it is stale, in seconds; `None` for the law's value.
     pub stale_s: Option<f64>,
-    /// Series of a plain selector that must go on; `None` for as many as usual.
+    /// The smallest number of continuing series of a plain selector; `None` for the usual number.
     pub series_min: Option<usize>,
-    /// What its exporter averages over, in seconds.
+    /// The averaging time of its exporter, in seconds.
     pub lag_s: f64,
-    /// What the breaker reads twice a second. For a signal from a page it is the signal itself.
+    /// The page that the breaker reads twice a second; for a signal from a page, the signal's own
+    /// page.
     pub probe: Option<Look>,
 }
 
 impl Signal {
-    /// A signal of Prometheus with the defaults of the table for all that is not given.
+    /// Creates a Prometheus signal with the table's defaults for all other fields.
     pub fn of_prometheus(name: &str, kind: Kind, query: &str, setpoint: f64, lag_s: f64) -> Self {
         Self {
             name: name.to_owned(),
@@ -76,12 +77,12 @@ impl Signal {
     }
 }
 
-/// Where a probe looks.
+/// The target of a probe.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Look {
-    /// Address of the page.
+    /// The address of the page.
     pub url: String,
-    /// The place on it.
+    /// The place of the value on the page.
     pub place: Place,
 }
 
@@ -91,31 +92,33 @@ pub struct Look {
 pub enum Place {
     /// A metric in Prometheus' text form.
     Metric(String),
-    /// A JSON pointer.
+    /// A JSON pointer (RFC 6901).
     Pointer(String),
 }
 
-/// What is heard of a throttle's own work.
+/// A kind of feedback from a throttle's own work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Heard {
-    /// The share that was refused.
+    /// The share of attempts that were refused.
     Refused,
-    /// The share that failed.
+    /// The share of attempts that failed.
     Errors,
-    /// The mean duration of what succeeded, in seconds.
+    /// The mean duration of the attempts that succeeded, in seconds.
     Latency,
-    /// The duration that only one in a hundred of what succeeded exceeds, in seconds.
+    /// The 99th percentile of the durations of the attempts that succeeded, in seconds.
     #[serde(rename = "latency_p99")]
     LatencyP99,
 }
 
 impl Heard {
-    /// All of them, by their words.
+    /// All kinds, by name.
     pub const WORDS: [(&str, Self); 4] =
         [("refused", Self::Refused), ("errors", Self::Errors), ("latency", Self::Latency), ("latency_p99", Self::LatencyP99)];
 
-    /// The kind of signal that it is. Only refusals measure a quota; failures and durations grow near saturation.
+    /// Returns its kind of signal.
+    ///
+    /// Only refusals measure a quota; failures and durations grow near saturation.
     pub fn kind(self) -> Kind {
         match self {
             Self::Refused => Kind::Ratio,
@@ -124,7 +127,7 @@ impl Heard {
     }
 }
 
-/// How a signal answers to the rate.
+/// The way in which a signal responds to the rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -136,27 +139,27 @@ pub enum Kind {
     Ratio,
 }
 
-/// Where a signal comes from.
+/// The source of a signal's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
     /// A Prometheus query.
     Prometheus,
-    /// The ready jobs of a throttle.
+    /// The number of a throttle's ready jobs.
     Depth,
-    /// How long the oldest ready job of a throttle has waited.
+    /// The waiting time of a throttle's oldest ready job.
     Age,
-    /// What the throttle's own work says.
+    /// The feedback of the throttle's own work.
     Feedback,
     /// A number on a page.
     Http,
-    /// What a statement on a database answers.
+    /// The result of a statement on a database.
     Postgres,
-    /// The share of mail of a pool of provider accounts that was complained of.
+    /// The share of a provider account pool's mail that recipients complained about.
     Complaints,
 }
 
-/// The law's numbers; each is described in [`super::keys::KEYS`] under the same name.
+/// The parameters of the law; each is described in [`super::keys::KEYS`] under the same name.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs, reason = "every field is a key of the table, which is the one place that describes it")]
 pub struct Law {
@@ -187,58 +190,61 @@ pub struct Law {
     pub feed_forward: bool,
 }
 
-/// One thing that is wrong in a policy.
+/// One error in a policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{file}:{line}: {key}: {reason}")]
 pub struct Problem {
-    /// The file.
+    /// The name of the file.
     pub file: String,
-    /// The line in it, from 1.
+    /// The line, from 1.
     pub line: usize,
     /// The key, such as `signal.setpoint`.
     pub key: String,
-    /// What is wrong and what is allowed.
+    /// The error and the allowed values.
     pub reason: String,
 }
 
-/// Everything that is wrong in a policy, in the order of the lines.
+/// All errors in a policy, in the order of the lines.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .0.iter().map(Problem::to_string).collect::<Vec<_>>().join("\n"))]
 pub struct Refused(pub Vec<Problem>);
 
 impl Policy {
-    /// Reads the policy in the knobs file `file` with the content `text`; `None` if it names no signal.
+    /// Reads the policy in the knobs file `file` with the content `text`; `None` if it names no
+    /// signal.
     ///
-    /// Tables that are not the policy's (`[knobs]`, and whatever else) are another room's to judge.
+    /// Other tables (`[knobs]` and any more) are validated by other rooms.
     pub fn parse(text: &str, file: &str) -> Result<Option<Self>, Refused> {
         parse::policy(text, file)
     }
 
-    /// Whether it needs to hear how the throttle's own jobs end.
+    /// Returns true if it needs feedback about the outcome of the throttle's own jobs.
     pub fn hears(&self) -> bool {
         self.law.durations
             || self.law.actuator == Actuator::Concurrency
             || self.signals.iter().any(|signal| signal.heard.is_some())
     }
 
-    /// True if it is heard how long each of the throttle's own jobs takes.
+    /// Returns true if it needs the duration of each of the throttle's own jobs.
     pub fn hears_durations(&self) -> bool {
         self.signals.iter().any(|signal| signal.heard == Some(Heard::LatencyP99))
     }
 
-    /// The signal of that name.
+    /// Returns the signal of that name.
     pub fn signal(&self, name: &str) -> Option<&Signal> {
         self.signals.iter().find(|signal| signal.name == name)
     }
 }
 
-/// A knob is good for this many ticks, and at least this long, in seconds; past it the throttle falls back to `safe_rps`.
-/// Whenever its writer dies, two leases of a leader are left: who takes over finds it in force.
+/// The lease of a knob, in ticks; past it the throttle falls back to `safe_rps`.
+///
+/// At least two leader leases of it remain when its writer dies, so a successor finds it in force.
 const LEASE_TICKS: f64 = 3.0;
+/// The shortest lease of a knob, in seconds.
 const LEASE_MIN_S: f64 = 30.0;
 
 impl Law {
-    /// How long a knob that was written is good for, in seconds.
+    /// Returns the lease of a written knob, in seconds.
     pub fn lease_s(&self) -> f64 {
         (LEASE_TICKS * self.tick_s).max(LEASE_MIN_S)
     }

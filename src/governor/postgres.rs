@@ -1,7 +1,8 @@
 //! The journal: a governor's state and its decisions, in Postgres.
 //!
-//! Every write of a state names the leader's term, and a later term's state is never overwritten: of two processes that both
-//! believe they lead, the older one learns it here before it touches a knob. A decision of an older term is not appended.
+//! Every write of a state carries the leader's term, and a later term's state is never overwritten:
+//! of two processes that both believe they lead, the older one gets an error here before its tick
+//! writes a knob. A decision of an older term is not appended.
 
 use std::time::Duration;
 
@@ -15,13 +16,15 @@ use super::decision::Decision;
 use crate::postgres::Db;
 use crate::throttle::Mode;
 
-/// The newest state of a throttle's governor.
+/// Selects the newest state of a throttle's governor.
 const LOAD: &str = "select term, state from flyball.governor where throttle = $1";
 
-/// All newest states.
+/// Selects the newest states of all governors.
 const LOAD_ALL: &str = "select throttle, state from flyball.governor order by throttle";
 
-/// Keeps a state unless a later term has written. One row per throttle, so the upsert locks nothing else.
+/// Saves a state unless a later term has written.
+///
+/// One row per throttle, so the upsert locks nothing else.
 const SAVE: &str = "
 insert into flyball.governor as kept (throttle, term, state, updated_at)
 values ($1, $2, $3, now())
@@ -29,8 +32,9 @@ on conflict (throttle) do update
    set term = excluded.term, state = excluded.state, updated_at = excluded.updated_at
  where kept.term <= excluded.term";
 
-/// Appends a decision, unless a later term has written, and lets the throttle's thousand-and-first go. Both read the index
-/// (throttle, id desc).
+/// Appends a decision, unless a later term has written, and keeps the throttle's newest thousand.
+///
+/// Both parts read the index (throttle, id desc).
 const APPEND: &str = "
 with outlived as (
   delete from flyball.decision
@@ -42,7 +46,7 @@ select $1, $2, $3, $4, $5, $6, $7, $8, $9
  where not exists (select from flyball.governor where throttle = $1 and term > $10)
 returning id";
 
-/// The newest decisions of one throttle.
+/// Selects the newest decisions of one throttle.
 const RECENT_OF: &str = "
 select id, throttle, at, rps, previous_rps, breaker, mode, limiting, reason, terms
   from flyball.decision
@@ -50,52 +54,51 @@ select id, throttle, at, rps, previous_rps, breaker, mode, limiting, reason, ter
  order by id desc
  limit $2";
 
-/// The newest decisions of all throttles.
+/// Selects the newest decisions of all throttles.
 const RECENT: &str = "
 select id, throttle, at, rps, previous_rps, breaker, mode, limiting, reason, terms
   from flyball.decision
  order by id desc
  limit $1";
 
-/// Every statement of this file, for the test that prepares them all on the migrated schema.
+/// All statements of this file, for the test that prepares them on the migrated schema.
 pub const STATEMENTS: &[&str] = &[LOAD, LOAD_ALL, SAVE, APPEND, RECENT_OF, RECENT];
 
-/// Most decisions that one question may ask for.
+/// The maximum number of decisions in one query.
 pub const RECENT_MAX: i64 = 1000;
 
-/// Why the journal did not do what was asked.
+/// The reason why a journal operation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A later leader has written.
     #[error("a later leader governs {throttle}; term {term} is over")]
     Fenced {
-        /// The throttle.
         throttle: String,
-        /// The term that is over.
+        /// The caller's term, which has ended.
         term: u64,
     },
-    /// Postgres did not do it.
+    /// Postgres failed or timed out.
     #[error("the governor's journal in Postgres failed")]
     Postgres(#[from] sqlx::Error),
 }
 
-/// The governor's memory.
+/// Access to the stored states and decisions.
 #[derive(Clone, Debug)]
 pub struct Journal {
     pool: Db,
     patience: Duration,
 }
 
-/// Longest that a reader waits for an answer.
+/// The default timeout of a call.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Journal {
-    /// A journal in the database of `pool`.
+    /// Creates a journal in the database of `pool`.
     pub fn new(pool: impl Into<Db>) -> Self {
         Self { pool: pool.into(), patience: PATIENCE }
     }
 
-    /// The same, whose every call fails after `patience`: a connection may hang without a word, in the middle of an answer.
+    /// Sets the timeout of every call, because a connection may hang in the middle of a response.
     #[must_use]
     pub fn with_patience(self, patience: Duration) -> Self {
         Self { patience, ..self }
@@ -105,19 +108,19 @@ impl Journal {
         Ok(tokio::time::timeout(self.patience, call).await.unwrap_or(Err(sqlx::Error::PoolTimedOut))?)
     }
 
-    /// The newest state of a throttle's governor, with the term that wrote it.
+    /// Returns the newest state of a throttle's governor, with the term that wrote it.
     pub async fn load(&self, throttle: &str) -> Result<Option<(u64, Value)>, Error> {
         let row = self.bounded(sqlx::query(LOAD).bind(throttle).fetch_optional(&self.pool)).await?;
         row.map(|row| Ok((row.try_get::<i64, _>("term")? as u64, row.try_get("state")?))).transpose()
     }
 
-    /// The newest states of all governors, by throttle.
+    /// Returns the newest states of all governors, by throttle.
     pub async fn load_all(&self) -> Result<Vec<(String, Value)>, Error> {
         let rows = self.bounded(sqlx::query(LOAD_ALL).fetch_all(&self.pool)).await?;
         rows.iter().map(|row| Ok((row.try_get("throttle")?, row.try_get("state")?))).collect()
     }
 
-    /// Keeps `state`, unless a later term than `term` has written.
+    /// Saves `state`, unless a later term than `term` has written.
     pub async fn save(&self, throttle: &str, term: u64, state: &Value) -> Result<(), Error> {
         let saved = sqlx::query(SAVE).bind(throttle).bind(term as i64).bind(state).execute(&self.pool);
         let saved = self.bounded(saved).await?;
@@ -127,8 +130,9 @@ impl Journal {
         Ok(())
     }
 
-    /// Appends a decision and answers its number, unless a later term than `term` has written. The last 1000 of each throttle
-    /// are kept.
+    /// Appends a decision and returns its number, unless a later term than `term` has written.
+    ///
+    /// The newest 1000 decisions of each throttle are kept.
     pub async fn append(&self, term: u64, decision: &Decision) -> Result<i64, Error> {
         let appended = sqlx::query(APPEND)
             .bind(&decision.throttle)
@@ -148,7 +152,8 @@ impl Journal {
         }
     }
 
-    /// The newest decisions, newest first: of one throttle, or of all; at most `limit` and [`RECENT_MAX`].
+    /// Returns the newest decisions of one throttle or of all, newest first: at most `limit` and at
+    /// most [`RECENT_MAX`].
     pub async fn recent(&self, throttle: Option<&str>, limit: i64) -> Result<Vec<Decision>, Error> {
         let limit = limit.clamp(0, RECENT_MAX);
         let rows = match throttle {
@@ -175,12 +180,12 @@ fn decision(row: &PgRow) -> Result<Decision, sqlx::Error> {
     })
 }
 
-/// The word that a unit variant is written as.
+/// Returns the serialized name of a unit variant.
 fn word<T: serde::Serialize>(value: &T) -> String {
     serde_json::to_value(value).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
-/// The variant of a word; its default if a later release wrote one that is not known here.
+/// Returns the variant of a name; the default if a later release wrote an unknown one.
 fn of_word<T: serde::de::DeserializeOwned + Default>(word: String) -> T {
     serde_json::from_value(Value::String(word)).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! What holds of the law whatever it is fed. The cases are the same in every run.
+//! Invariants of the law for any input. The cases are the same in every run.
 
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -10,12 +10,12 @@ use super::plan::{Observation, Plan, Sample, State};
 use super::plant_tests::Plant;
 use super::policy::{Kind, Policy, Signal as About, Source};
 
-/// The same cases in every run.
+/// Returns a configuration with the same cases in every run.
 fn cases(cases: u32) -> ProptestConfig {
     ProptestConfig { rng_seed: RngSeed::Fixed(5), failure_persistence: None, ..ProptestConfig::with_cases(cases) }
 }
 
-/// Numbers as a hostile world would send them.
+/// Returns hostile numbers.
 fn wild() -> impl Strategy<Value = f64> {
     prop_oneof![
         4 => 0.0..5.0f64,
@@ -30,7 +30,7 @@ fn maybe_wild() -> impl Strategy<Value = Option<f64>> {
     prop::option::of(wild())
 }
 
-/// What happens to a governor.
+/// An event in the life of a governor.
 #[derive(Clone, Debug)]
 enum Event {
     Tick(Box<Observation>),
@@ -41,7 +41,9 @@ enum Event {
     Successor,
 }
 
-/// A time: mostly a little later, sometimes long before or after, seldom absurd. The first is added to what is now.
+/// Returns a time: mostly a little later, sometimes long before or after, rarely absurd.
+///
+/// The first part is relative to now, the second absolute.
 fn time() -> impl Strategy<Value = (f64, Option<f64>)> {
     prop_oneof![
         8 => (0.0..8.0f64).prop_map(|step| (step, None)),
@@ -60,7 +62,7 @@ fn samples() -> impl Strategy<Value = Vec<Sample>> {
     prop::collection::vec(sample, 0..4)
 }
 
-/// Events whose times are still relative.
+/// Returns events whose times are still relative.
 fn event() -> impl Strategy<Value = ((f64, Option<f64>), Event)> {
     let tick = (samples(), maybe_wild(), maybe_wild(), maybe_wild(), wild(), wild(), prop::option::weighted(0.1, wild()));
     let tick = tick.prop_map(|(readings, achieved_rps, limiting_share, mean_duration_s, completed, rejected, knob_rps)| {
@@ -96,7 +98,7 @@ fn events() -> impl Strategy<Value = Vec<((f64, Option<f64>), Event)>> {
     prop::collection::vec(event(), 1..100)
 }
 
-/// A policy with a probed load, a second load and a share of refusals.
+/// Returns a policy with a probed load, a second load and a share of refusals.
 fn policy(durations: bool, signals: usize) -> Policy {
     let mut policy = Plant::quick().policy;
     policy.law.durations = durations;
@@ -118,7 +120,7 @@ fn policy(durations: bool, signals: usize) -> Policy {
 
 const BOUNDS: Bounds = Bounds { min: 1.0, max: 2000.0, safe_rps: 5.0 };
 
-/// A governor to which things happen.
+/// A governor under test.
 struct Subject {
     policy: Policy,
     bounds: Bounds,
@@ -134,7 +136,7 @@ impl Subject {
 
     fn meets(&mut self, (step, absolute): (f64, Option<f64>), event: &Event) -> Result<(), TestCaseError> {
         let now = absolute.unwrap_or(self.now + step);
-        // What is no time is tried once, and time goes on from before.
+        // A time that is not finite is tried once, and the clock continues from before.
         self.now = if now.is_finite() { now } else { self.now };
         let at = |samples: &[Sample]| -> Vec<Sample> { samples.iter().map(|s| Sample { at: now + s.at, ..s.clone() }).collect() };
         match event {
@@ -168,7 +170,7 @@ impl Subject {
         Ok(())
     }
 
-    /// The rate is inside its bounds, or zero; a person's own rate may be lower for a while.
+    /// Asserts that the rate is inside its bounds, or zero; a manual rate may be lower for a while.
     fn allows(&self, plan: &Plan) -> Result<(), TestCaseError> {
         let Bounds { min, max, .. } = self.bounds.sound();
         let least = self.state.hold.map_or(min, |hold| min.min(hold.rps));
@@ -178,7 +180,7 @@ impl Subject {
     }
 }
 
-/// Finite, not negative, and words without traces of arithmetic.
+/// Asserts that the plan is finite and not negative, and that its texts contain no NaN or infinity.
 fn sound(plan: &Plan) -> Result<(), TestCaseError> {
     prop_assert!(plan.rps.is_finite() && plan.rps >= 0.0, "{plan:?}");
     prop_assert!(!plan.reason.contains("NaN") && !plan.reason.contains("inf"), "{}", plan.reason);
@@ -190,7 +192,7 @@ fn close(a: f64, b: f64) -> bool {
     (a - b).abs() <= 1e-5 * a.abs().max(b.abs())
 }
 
-/// An observation of one load at `now`, with tokens in demand.
+/// Returns an observation of these loads at `now`, with tokens in demand.
 fn reading(now: f64, rate: f64, loads: &[(&str, f64)]) -> Observation {
     let readings = loads.iter().map(|(name, value)| Sample { signal: (*name).to_owned(), value: Some(*value), at: now - 0.5 });
     Observation {
@@ -202,7 +204,7 @@ fn reading(now: f64, rate: f64, loads: &[(&str, f64)]) -> Observation {
     }
 }
 
-/// A governor that has looked at loads like these for a while.
+/// Returns a governor that has seen these loads, one per tick.
 fn lived(policy: &Policy, loads: &[(f64, f64)]) -> State {
     let mut state = State::new(policy, BOUNDS, 20.0, 0.0);
     for (n, (load, other)) in loads.iter().enumerate() {
@@ -212,7 +214,7 @@ fn lived(policy: &Policy, loads: &[(f64, f64)]) -> State {
     state
 }
 
-/// What one more tick would set.
+/// Returns the knob that one more tick would set.
 fn next(state: &State, policy: &Policy, bounds: Bounds, loads: &[(&str, f64)]) -> f64 {
     let mut state = state.clone();
     let (now, rate) = (state.at.expect("it has lived") + 2.0, state.knob);
@@ -223,7 +225,7 @@ fn life() -> impl Strategy<Value = Vec<(f64, f64)>> {
     prop::collection::vec((0.0..1.6f64, 0.0..1.6f64), 2..60)
 }
 
-/// Changes one number, or what else stands there, somewhere in a stored state.
+/// Replaces one value somewhere in a stored state.
 fn spoil(value: &mut Value, place: &mut usize, garbage: &Value) {
     match value {
         Value::Array(items) => items.iter_mut().for_each(|item| spoil(item, place, garbage)),
@@ -284,7 +286,8 @@ proptest! {
         let now = subject.state.at.unwrap_or(0.0) + 2.0;
         let seen = reading(now, subject.state.knob.max(0.0), &[("load", load), ("other", load)]);
         let (a, b) = (subject.state.tick(&subject.policy, BOUNDS, &seen), restored.tick(&subject.policy, BOUNDS, &seen));
-        // A number may lose its last bit as text, which of a time in the far future is a good part of a millisecond.
+        // A number may lose its last bit as text, which is a large part of a millisecond for a time
+        // in the far future.
         prop_assert!(close(a.rps, b.rps) && a.breaker == b.breaker, "{a:?}\n{b:?}");
     }
 
@@ -357,7 +360,8 @@ proptest! {
 
     #[test]
     fn another_signal_never_raises_the_rate(life in life(), load in 0.5..3.0f64, other in 0.0..3.0f64) {
-        // A signal that is far from its limit leaves the word to one that is nearer: the first is not.
+        // A signal far from its limit abstains in favour of one that is nearer: the first is not
+        // far.
         let (one, two) = (policy(false, 1), policy(false, 2));
         let both = lived(&two, &life);
         let mut alone = both.clone();
@@ -377,7 +381,8 @@ proptest! {
         for (time, event) in &events {
             subject.meets(*time, event)?;
         }
-        // Half an hour of our century on a plant whose load is at the setpoint at 80 jobs a second.
+        // Half an hour in the present century on a plant that reaches the setpoint at 80 jobs per
+        // second.
         let (mut rate, mut average, began) = (subject.state.knob.max(0.0), 0.5, 1_700_000_000.0);
         let person = subject.state.stopped.then_some(20.0);
         let mut last = Plan::default();

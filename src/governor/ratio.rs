@@ -1,36 +1,43 @@
-//! Ratio signals: the share of work that is refused (429 and its kin).
+//! Ratio signals: the share of work that is refused (429 and similar).
 //!
-//! A refusal measures the quota, so there is nothing to control: the rate goes just below what was let through. While nobody
-//! refuses, the rate feels its way up, faster the longer it stays quiet. `Retry-After`, where a provider sends it, is a
-//! hard gate in the throttle and not a signal.
+//! A refusal measures the quota, so there is nothing to control: the rate goes just below the
+//! throughput. Without refusals the rate probes upwards, faster the longer there are none.
+//! `Retry-After`, if a provider sends it, is a hard gate in the throttle and not a signal.
 //!
-//! Behind a throttle may stand a pool of accounts, each of which finds its own rate. A message that one refuses goes to the next, so what
-//! is let through is what arrives; and while refused accounts are on their way back, less goes through than the quota allows. There
-//! the quota is the most that went through in the time of such a way, and a share up to the setpoint is the matter of single accounts.
+//! Behind a throttle there may be a pool of accounts, each of which finds its own rate. A message
+//! refused by one account goes to the next, so the throughput equals the arrivals; and while
+//! refused accounts recover, less goes through than the quota allows. For a pool, the quota is
+//! therefore the highest throughput during such a recovery, and a refused share up to the setpoint
+//! is left to the single accounts.
 
 use super::policy::{self, Law};
 use super::signal::{Learned, Signal};
 use crate::control::{History, ewma, within};
 
-/// A share up to this counts as none.
+/// The largest refused share that counts as none.
 const NONE: f64 = 1e-4;
-/// What goes through counts for a quota when nobody has refused for this long, in seconds: counters of work and of tokens are not of
-/// the same moment.
+/// The time without refusals after which throughput counts as quota, in seconds: counters of work
+/// and of tokens are not sampled at the same moment.
 const SURE_S: f64 = 30.0;
-/// How long an account of a pool needs to come back to where it was refused, in seconds: the period of what is learned of a key.
+/// The time in which a refused account of a pool returns to its former rate, in seconds: the
+/// learning period of a key.
 const BACK_S: f64 = 20.0;
-/// What goes through a pool is a mean over so long, in seconds: providers count in seconds of their own.
+/// The averaging time of a pool's throughput, in seconds: providers count over seconds of their
+/// own.
 const MEAN_S: f64 = 6.0;
-/// First error with which the rate feels its way up, its doubling time in seconds, and the greatest.
+/// The initial error of upward probing.
 const PROBE: f64 = 0.02;
+/// The doubling time of the error of upward probing, in seconds.
 const PROBE_DOUBLES_S: f64 = 90.0;
+/// The largest error of upward probing.
 const PROBE_MAX: f64 = 0.4;
-/// Gain and integral time, in seconds, of that.
+/// The gain of upward probing.
 const PROBE_GAIN: f64 = 0.4;
+/// The integral time of upward probing, in seconds.
 const PROBE_TI_S: f64 = 25.0;
 
 impl Signal {
-    /// Takes in the share `y` of the last `dt` seconds.
+    /// Ingests the refused share `y` of the last `dt` seconds.
     pub(super) fn ingest_ratio(&mut self, policy: &policy::Signal, now: f64, at: f64, dt: f64, y: f64, history: &History) {
         self.share = within(y, 0.0, 0.98);
         let x = (1.0 - policy.setpoint) / (1.0 - self.share);
@@ -39,19 +46,20 @@ impl Signal {
             Some(_) => most(history, at, dt),
             None => history.mean(at - dt, at) * (1.0 - self.share),
         };
-        // What went through while the work had only begun, or did not want more, is no quota.
+        // Throughput while the work has only begun, or does not use the whole rate, is no quota.
         let is_used = self.used_from.is_some_and(|from| now - from >= MEAN_S);
         let is_back = self.last_bad.is_some_and(|bad| at - bad > BACK_S);
         if self.share > NONE {
-            // In a pool the first refusal after a quiet time is a word about the quota, and so are many at once; few that follow are
-            // of accounts that find their own rates.
+            // In a pool the first refusal after a quiet time measures the quota, and so do many at
+            // once; the few that follow come from accounts that find their own rates.
             if self.capacity.is_none() || (is_used && (is_back || self.share > policy.setpoint)) {
                 self.quota = Some(through);
                 self.learned = Some(Learned { at, share: self.share });
             }
             self.last_bad = Some(at);
         } else if self.is_limited_by_its_pool() {
-            // The accounts are back and nobody refuses them: so much it is at least, and the knob has no part in it.
+            // The accounts have recovered without refusals: the quota is at least the throughput,
+            // because the knob does not limit.
             if is_back
                 && is_used
                 && let Some(learned) = &mut self.learned
@@ -60,7 +68,7 @@ impl Signal {
                 self.quota = Some(through);
             }
         } else {
-            // Where more goes through for a while, and nobody refuses it, the quota is at least that.
+            // If more goes through for a while without refusals, the quota is at least that.
             let is_quiet = self.last_bad.is_some_and(|bad| at - bad > SURE_S);
             self.quota = self.quota.map(|quota| if is_quiet { quota.max(through) } else { quota });
             self.last_bad = self.last_bad.or(Some(at));
@@ -68,22 +76,23 @@ impl Signal {
         self.front.stamp(now, at);
     }
 
-    /// It is the accounts of the pool that limit, and not what this signal asks for.
+    /// Returns true if the accounts of the pool limit the rate, not this signal.
     fn is_limited_by_its_pool(&self) -> bool {
         self.capacity.is_some_and(|capacity| capacity * (1.0 + NONE) < self.pid.integral.exp())
     }
 
-    /// The newest sample has taught the quota.
+    /// Returns true if the newest sample measured the quota.
     fn is_news(&self) -> bool {
         self.learned.as_ref().is_some_and(|learned| Some(learned.at) == self.last_bad)
     }
 
-    /// The log work rate that a ratio asks for.
+    /// Returns the log work rate that the signal asks for.
     pub(super) fn ask_ratio(&mut self, law: &Law, now: f64, dt: f64, applied: f64) -> f64 {
         self.ti_s = PROBE_TI_S;
         let is_few = self.capacity.is_some() && self.share > NONE && !self.is_news();
         if is_few || (self.share <= NONE && self.is_limited_by_its_pool()) {
-            // Single accounts see to themselves, and while it is they who limit, nothing is learned about a higher rate.
+            // Single accounts adapt by themselves, and while they limit, nothing can be learned
+            // about a higher rate.
             (self.e, self.u) = (0.0, self.pid.integral);
             return self.u;
         }
@@ -103,7 +112,7 @@ impl Signal {
     }
 }
 
-/// The most that went through in any [`MEAN_S`] of the last [`BACK_S`].
+/// Returns the highest mean throughput over any [`MEAN_S`] of the last [`BACK_S`].
 fn most(history: &History, at: f64, dt: f64) -> f64 {
     let dt = within(dt, 0.5, BACK_S);
     let steps = (BACK_S / dt).floor() as u32;
@@ -125,7 +134,7 @@ mod tests {
         state: State,
         policy: Policy,
         now: f64,
-        /// There is nothing to send.
+        /// True if there is nothing to send.
         idle: bool,
     }
 
@@ -135,7 +144,8 @@ mod tests {
             Self { state: State::new(&policy, BOUNDS, rps, 1000.0), policy, now: 1000.0, idle: false }
         }
 
-        /// So many seconds with what goes through, the refused share and what the pool can bear; the knob afterwards.
+        /// Runs for `seconds` with the given throughput, refused share and pool capacity, and
+        /// returns the knob.
         fn run(&mut self, seconds: u32, achieved: f64, share: f64, capacity_rps: Option<f64>) -> f64 {
             let mut rps = 0.0;
             for _ in 0..seconds {

@@ -1,11 +1,13 @@
-//! The governor's loop: read the throttle and the signals, plan, persist, turn the knob, journal.
+//! The governor's loop: read the throttle and the signals, plan, persist, set the knob, journal.
 //!
-//! [`Governor::tick`] is called every second and [`Governor::fast`] twice as often by whoever leads, with the leader's term; a
-//! tick acts on a throttle when its policy's `tick_s` has passed. Nothing is retried here: the next call sees the whole truth again.
+//! The leader calls [`Governor::tick`] every second and [`Governor::fast`] twice as often, with its
+//! term; a tick acts on a throttle when its policy's `tick_s` has passed. Nothing is retried here:
+//! the next call reads the complete state again.
 //!
-//! The clock is the throttle store's, so a wrong clock on this machine does no harm. Order of a tick: the state is kept
-//! first (fenced by the term, with the text that is about to be written), then the knob is turned (fenced by the term, and
-//! only if nobody else turned it meanwhile), then the decision is journaled.
+//! The clock is the throttle store's, so a wrong local clock does no harm. Order of a tick: the
+//! state is saved first (fenced by the term, with the text that is about to be written), then the
+//! knob is set (fenced by the term, and only if unchanged meanwhile), then the decision is
+//! journaled.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,17 +32,18 @@ use crate::signals::{self, DepthSource, FeedbackSource, Meter, Prometheus};
 use crate::throttle::bucket::slower;
 use crate::throttle::{self, Change, Knobs, Mode, Name, Status, Store};
 
-/// A knob that need not move is written again when this share of its lease is left.
+/// The share of the lease at which an unchanged knob is written again.
 const RENEW_AT: f64 = 0.7;
 
-/// The knob that repeats the `rps` or the `concurrency` which a governor wrote. It is written with it in one step, so that one that reads
-/// otherwise is a person's, even if the state of who wrote it could not be kept.
+/// A copy of the `rps` or `concurrency` that a governor last wrote, stored atomically with it.
+///
+/// If the two differ, a person has edited the knob, even if the state could not be saved.
 const GOVERNED: &str = "governed";
 
-/// Decisions that a slow listener may fall behind.
+/// The number of decisions by which a slow listener may lag.
 const LISTENER_BEHIND: usize = 256;
 
-/// Governs the throttles that have a policy.
+/// The governor of all throttles that have a policy.
 pub struct Governor {
     store: Arc<dyn Store>,
     journal: Journal,
@@ -48,28 +51,28 @@ pub struct Governor {
     throttles: Vec<Governed>,
     sharing: Mutex<Sharing>,
     decisions: broadcast::Sender<Decision>,
-    /// The latest term that stood in a knob which nobody renews.
+    /// The latest term found in a knob without a valid lease.
     seen_term: AtomicU64,
 }
 
-/// What a round did.
+/// The result of a round.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
-    /// Throttles that were decided on.
+    /// The number of throttles decided on.
     pub decided: usize,
-    /// Knobs that were written.
+    /// The number of knobs written.
     pub written: usize,
-    /// Trips of the fast path.
+    /// The number of trips of the fast path.
     pub tripped: usize,
-    /// A look of the fast path stood above a trip level; another one decides.
+    /// True if a look of the fast path was above a trip level; the next one decides.
     pub alarmed: bool,
-    /// Another process leads: the term given is over.
+    /// True if another process leads: the given term is over.
     pub fenced: bool,
-    /// What went wrong, by throttle.
+    /// The errors, by throttle.
     pub problems: Vec<(Name, String)>,
 }
 
-/// Why a throttle could not be governed this time.
+/// The reason why a throttle could not be governed this time.
 #[derive(Debug, thiserror::Error)]
 enum Trouble {
     #[error(transparent)]
@@ -87,17 +90,18 @@ struct Governed {
     problems: Mutex<BTreeMap<String, String>>,
 }
 
-/// What is kept in memory between rounds; all that matters is in the state.
+/// The memory between rounds; everything of lasting value is in the state.
 #[derive(Default)]
 struct Desk {
     term: Option<u64>,
     state: Option<State>,
-    /// When the next tick is due, by the store's clock.
+    /// The time of the next tick, by the store's clock.
     due: Option<f64>,
     counters: Option<Counters>,
     looked: Option<Counters>,
-    /// What the work itself says, and the time up to which the ticks have heard it.
+    /// The feedback of the work itself.
     meter: Meter,
+    /// The time up to which the ticks have read the feedback.
     heard_to: Option<f64>,
     /// The times of the fast path's newest looks, by signal.
     looks: BTreeMap<String, f64>,
@@ -105,15 +109,15 @@ struct Desk {
 }
 
 impl Desk {
-    /// When the breaker last stopped or restarted the work.
+    /// Returns the time at which the breaker last stopped or restarted the work.
     fn acted_at(&self) -> f64 {
         self.state.as_ref().map_or(f64::NEG_INFINITY, |state| state.breaker.acted_at)
     }
 
-    /// True if a tick is due at `now`; the next one is then due a tick later.
+    /// Returns true if a tick is due at `now`, and schedules the next one a tick later.
     fn is_due(&mut self, now: f64, tick_s: f64) -> bool {
-        // A little early is on time, or the caller's own jitter would skip every other tick. A due time that is further away
-        // than a tick was set by a clock that has been corrected since.
+        // A slightly early call counts as due, or the caller's own jitter would skip every other
+        // tick. A due time more than a tick away was set by a clock that has since been corrected.
         if self.due.is_some_and(|due| now < due - 0.2 && due - now <= tick_s) {
             return false;
         }
@@ -123,7 +127,8 @@ impl Desk {
 }
 
 impl Governor {
-    /// A governor of `policies`, with signals from the Prometheus at `prometheus_url`, from `depth` and from `feedback`.
+    /// Creates a governor of `policies` with signals from the Prometheus at `prometheus_url`, from
+    /// `depth` and from `feedback`.
     pub fn new(
         store: Arc<dyn Store>,
         journal: Journal,
@@ -136,7 +141,8 @@ impl Governor {
         Self::with(store, journal, sources, policies)
     }
 
-    /// A governor of `policies` with all its sources; fails if a policy names one that is not among them.
+    /// Creates a governor of `policies` with all its sources; fails if a policy names one that is
+    /// not among them.
     pub fn with(
         store: Arc<dyn Store>,
         journal: Journal,
@@ -158,17 +164,18 @@ impl Governor {
         Ok(Self { store, journal, sources, throttles, sharing: Mutex::new(sharing), decisions, seen_term })
     }
 
-    /// Decisions as they are made.
+    /// Subscribes to the decisions as they are made.
     pub fn decisions(&self) -> broadcast::Receiver<Decision> {
         self.decisions.subscribe()
     }
 
-    /// The governed throttles and their policies.
+    /// Returns the governed throttles and their policies.
     pub fn policies(&self) -> impl Iterator<Item = (&Name, &Policy)> {
         self.throttles.iter().map(|t| (&t.name, &t.policy))
     }
 
-    /// Every governor at a glance, as of `now` (unix seconds); empty in a process that does not lead.
+    /// Returns a view of every governor as of `now` (unix seconds); empty in a process that does
+    /// not lead.
     pub fn snapshot(&self, now: f64) -> BTreeMap<Name, View> {
         let view = |t: &Governed| {
             let mut view = lock(&t.view).clone()?;
@@ -178,12 +185,12 @@ impl Governor {
         self.throttles.iter().filter_map(view).collect()
     }
 
-    /// The latest term later than ours that was seen in a knob which nobody renews; 0 for none.
+    /// Returns the latest term above ours found in a knob without a valid lease; 0 for none.
     pub fn seen_term(&self) -> u64 {
         self.seen_term.load(Ordering::Relaxed)
     }
 
-    /// True if the knobs can be reached, which whoever leads must turn.
+    /// Returns true if the knobs can be reached, which a leader must write.
     pub async fn reaches_knobs(&self) -> bool {
         match self.throttles.first() {
             Some(throttle) => self.store.status(&throttle.name).await.is_ok(),
@@ -191,7 +198,8 @@ impl Governor {
         }
     }
 
-    /// Forgets what this process knows, when it no longer leads; the stored state is the next leader's.
+    /// Discards this process's state when it no longer leads; the stored state is the next
+    /// leader's.
     pub async fn rest(&self) {
         for throttle in &self.throttles {
             *throttle.desk.lock().await = Desk::default();
@@ -199,12 +207,17 @@ impl Governor {
         }
     }
 
-    /// Decides for every throttle whose tick is due. Call it every second.
+    /// Decides for every throttle whose tick is due.
+    ///
+    /// Call it every second.
     pub async fn tick(&self, term: u64) -> Report {
         self.round(self.throttles.iter().map(|t| self.tick_one(t, term)), "tick").await
     }
 
-    /// The breaker's fast path: one direct look at everything that does not pass through Prometheus. Call it every half second, and sooner after an alarm.
+    /// Runs the breaker's fast path: one direct look at every signal that does not pass through
+    /// Prometheus.
+    ///
+    /// Call it every half second, and sooner after an alarm.
     pub async fn fast(&self, term: u64) -> Report {
         let seen = self.throttles.iter().filter(|t| sources::can_look(&t.policy));
         self.round(seen.map(|t| self.fast_one(t, term)), "fast path").await
@@ -249,7 +262,8 @@ impl Governor {
         if !throttle.desk.lock().await.is_due(now, throttle.policy.law.tick_s) {
             return Ok(Report::default());
         }
-        // Signals are read without the desk, so that a slow Prometheus never holds up the fast path.
+        // Signals are read without locking the desk, so that a slow Prometheus never delays the
+        // fast path.
         let told = self.sources.told(&throttle.policy, throttle.name.as_str()).await;
         let name = throttle.name.as_str();
         let (readings, ready) = tokio::join!(self.read(throttle, now, told.is_some()), self.sources.ready(name));
@@ -274,7 +288,7 @@ impl Governor {
         outcome
     }
 
-    /// Plans by the throttle's mode and carries the plan out.
+    /// Plans according to the throttle's mode and carries the plan out.
     async fn decide(
         &self,
         throttle: &Governed,
@@ -301,7 +315,7 @@ impl Governor {
             Mode::Off => Some("nothing governs this throttle (mode off)".to_owned()),
             Mode::Manual => Some(format!("a person turns this throttle (mode manual{})", until(knobs))),
             Mode::Auto | Mode::Shadow if knobs.paused => Some("a person has paused this throttle".to_owned()),
-            // What a pool can bear is a rate; slots in use are none of it.
+            // A pool's capacity is a rate; it does not apply to slots.
             Mode::Auto | Mode::Shadow if knobs.capacity == 0.0 => Some(without_capacity(knobs)),
             Mode::Auto => unreadable(status, actuator).or_else(|| calibration::holds(status, actuator, state.knob)),
             Mode::Shadow => None,
@@ -309,11 +323,12 @@ impl Governor {
         if (knobs.mode != Mode::Auto || calibration::holds(status, actuator, state.knob).is_some())
             && let Some(raw) = raw
         {
-            // What a person set meanwhile is where the governor goes on from, not an edit to be held.
+            // A rate set by a person meanwhile is where the governor continues, not an edit to
+            // hold.
             state.will_write(raw);
         }
         if hands_off.is_some() || knobs.mode != Mode::Auto {
-            // Whoever does not turn its knob leads nobody and follows nobody.
+            // A governor that does not set its knob neither leads nor follows.
             lock(&self.sharing).leave(throttle.name.as_str());
         } else {
             seen.shared = lock(&self.sharing).role(throttle.name.as_str(), seen.now);
@@ -361,7 +376,8 @@ impl Governor {
         Ok(Report { decided: 1, written, ..Report::default() })
     }
 
-    /// A manual mode with an end is over: goes back to `mode`, on from the rate that it finds, and says so.
+    /// Returns to `mode` after a manual mode with an end, continuing from the current rate, and
+    /// journals it.
     #[expect(clippy::too_many_arguments, reason = "it is a branch of `decide`, with what that knows")]
     async fn hand_back(
         &self,
@@ -392,7 +408,7 @@ impl Governor {
         let change = Change { fields, term: Some(term), if_seq, by, why: why.clone(), ..unturned(actuator, rps) };
         match self.store.set(&throttle.name, &change).await {
             Ok(_) => {}
-            // A person was faster: what they want is seen at the next tick.
+            // A person was faster: their change is read at the next tick.
             Err(throttle::Error::Conflict { .. }) => return Ok(Report { decided: 1, ..Report::default() }),
             Err(error) => return Err(error.into()),
         }
@@ -403,8 +419,8 @@ impl Governor {
         Ok(Report { decided: 1, written: 1, ..Report::default() })
     }
 
-    /// Renews the lease of our own rate while nothing can be borne: when it can be again, that rate is the one to go on from, not the
-    /// safe one.
+    /// Renews the lease of our own rate while the capacity is 0, so that work later resumes at that
+    /// rate and not at the safe one.
     async fn keep_lease(
         &self,
         throttle: &Governed,
@@ -421,8 +437,10 @@ impl Governor {
         }
     }
 
-    /// Takes away a lease that a person's own `HSET` of the mode left behind: it would count again, long lapsed, the moment they hand
-    /// the throttle back. Who wrote last, and why, stays as it is told.
+    /// Removes a lease left behind by a person's own `HSET` of the mode: long lapsed, it would
+    /// count again as soon as they hand the throttle back.
+    ///
+    /// The recorded author and reason stay unchanged.
     async fn end_lease(&self, throttle: &Governed, term: u64, status: &Status) -> Result<(), Trouble> {
         if status.knobs.mode == Mode::Auto || !status.raw.contains_key("valid_until") {
             return Ok(());
@@ -463,7 +481,7 @@ impl Governor {
             Actuator::Rps => flow,
             Actuator::Concurrency => desk.meter.running(),
         };
-        // Two looks at one sample are one look.
+        // Two looks at the same sample count once.
         looks.retain(|look| desk.looks.insert(look.signal.clone(), look.at).is_none_or(|before| look.at > before));
         let Some(mut state) = desk.state.take() else { return Ok(Report::default()) };
         let plan = match status.knobs.mode {
@@ -502,7 +520,7 @@ impl Governor {
         Ok(Report { decided: 1, written, tripped: 1, ..Report::default() })
     }
 
-    /// Keeps the state, then turns the knob if it must move or its lease must be renewed.
+    /// Saves the state, then sets the knob if it must change or its lease must be renewed.
     async fn turn(
         &self,
         throttle: &Governed,
@@ -523,7 +541,7 @@ impl Governor {
 
     async fn write(&self, throttle: &Governed, term: u64, status: &Status, plan: &Plan, text: &str) -> Result<usize, Trouble> {
         let actuator = throttle.policy.law.actuator;
-        // Slots have no lease: when nobody governs them any more they keep their last value.
+        // Slots have no lease: without a governor they keep their last value.
         let until_ms = (actuator == Actuator::Rps).then(|| lease_until_ms(throttle, status).to_string());
         let text = || Some(text.to_owned());
         let change = Change {
@@ -537,7 +555,7 @@ impl Governor {
         };
         match self.store.set(&throttle.name, &change).await {
             Ok(_) => Ok(1),
-            // A person was faster: their rate is seen and obeyed at the next tick.
+            // A person was faster: their rate is adopted at the next tick.
             Err(throttle::Error::Conflict { what, .. }) => {
                 tracing::info!(throttle.name = %throttle.name, what, "the knob was turned meanwhile");
                 Ok(0)
@@ -546,7 +564,9 @@ impl Governor {
         }
     }
 
-    /// Keeps the state. Only a later leader's word stops what follows: a Postgres that is away for a while must not.
+    /// Saves the state.
+    ///
+    /// Only a later leader's term is an error: an outage of Postgres must not stop the governor.
     async fn keep(&self, throttle: &Governed, term: u64, state: &State) -> Result<(), Trouble> {
         let Ok(value) = serde_json::to_value(state) else { return Ok(()) };
         match self.journal.save(throttle.name.as_str(), term, &value).await {
@@ -558,7 +578,7 @@ impl Governor {
         }
     }
 
-    /// Journals a decision if it is news, and tells the listeners.
+    /// Journals a decision if it is news, and sends it to the listeners.
     async fn journal(&self, throttle: &Governed, desk: &mut Desk, term: u64, mut decision: Decision) {
         if !decision.is_news_after(desk.kept.as_ref()) {
             return;
@@ -567,17 +587,19 @@ impl Governor {
             Ok(id) => decision.id = id,
             Err(error) => tracing::warn!(throttle.name = %throttle.name, %error, "a decision could not be journaled"),
         }
-        // Nobody listening is no trouble.
+        // A send without listeners is no error.
         let _ = self.decisions.send(decision.clone());
         desk.kept = Some(decision);
     }
 
-    /// Fails if a later leader has turned this knob: who cannot ask Postgres learns it here.
+    /// Fails if a later leader has written this knob, which is how a process without Postgres
+    /// detects it.
     fn is_over(&self, throttle: &Governed, term: u64, status: &Status) -> Result<(), JournalError> {
         if status.knobs.term > term {
             let is_renewed = status.knobs.valid_until_ms.is_some_and(|until| until > status.at_us / 1000);
             if !is_renewed {
-                // Nobody leads by that term: terms were counted in a database that has since come back from an older copy.
+                // No leader has that term: the database that counts terms was restored from an
+                // older copy.
                 self.seen_term.fetch_max(status.knobs.term, Ordering::Relaxed);
             }
             return Err(JournalError::Fenced { throttle: throttle.name.to_string(), term });
@@ -606,7 +628,8 @@ impl Governor {
             let raw = actuator.text(&status.raw);
             let bounds = bounds(throttle, status);
             let has_lapsed = status.lease_lapsed && actuator == Actuator::Rps;
-            // A breaker's stop whose state is lost goes on from the lowest rate, not from a person's stop.
+            // A breaker's stop without its state continues from the lowest rate, not as a manual
+            // stop.
             let rate = if raw == Some(BREAKERS_ZERO) && !has_lapsed { bounds.min } else { actuator.start(status, bounds) };
             let mut state = State::new(&throttle.policy, bounds, rate, now);
             state.will_write(raw.unwrap_or_default());
@@ -615,7 +638,7 @@ impl Governor {
         Ok(())
     }
 
-    /// Reads every signal; what cannot be read is remembered for people and is no reading.
+    /// Reads every signal; a failure is recorded for people and yields no reading.
     async fn read(&self, throttle: &Governed, now: f64, is_told: bool) -> Vec<Sample> {
         let outcomes = self.sources.read(&throttle.policy, &throttle.eyes, now, is_told).await;
         let mut problems = lock(&throttle.problems);
@@ -630,7 +653,7 @@ impl Governor {
                 }
                 Err(error) => {
                     let told = error.to_string();
-                    // Said once, not every tick.
+                    // Logged once, not every tick.
                     if problems.get(&about.name) != Some(&told) {
                         tracing::warn!(throttle.name = %throttle.name, signal = about.name, error = told, "no reading");
                     }
@@ -654,7 +677,7 @@ impl Governor {
     }
 }
 
-/// What was seen since the last tick.
+/// Collects the observation since the last tick.
 fn observe(
     policy: &Policy,
     desk: &mut Desk,
@@ -697,7 +720,7 @@ fn observe(
     }
 }
 
-/// Says once what the watchdogs begin to find, and once that it has ended.
+/// Logs each finding of the watchdogs once at its start and once at its end.
 fn tell(throttle: &Governed, state: &State, earlier: &[Found]) {
     let (begun, ended) = state.watchdogs.since(earlier);
     for found in begun {
@@ -708,7 +731,8 @@ fn tell(throttle: &Governed, state: &State, earlier: &[Found]) {
     }
 }
 
-/// Why the knob cannot be read, if it cannot: the governor leaves it for a person to correct.
+/// Returns the reason why the knob cannot be read, if any; the governor leaves it for a person to
+/// correct.
 fn unreadable(status: &Status, actuator: Actuator) -> Option<String> {
     let problem = status.problems.iter().find(|problem| problem.field == actuator.field())?;
     Some(format!("the knob {} {}", actuator.field(), problem.message))
@@ -716,8 +740,9 @@ fn unreadable(status: &Status, actuator: Actuator) -> Option<String> {
 
 fn bounds(throttle: &Governed, status: &Status) -> Bounds {
     let Knobs { min, max, safe_rps, capacity, .. } = status.knobs;
-    // Beyond what can be borne the knob would only wind up. A capacity of 0 is a stop, and no bound of a rate. A ratio does not wind up,
-    // and the quota that it has found is that of all accounts: it is still there when those that are away come back.
+    // Above the capacity the knob would only wind up. A capacity of 0 is a stop, and no bound of a
+    // rate. A ratio does not wind up, and its quota is that of all accounts: it still applies when
+    // those that are away return.
     let is_bound = capacity > 0.0
         && throttle.policy.law.actuator == Actuator::Rps
         && throttle.policy.signals.iter().any(|signal| signal.kind != Kind::Ratio);
@@ -726,26 +751,28 @@ fn bounds(throttle: &Governed, status: &Status) -> Bounds {
     throttle.policy.law.actuator.bounds(Bounds { min, max, safe_rps })
 }
 
-/// Why nothing is decided while nothing can be borne.
+/// Returns the reason why nothing is decided while the capacity is 0.
 fn without_capacity(knobs: &Knobs) -> String {
     let why = if knobs.capacity_why.is_empty() { "its capacity is 0" } else { &knobs.capacity_why };
     format!("nothing can be borne behind this throttle ({why})")
 }
 
-/// True if the knob was written in this term, and its lease need not be renewed yet. The first word of a term is always written, so
-/// that from then on no word of an earlier one counts.
+/// Returns true if the knob was written in this term and its lease need not be renewed yet.
+///
+/// The first tick of a term always writes, so that writes of earlier terms are refused from then
+/// on.
 fn is_fresh(throttle: &Governed, term: u64, status: &Status) -> bool {
     let lease_ms = throttle.policy.law.lease_s() * 1e3;
     let left_ms = status.knobs.valid_until_ms.map_or(0.0, |until| until as f64 - status.at_us as f64 / 1e3);
     let is_in_force = match throttle.policy.law.actuator {
         Actuator::Rps => left_ms > RENEW_AT * lease_ms,
-        // A lease that is left of a governed rate would lapse.
+        // A lease left over from a governed rate would lapse.
         Actuator::Concurrency => !status.raw.contains_key("valid_until"),
     };
     is_in_force && status.knobs.term == term
 }
 
-/// A change that is refused if somebody turns the knob from `text` meanwhile.
+/// Creates a change that is refused if the knob no longer has the value `text`.
 fn unturned(actuator: Actuator, text: Option<String>) -> Change {
     match actuator {
         Actuator::Rps => Change { if_rps: text, ..Change::default() },
@@ -753,17 +780,17 @@ fn unturned(actuator: Actuator, text: Option<String>) -> Change {
     }
 }
 
-/// When a knob that is written now lapses, in unix milliseconds.
+/// Returns the time at which a knob written now lapses, in unix milliseconds.
 fn lease_until_ms(throttle: &Governed, status: &Status) -> i64 {
     status.at_us / 1000 + (throttle.policy.law.lease_s() * 1e3) as i64
 }
 
-/// When the mode manual ends, for a sentence; empty for no end.
+/// Formats the end of the manual mode for a sentence; empty without an end.
 fn until(knobs: &Knobs) -> String {
     knobs.manual_until_ms.map_or_else(String::new, |ms| format!(" until {:.0}", timestamp(ms as f64 / 1e3)))
 }
 
-/// A rate as it is written into the knob.
+/// Formats a rate as written into the knob.
 pub fn spell(rps: f64) -> String {
     Actuator::Rps.spell(rps)
 }

@@ -1,59 +1,58 @@
-//! What shadow mode would have done, beside what was done.
+//! The score of shadow mode: the simulated outcome beside the real one.
 //!
-//! Both are sums over the time in shadow mode. What really happened was measured; what would have happened at the governor's
-//! own rate is what its model says ([`super::shadow`]), and so no better than that.
+//! Both are sums over the time in shadow mode. The real outcome is measured; the simulated one at
+//! the governor's own rate comes from its model ([`super::shadow`]) and is only as good as that.
 
 use super::explain::{number, seconds};
 
-/// Rates that differ by less than this share are the same.
+/// The relative difference below which rates count as the same.
 const SAME: f64 = 0.01;
 
-/// A shadow's score.
+/// The score of a shadow governor.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Score {
-    /// When shadow mode began, in unix seconds.
+    /// The start of shadow mode, in unix seconds.
     pub since: f64,
-    /// The time that was looked at, in seconds.
+    /// The evaluated time, in seconds.
     pub seconds: f64,
-    /// What really happened.
+    /// The real outcome.
     pub real: Side,
-    /// What would have happened at the governor's own rate.
+    /// The simulated outcome at the governor's own rate.
     pub own: Side,
-    /// Seconds in which it would have let fewer jobs through.
+    /// The time in which it would have let fewer jobs through, in seconds.
     pub lower_s: f64,
-    /// Seconds in which it would have let more jobs through.
+    /// The time in which it would have let more jobs through, in seconds.
     pub higher_s: f64,
-    /// Seconds in which its breaker would have been open.
+    /// The time in which its breaker would have been open, in seconds.
     pub stopped_s: f64,
-    /// Seconds in which the load was really above a setpoint, and of those the ones in which it would have let fewer through.
+    /// The time in which the real load was above a setpoint, in seconds.
     pub over_s: f64,
-    /// See `over_s`.
+    /// The part of `over_s` in which it would have let fewer jobs through, in seconds.
     pub braked_s: f64,
 }
 
-/// One of the two worlds.
+/// One of the two outcomes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Side {
-    /// Jobs let through.
+    /// The number of jobs let through.
     pub jobs: f64,
-    /// The load above its setpoint, in setpoints, over time: the sum of the excess of the highest signal, in setpoint seconds.
+    /// The integral of the highest signal's excess over its setpoint, in setpoint seconds.
     pub overload_s: f64,
     /// The highest load, in setpoints.
     pub peak: f64,
-    /// The load of the highest signal now, in setpoints; `None` while nothing is read.
+    /// The current load of the highest signal, in setpoints; `None` without a fresh reading.
     pub load: Option<f64>,
-    /// The rate now, in jobs per second: 0 stopped, -1 unlimited.
+    /// The current knob, in jobs per second or slots: 0 stopped, -1 unlimited.
     pub rps: f64,
 }
 
 impl Score {
-    /// A score that begins at `now`.
+    /// Creates a score that begins at `now`.
     pub fn begin(now: f64) -> Self {
         Self { since: now, ..Self::default() }
     }
 
-    /// Adds `dt` seconds in which `real` and `own` let so many jobs through per second (`None` where it is not known), with
-    /// these loads in setpoints.
+    /// Adds `dt` seconds with the flow, load and rate of both outcomes.
     pub(super) fn add(&mut self, dt: f64, real: Moment, own: Moment) {
         self.seconds += dt;
         self.real.add(dt, real);
@@ -74,19 +73,20 @@ impl Score {
         }
     }
 
-    /// The share of the time above the setpoint in which it would have braked; `None` if there was no such time.
+    /// Returns the share of the time above the setpoint in which it would have braked; `None`
+    /// without such time.
     pub fn braked_share(&self) -> Option<f64> {
         (self.over_s > 0.0).then(|| self.braked_s / self.over_s)
     }
 
-    /// False if some number cannot be computed with or stored.
+    /// Returns false if any number is infinite or NaN.
     pub(super) fn is_sound(&self) -> bool {
         let side = |side: &Side| [side.jobs, side.overload_s, side.peak, side.load.unwrap_or(0.0), side.rps];
         let own = [self.since, self.seconds, self.lower_s, self.higher_s, self.stopped_s, self.over_s, self.braked_s];
         own.into_iter().chain(side(&self.real)).chain(side(&self.own)).all(f64::is_finite)
     }
 
-    /// The score in words.
+    /// Returns the score as a sentence.
     pub fn sentence(&self) -> String {
         let (real, own) = (&self.real, &self.own);
         let mut text = format!(
@@ -111,14 +111,14 @@ impl Score {
     }
 }
 
-/// One step of one world.
+/// One step of one outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Moment {
-    /// Jobs let through per second.
+    /// The throughput, in jobs per second.
     pub flow: f64,
     /// The highest load, in setpoints.
     pub load: Option<f64>,
-    /// The rate in force.
+    /// The knob in force, in jobs per second or slots.
     pub rps: f64,
 }
 

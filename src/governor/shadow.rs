@@ -1,18 +1,21 @@
-//! Shadow mode: the governor decides on paper, in a world of its own.
+//! Shadow mode: the governor decides in a simulation of its own.
 //!
-//! A controller whose rate is not applied sees no answer to it, and would wind up or down without end. So the shadow is a second
-//! governor, the same code, which lives in the world that its own rate would have made: it is told that its own rate was let
-//! through, and every sample is moved by what the difference of the two rates makes of the load,
+//! A controller whose rate is not applied sees no response to it, and would wind up or down without
+//! end. So the shadow is a second governor, the same code, in the simulated outcome of its own
+//! rate: its observed throughput is that of its own rate, and every sample is moved by the effect
+//! of the rate difference on the load,
 //!
 //! ```text
 //! x_own = x + c * (r_own - r_real)          both rates seen through the signal's own lag, at the time of the sample
 //! ```
 //!
-//! with the cost `c` that the observer has learned from what really happened, two sigmas high. Where nothing is learned the whole load is taken
-//! for ours, as the law does; a refused share follows from the quota that was really found. No job is invented: where the real
-//! throttle did not limit, the shadow lets at most those jobs through that came.
+//! with the cost `c` that the observer has learned from real samples, two sigmas high. Without a
+//! learned cost the whole load counts as ours, as in the law; a refused share follows from the real
+//! quota. No job is invented: if the real throttle did not limit, the shadow lets through at most
+//! the jobs that arrived.
 //!
-//! The governor itself follows the real rate meanwhile, as in manual mode, so that handing over is bumpless.
+//! The governor itself follows the real rate meanwhile, as in manual mode, so that the hand-over is
+//! bumpless.
 
 use super::breaker::Phase;
 use super::limits::Bounds;
@@ -21,32 +24,33 @@ use super::policy::{Kind, Policy};
 use super::score::{Moment, Score};
 use crate::control::History;
 
-/// The throttle limits if somebody waited for it for more than this share of the time.
+/// The share of the time with waiters above which the throttle limits.
 const LIMITS: f64 = 0.5;
-/// The cost is taken so many sigmas high: of a load that is not known to be somebody else's, our rate is the cause. It keeps the
-/// shadow near the real rate while nothing shows what another would do.
+/// The height of the assumed cost, in sigmas: a load not known to come from others counts as ours,
+/// which keeps the shadow near the real rate until samples show the effect of another.
 const DOUBT_SIGMAS: f64 = 2.0;
-/// Who takes this share of a rate is limited by it.
+/// The share of a rate in use from which the rate counts as the limit.
 const USED_UP: f64 = 0.9;
-/// A tick that comes later than so many usual ones is not all counted.
+/// The longest step that is counted, in usual ticks.
 const TICKS_MAX: f64 = 4.0;
 
 /// The second governor and its score.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Shadow {
-    /// The governor in its own world.
+    /// The governor in the simulation.
     pub own: State,
-    /// How it compares.
+    /// The score against the real rate.
     pub score: Score,
 }
 
 impl Shadow {
-    /// A shadow that begins where `real` stands, with the rate that is really in force. A stop by the breaker goes on on paper.
+    /// Creates a shadow that begins at the state of `real`, with the rate really in force; an open
+    /// breaker stays open in the simulation.
     fn begin(real: &State, policy: &Policy, bounds: Bounds, seen: &Observation, rps: f64) -> Self {
         let (bounds, mut own) = (bounds.sound(), real.clone());
         (own.shadow, own.plan, own.hold, own.stopped) = (None, None, None, false);
         if own.breaker.phase != Phase::Open {
-            // No limit is no rate to begin at; what goes through is.
+            // An unlimited knob is no start rate; the throughput is.
             let rps = if rps < 0.0 { seen.achieved_rps.unwrap_or(rps) } else { rps };
             own.set_rate(bounds, rps);
             own.rebase(policy, own.at.unwrap_or(seen.now));
@@ -55,7 +59,8 @@ impl Shadow {
         Self { own, score: Score::begin(seen.now) }
     }
 
-    /// What the shadow would have seen of `seen`, where `real` let `flow` jobs through per second, and its own flow.
+    /// Returns the observation that the shadow would have made instead of `seen`, and its own
+    /// throughput, in jobs per second.
     fn imagine(&self, real: &State, policy: &Policy, seen: &Observation, dt: f64) -> (Observation, Option<f64>) {
         let limited = seen.limiting_share.is_some_and(|share| share > LIMITS);
         let flow = seen.achieved_rps.map(|real| if limited { self.own.knob } else { real.min(self.own.knob) });
@@ -76,14 +81,14 @@ impl Shadow {
             limiting_share: if limited || takes { Some(1.0) } else { seen.limiting_share },
             completed: (all - rejected).max(0.0),
             rejected,
-            // A person's hand is on the real knob only.
+            // A person changes the real knob only.
             knob_rps: None,
             ..seen.clone()
         };
         (seen, flow)
     }
 
-    /// A sample as the shadow's own rate would have made it.
+    /// Returns the sample that the shadow's own rate would have produced.
     fn moved(&self, real: &State, policy: &Policy, own: &History, sample: &Sample) -> Sample {
         let found = policy.signals.iter().zip(&real.signals).find(|(about, _)| about.name == sample.signal);
         let (Some((about, signal)), Some(value)) = (found, sample.value.filter(|v| v.is_finite() && *v >= 0.0)) else {
@@ -112,14 +117,16 @@ impl Shadow {
     }
 }
 
-/// The share that is refused at the rate `own`, where `share` was at the rate `real`: beyond the quota that this tells, all is.
+/// Returns the share refused at the rate `own`, given `share` at the rate `real`: everything beyond
+/// the quota that these imply.
 fn refused(share: f64, real: f64, own: f64) -> f64 {
     let quota = (1.0 - share.min(1.0)) * real;
     if share <= 0.0 || own <= 0.0 { 0.0 } else { (1.0 - quota / own).clamp(0.0, 1.0) }
 }
 
 impl State {
-    /// One tick of shadow mode, with `rps` really in force: follows it, and answers what the governor would set.
+    /// Runs one tick of shadow mode with `rps` really in force: follows it, and returns the plan
+    /// that the governor would carry out.
     pub fn shadow(&mut self, policy: &Policy, bounds: Bounds, seen: &Observation, rps: f64) -> Plan {
         let since_s = self.at.map_or(policy.law.tick_s, |at| seen.now - at);
         let mut shadow = self.shadow.take().unwrap_or_else(|| Box::new(Shadow::begin(self, policy, bounds, seen, rps)));
@@ -141,7 +148,7 @@ impl State {
         plan
     }
 
-    /// The fast path of shadow mode: a trip on paper.
+    /// Runs the fast path of shadow mode: a simulated trip.
     pub fn shadow_fast(&mut self, policy: &Policy, bounds: Bounds, now: f64, looks: &[Sample]) -> Option<Plan> {
         let mut shadow = self.shadow.take()?;
         let looks: Vec<Sample> = looks.iter().map(|look| shadow.moved(self, policy, &shadow.own.history, look)).collect();
@@ -153,7 +160,7 @@ impl State {
         plan
     }
 
-    /// The highest of the newest values, in setpoints; `None` while none is fresh.
+    /// Returns the highest of the newest values, in setpoints; `None` if none is fresh.
     fn highest(&self, policy: &Policy, now: f64) -> Option<f64> {
         let fresh = self.signals.iter().zip(&policy.signals).filter_map(|(signal, about)| {
             let seen = signal.front.seen?;

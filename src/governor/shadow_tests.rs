@@ -1,7 +1,7 @@
 use super::super::plant_tests::Plant;
 use super::*;
 
-/// A person holds `rps` on a plant, and the governor looks on in shadow mode.
+/// Runs a plant at a manual rate of `rps`, with the governor in shadow mode.
 fn shadowed(plant: &mut Plant, rps: f64, seconds: u64) {
     for _ in 0..seconds {
         plant.shadow_second(rps);

@@ -1,4 +1,4 @@
-//! One signal at work: its front end, observer, predictor and PID, and what it asks the rate to be.
+//! One signal at work: its front end, observer, predictor and PID, and the rate that it asks for.
 
 use std::collections::VecDeque;
 
@@ -8,107 +8,115 @@ use crate::control::front::Tuning;
 use crate::control::pid::{Gains, Terms};
 use crate::control::{Front, History, LogPid, Observer, trip, within};
 
-/// The measurement that the PID works on stays between these, in setpoints: a wild sample must not throw the rate.
+/// The lower bound of the PID's measurement, in setpoints: an outlier must not upset the rate.
 const Y_MIN: f64 = 0.25;
+/// The upper bound of the PID's measurement, in setpoints.
 const Y_MAX: f64 = 4.0;
-/// Absolute error from which the gain is full; below it noise would be chased.
+/// The absolute error from which the gain is full; below it the loop would follow noise.
 const KNEE: f64 = 0.6;
-/// Share of the gain that is left at no error.
+/// The share of the gain that remains at zero error.
 const KNEE_MIN: f64 = 0.2;
-/// An error that persists counts this much more against the knee, and over this time, in seconds.
+/// The factor by which a persistent error counts more against the knee.
 const PERSIST: f64 = 2.5;
+/// The averaging time of a persistent error, in seconds.
 const PERSIST_S: f64 = 180.0;
-/// The gain is divided by our share of the load, but by no less than this: above and below the setpoint.
+/// The lower bound of our share of the load, by which the gain is divided, above the setpoint.
 pub(crate) const SHARE_OVER: f64 = 0.5;
+/// The lower bound of our share of the load, by which the gain is divided, below the setpoint.
 const SHARE_UNDER: f64 = 0.2;
-/// Latency is steep near saturation: this share of the gain.
+/// The factor on the gain for latencies, because latency is steep near saturation.
 const LATENCY_GAIN: f64 = 0.35;
-/// What was complained of in a day does not answer for hours, and comes in batches: this share of the gain.
+/// The factor on the gain for complaints, because a day's complaints do not react for hours and
+/// come in batches.
 const COMPLAINTS_GAIN: f64 = 0.05;
-/// The gain grows with the lag up to this many minutes.
+/// The lag up to which the gain grows, in minutes.
 pub(crate) const LAG_MAX_MIN: f64 = 2.5;
-/// Trip levels are this many sigmas of the signal's own noise above the setpoint.
+/// The height of trip levels above the setpoint, in sigmas of the signal's own noise.
 const TRIP_SIGMAS: f64 = 5.0;
-/// No value is taken to be further from its setpoint than this factor: arithmetic stays finite, decisions the same.
+/// The largest value that is computed with, in setpoints: arithmetic stays finite and decisions the
+/// same.
 const X_MAX: f64 = 1e6;
-/// Most looks of the fast path that are kept.
+/// The maximum number of fast-path looks that are kept.
 const LOOKS_MAX: usize = 64;
 
-/// What the newest refusal was.
+/// A refusal that measured the quota.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Learned {
-    /// When, in unix seconds.
+    /// The time in unix seconds.
     pub at: f64,
     /// The share that was refused.
     pub share: f64,
 }
 
-/// What is kept of one signal between ticks.
+/// The state of one signal between ticks.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Signal {
-    /// Its name in the policy.
+    /// The name in the policy.
     pub name: String,
     /// The newest value, in the signal's own unit.
     pub value: Option<f64>,
-    /// Samples, noise and lag.
+    /// The samples, their noise and their lag.
     pub front: Front,
-    /// Which part of the load is ours.
+    /// The estimator of our part of the load.
     pub observer: Observer,
-    /// The controller.
     pub pid: LogPid,
     /// The log work rate that it asks for.
     pub u: f64,
     /// The relative error of the newest decision.
     pub e: f64,
-    /// The error's long mean.
+    /// The long-term mean of the error.
     pub ebar: f64,
-    /// The newest sample carried to now, in setpoints.
+    /// The newest sample extrapolated to now, in setpoints.
     pub xp: Option<f64>,
-    /// Its controller has been seeded.
+    /// True once its controller has been seeded.
     pub started: bool,
-    /// Scheduled gains and the terms of the newest decision.
+    /// The scheduled gain in force.
     pub kc: f64,
-    /// Integral time in force, in seconds.
+    /// The integral time in force, in seconds.
     pub ti_s: f64,
-    /// The newest decision's terms.
+    /// The controller's terms at the newest decision.
     pub terms: Terms,
-    /// What a load average still remembers of an incident, in setpoints, and since when.
+    /// The part of a load average that a past incident caused, in setpoints, and the time of the
+    /// estimate.
     pub memory: (f64, f64),
-    /// Trip levels in setpoints: for samples as they come, and for de-lagged ones.
+    /// The trip level in setpoints for samples as received.
     pub trip_x: f64,
-    /// See `trip_x`.
+    /// The trip level in setpoints for de-lagged samples.
     pub trip_z: f64,
-    /// Ratio signals: the newest share, the learned quota (work rate), the time of the newest refusal.
+    /// The newest refused share, for ratio signals.
     pub share: f64,
-    /// See `share`.
+    /// The learned quota as a work rate, for ratio signals.
     pub quota: Option<f64>,
-    /// See `share`.
+    /// The time of the newest refusal, for ratio signals.
     pub last_bad: Option<f64>,
-    /// The newest refusal, which taught the quota.
+    /// The newest refusal that measured the quota.
     #[serde(default)]
     pub learned: Option<Learned>,
-    /// Ratio signals: what a pool of accounts behind the throttle can bear now (work rate), where there is one.
+    /// The current capacity of a pool of accounts behind the throttle (work rate), for ratio
+    /// signals; `None` without a pool.
     #[serde(skip)]
     pub capacity: Option<f64>,
-    /// Ratio signals: since when the work uses all that the throttle lets through; `None` while it does not.
+    /// The time since which the work uses all that the throttle lets through, for ratio signals;
+    /// `None` while it does not.
     #[serde(skip)]
     pub used_from: Option<f64>,
-    /// The fast path's newest look `(at, x)`; kept, because it may be all that a successor knows of a trip.
+    /// The newest look of the fast path, `(at, x)`; stored, because it may be a successor's only
+    /// record of a trip.
     #[serde(default)]
     pub looked: Option<(f64, f64)>,
-    /// The fast path's recent looks `(at, x)`.
+    /// The recent looks of the fast path, `(at, x)`.
     #[serde(skip)]
     pub looks: VecDeque<(f64, f64)>,
-    /// Consecutive looks of the fast path above a trip level.
+    /// The number of consecutive looks of the fast path above a trip level.
     #[serde(skip)]
     pub alarms: u32,
-    /// What ended since the newest sample says nothing about it.
+    /// True if the jobs that ended since the newest sample carry no information about it.
     #[serde(skip)]
     pub discounted: bool,
 }
 
 impl Signal {
-    /// A signal that has seen nothing, tracking the log work rate `u`.
+    /// Creates a signal without samples that tracks the log work rate `u`.
     pub fn new(policy: &policy::Signal, law: &Law, u: f64) -> Self {
         let least = policy.trip / policy.setpoint;
         Self {
@@ -141,7 +149,8 @@ impl Signal {
         }
     }
 
-    /// Takes in a sample of time `at`, visible at `now`. Not finite, negative or not newer: not a sample.
+    /// Ingests a sample of time `at`, visible at `now`; a value that is not finite, negative or not
+    /// newer is ignored.
     pub fn ingest(&mut self, policy: &policy::Signal, law: &Law, now: f64, at: f64, value: f64, history: &History) {
         if !(value.is_finite() && value >= 0.0 && at <= now + 60.0 && self.front.is_news(at)) {
             return;
@@ -152,7 +161,8 @@ impl Signal {
             return self.ingest_ratio(policy, now, at, dt, value, history);
         }
         let x = (value / policy.setpoint).min(X_MAX);
-        // The levels come from the noise known before this sample: an overload must not raise its own limit.
+        // The levels are computed from the noise before this sample: an overload must not raise its
+        // own limit.
         let least = policy.trip / policy.setpoint;
         self.trip_x = trip::level(self.front.var, TRIP_SIGMAS, least, 2.0 * least);
         self.trip_z = trip::level(self.observer.noise, TRIP_SIGMAS, 1.5 * least, 4.5 * least);
@@ -163,13 +173,15 @@ impl Signal {
         }
     }
 
-    /// The log work rate that this signal asks for, with `applied` in force; `None` before its first sample.
+    /// Returns the log work rate that this signal asks for, with `applied` in force; `None` before
+    /// its first sample.
     pub fn ask(&mut self, policy: &policy::Signal, law: &Law, now: f64, dt: f64, history: &History, applied: f64) -> Option<f64> {
         self.front.at?;
         if policy.kind == Kind::Ratio {
             return Some(self.ask_ratio(law, now, dt, applied));
         }
-        // Who learns nothing asks for what there is: neither is the knob raised on the word of an old sample, nor lowered.
+        // A signal without information asks for the rate in force: an old sample neither raises nor
+        // lowers the knob.
         if !self.started || self.discounted {
             self.rebase(policy, law, now, history, applied);
             return Some(self.u);
@@ -182,7 +194,8 @@ impl Signal {
         Some(self.u)
     }
 
-    /// Makes this signal ask for `u` now: start, hand-over, restart, blindness.
+    /// Makes this signal ask for `u` now, at a start, hand-over or restart or while signals are
+    /// stale.
     pub fn rebase(&mut self, policy: &policy::Signal, law: &Law, now: f64, history: &History, u: f64) {
         self.u = u;
         self.pid.integral = u;
@@ -196,7 +209,8 @@ impl Signal {
         }
     }
 
-    /// A signal far from its limit says nothing about the rate, if another one is nearer to its own.
+    /// Returns true if the signal is far from its limit and another one is nearer to its own, so
+    /// that it does not count.
     pub fn abstains(&self, policy: &policy::Signal, law: &Law, now: f64, lead: f64) -> bool {
         match policy.kind {
             Kind::Ratio => self.share <= 1e-4 && self.last_bad.is_none_or(|bad| now - bad > law.quiet_s),
@@ -204,8 +218,8 @@ impl Signal {
         }
     }
 
-    /// The newest sample carried from its own time to `now` with what was let through since (Smith's predictor), less
-    /// what the load average remembers of an incident.
+    /// Returns the newest sample extrapolated to `now` by the work let through since (Smith's
+    /// predictor), less the part of the load average that a past incident caused.
     pub fn predict(&self, law: &Law, now: f64, history: &History) -> f64 {
         let mut x = self.front.xf;
         if let (true, Some(c), Some(at)) = (law.predictor, self.observer.c, self.front.at) {
@@ -216,13 +230,16 @@ impl Signal {
         (x - self.remembered(now)).max(0.0)
     }
 
-    /// The newest sample without the memory of a past incident.
+    /// Returns the newest sample without the memory of a past incident.
     pub fn clean(&self) -> f64 {
         let at = self.front.at.unwrap_or(0.0);
         self.clean_of(at, self.front.x)
     }
 
-    /// How high the newest sample is, in setpoints, for the breaker. What is kept of a ratio otherwise is how full its quota is.
+    /// Returns the newest sample in setpoints, for the breaker.
+    ///
+    /// A ratio uses its refused share, because its front end holds the utilisation of the quota
+    /// instead.
     pub fn height(&self, policy: &policy::Signal) -> f64 {
         match policy.kind {
             Kind::Ratio => self.share / policy.setpoint,
@@ -230,19 +247,20 @@ impl Signal {
         }
     }
 
-    /// A value `x` of time `at` without the memory of a past incident.
+    /// Returns the value `x` of time `at` without the memory of a past incident.
     pub fn clean_of(&self, at: f64, x: f64) -> f64 {
         if at < self.memory.1 { x } else { (x - self.remembered(at)).max(0.0) }
     }
 
-    /// A load average remembers an incident for minutes. At a restart to `level` everything above it is known to decay
-    /// with the lag, so the controller leaves it out.
+    /// Records the load average's memory of an incident at a restart to `level`: the excess over
+    /// `level` decays with the lag for minutes, so the controller leaves it out.
     pub fn forget(&mut self, law: &Law, now: f64, history: &History, level: f64) {
         self.memory.0 = 0.0;
         self.memory = ((self.predict(law, now, history) - level).max(0.0), now);
     }
 
-    /// One look of the fast path: the clean value and the one with the averaging undone over the usual spacing.
+    /// Records one look of the fast path; returns the clean value and the one with the averaging
+    /// undone over the usual spacing.
     pub fn look(&mut self, at: f64, value: f64, setpoint: f64) -> (f64, f64) {
         let x = (value / setpoint).min(X_MAX);
         self.looked = Some((at, x));
@@ -258,7 +276,7 @@ impl Signal {
         (self.clean_of(at, x), z)
     }
 
-    /// Moves every time by `by_s`, when the clock was set back.
+    /// Shifts every time by `by_s` after the clock was set back.
     pub fn shift(&mut self, by_s: f64) {
         self.front.shift(by_s);
         self.memory.1 += by_s;
@@ -268,7 +286,7 @@ impl Signal {
         self.looks.clear();
     }
 
-    /// False if some number cannot be computed with or stored.
+    /// Returns false if any number is infinite or NaN.
     pub(super) fn is_sound(&self) -> bool {
         let (front, observer) = (&self.front, &self.observer);
         let own = [
@@ -297,8 +315,10 @@ impl Signal {
         if memory <= 0.0 || self.front.lag_s <= 1.0 { 0.0 } else { memory * ((since - at) / self.front.lag_s).min(0.0).exp() }
     }
 
-    /// Predicts, and sets the gain: full for large or lasting errors, small for small ones, larger where only a part of the
-    /// load is ours. Answers the clipped measurement.
+    /// Predicts the measurement, schedules the gain and returns the clipped measurement.
+    ///
+    /// The gain is full for large or lasting errors, small for small ones, and larger if only a
+    /// part of the load is ours.
     fn schedule(&mut self, policy: &policy::Signal, law: &Law, now: f64, history: &History, applied: f64) -> f64 {
         let xp = self.predict(law, now, history);
         let y = within(xp, Y_MIN, Y_MAX);
@@ -308,7 +328,8 @@ impl Signal {
         let mut kc = law.gain * (lag / 60.0).min(LAG_MAX_MIN);
         kc *= match policy.kind {
             Kind::Latency if policy.source == Source::Complaints => COMPLAINTS_GAIN,
-            // A loop that is closed by slots is not steep: with twice as many jobs at once each takes at most twice as long.
+            // A loop closed by slots is not steep: with twice as many concurrent jobs each takes at
+            // most twice as long.
             Kind::Latency if law.actuator == Actuator::Concurrency => 1.0,
             Kind::Latency => LATENCY_GAIN,
             _ if e > 0.0 => 1.0 / within(self.observer.share(v, 2.0), SHARE_UNDER, 1.0),

@@ -1,4 +1,5 @@
-//! The loop closed by slots: a plant that answers the slower the more is open at once, and what people do to the knob.
+//! The loop closed by slots: a plant that responds more slowly the more requests are open, and
+//! manual changes of the knob.
 
 use proptest::prelude::*;
 
@@ -12,7 +13,8 @@ use super::view::View;
 const POLICY: &str =
     "[governor]\nactuator = \"concurrency\"\n[[signal]]\nname = \"answers\"\nsource = \"feedback\"\nkind = \"latency\"\n";
 
-/// A server that answers in `base_s` as long as it can work on all that is open, and works off `capacity` a second beyond.
+/// A server that responds in `base_s` while it can work on all open requests, and completes
+/// `capacity` per second beyond that.
 struct Server {
     policy: Policy,
     bounds: Bounds,
@@ -24,22 +26,23 @@ struct Server {
     person: Option<f64>,
     knob: f64,
     plan: Plan,
-    /// By second: knob, latency, jobs per second.
+    /// The knob, the latency and the jobs per second, by second.
     record: Vec<(f64, f64, f64)>,
     seed: u32,
     noise: f64,
-    /// It rejects some of what it gets, and answers one at a time after each.
+    /// The way in which rejections are reported, if the server rejects some requests; after each it
+    /// responds to one at a time.
     rejects: Option<Told>,
 }
 
-/// What a governor is told of answers that were slow because of a rejection.
+/// The report to a governor about responses that were slow because of a rejection.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Told {
-    /// Their time, as if it were load.
+    /// The durations, as if they were load.
     Plainly,
-    /// Nothing.
+    /// No report at all.
     Nothing,
-    /// That their time says nothing.
+    /// A report that the durations carry no information.
     Discounted,
 }
 
@@ -257,7 +260,7 @@ proptest! {
     ) {
         let setpoint = base_s * above;
         let mut server = Server::new(setpoint, "");
-        // So many slots reach the setpoint.
+        // This number of slots reaches the setpoint.
         (server.base_s, server.capacity, server.noise) = (base_s, room / setpoint, noise);
         server.run(2400);
         let (latency, rate) = (server.mean(1800.0, |s| s.1), server.mean(1800.0, |s| s.2));

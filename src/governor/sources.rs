@@ -1,6 +1,8 @@
-//! Where readings come from: each signal's source, asked for a tick, and those that the fast path can look at.
+//! The sources of readings: each signal's source, read for a tick, and those that the fast path can
+//! read directly.
 //!
-//! Everything here answers samples in the setpoint's unit. A source that does not answer is no reading, never zero.
+//! Every sample is in the setpoint's unit. A source that does not respond yields no reading, never
+//! zero.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,12 +17,13 @@ use crate::signals::{
     Told, no_complaints, no_depth, no_feedback,
 };
 
-/// How long one look of the fast path may take.
+/// The timeout of one look of the fast path.
 const LOOK_WITHIN: Duration = Duration::from_millis(500);
 
-/// The fast path judges by so many seconds of feedback, and by at least so many attempts that ended in them: one refusal among
-/// two is no overload.
+/// The span of feedback that the fast path judges by, in seconds.
 const HEARD_OVER_S: f64 = 5.0;
+/// The fewest attempts that must have ended in the span that the fast path judges by: one refusal
+/// among two is no overload.
 const HEARD_LEAST: f64 = 10.0;
 
 /// The sources of all throttles.
@@ -34,63 +37,63 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// One Prometheus, and nothing else.
+    /// Creates sources with one Prometheus and nothing else.
     pub fn new(usual: Prometheus) -> Self {
         let (servers, databases) = (BTreeMap::new(), BTreeMap::new());
         Self { usual, servers, databases, depth: no_depth(), feedback: no_feedback(), complaints: no_complaints() }
     }
 
-    /// Depth and age of queues from there.
+    /// Sets the source of the depth and age of queues.
     pub fn with_depth(mut self, depth: DepthSource) -> Self {
         self.depth = depth;
         self
     }
 
-    /// What the work itself says from there.
+    /// Sets the source of feedback from the work itself.
     pub fn with_feedback(mut self, feedback: FeedbackSource) -> Self {
         self.feedback = feedback;
         self
     }
 
-    /// What is complained of, of the accounts of a pool, from there.
+    /// Sets the source of complaints about a pool's accounts.
     pub fn with_complaints(mut self, complaints: ComplaintSource) -> Self {
         self.complaints = complaints;
         self
     }
 
-    /// One more Prometheus, under the name that policies call it by.
+    /// Adds a Prometheus under the name that policies use.
     pub fn with_server(mut self, name: &str, server: Prometheus) -> Self {
         self.servers.insert(name.to_owned(), server);
         self
     }
 
-    /// A database, under the name that policies call it by.
+    /// Adds a database under the name that policies use.
     pub fn with_database(mut self, name: &str, database: Database) -> Self {
         self.databases.insert(name.to_owned(), database);
         self
     }
 
-    /// The Prometheus of the settings' `PROMETHEUS_URL`.
+    /// Returns the Prometheus of the setting `PROMETHEUS_URL`.
     pub fn usual(&self) -> &Prometheus {
         &self.usual
     }
 
-    /// The Prometheus that a signal is asked of.
+    /// Returns the Prometheus of a signal.
     pub fn prometheus(&self, about: &Signal) -> &Prometheus {
         about.server.as_ref().and_then(|name| self.servers.get(name)).unwrap_or(&self.usual)
     }
 
-    /// The samples of a signal of Prometheus that are visible at `now`.
+    /// Returns the samples of a Prometheus signal that are visible at `now`.
     pub async fn history(&self, about: &Signal, now: f64) -> Result<Vec<Reading>, Error> {
         self.prometheus(about).readings_of_at_least(&about.query, about.series_min, now).await
     }
 
-    /// Fails if a policy names a server that nobody has set.
+    /// Fails if a policy names a server that is not configured.
     pub fn check(&self, policy: &Policy) -> Result<(), Error> {
         self.eyes(policy).map(|_| ())
     }
 
-    /// The eyes for a policy; fails if it names a server that nobody has set.
+    /// Returns the direct readers for a policy; fails if it names a server that is not configured.
     pub(super) fn eyes(&self, policy: &Policy) -> Result<Eyes, Error> {
         let direct = policy.signals.iter().map(|about| self.direct(about)).collect::<Result<_, _>>()?;
         Ok(Eyes { direct })
@@ -115,7 +118,7 @@ impl Sources {
         Ok(Some(Direct::new(Target::Page(probe(look)?))))
     }
 
-    /// What the workers have counted of the throttle's jobs, if the policy needs it.
+    /// Returns the workers' counts of the throttle's jobs, if the policy needs them.
     pub(super) async fn told(&self, policy: &Policy, throttle: &str) -> Option<Vec<Told>> {
         if !policy.hears() {
             return None;
@@ -123,7 +126,8 @@ impl Sources {
         tokio::time::timeout(LOOK_WITHIN, (self.feedback)(throttle)).await.ok().flatten()
     }
 
-    /// For a tick: the readings of every signal, in the order of the policy. What is heard of the work itself is in the meter.
+    /// Returns the readings of every signal for a tick, in the order of the policy; feedback from
+    /// the work itself is in the meter instead.
     pub(super) async fn read(&self, policy: &Policy, eyes: &Eyes, now: f64, is_told: bool) -> Vec<Result<Vec<Sample>, Error>> {
         let read = policy.signals.iter().zip(&eyes.direct).map(|(about, direct)| async move {
             let readings = match (about.source, direct) {
@@ -139,8 +143,10 @@ impl Sources {
         join_all(read).await
     }
 
-    /// For the fast path: one look at every signal that can trip the breaker and does not pass through Prometheus. One that
-    /// does not answer in time is left out; the tick's own staleness says what follows from that.
+    /// Returns one look, for the fast path, at every signal that can trip the breaker and does not
+    /// pass through Prometheus.
+    ///
+    /// A source that does not respond in time is left out; the tick's own staleness handles it.
     pub(super) async fn look(&self, policy: &Policy, eyes: &Eyes, now: f64) -> Vec<Sample> {
         let look = policy.signals.iter().zip(&eyes.direct).filter(|(about, _)| about.trips).map(|(about, direct)| async move {
             let reading = match (about.source, direct) {
@@ -154,12 +160,13 @@ impl Sources {
         join_all(look).await.into_iter().flatten().collect()
     }
 
-    /// How many jobs of a throttle are ready to run, if that is known.
+    /// Returns the number of a throttle's jobs that are ready to run, if known.
     pub async fn ready(&self, throttle: &str) -> Option<f64> {
         (self.depth)(throttle).await.map(|depth| depth.ready)
     }
 
-    /// The worst account of a pool; 0 where none has had enough accepted to be judged.
+    /// Returns the complaint share of a pool's worst account; 0 if no account has enough accepted
+    /// messages.
     async fn complained(&self, about: &Signal) -> Result<Reading, Missing> {
         let complaints = (self.complaints)(&about.query).await.ok_or(Missing::Absent)?;
         Ok(Reading { value: complaints.share, at: complaints.at })
@@ -171,28 +178,31 @@ impl Sources {
     }
 }
 
-/// What looks directly, in the order of the policy's signals.
+/// The direct readers, in the order of the policy's signals.
 #[derive(Debug)]
 pub(super) struct Eyes {
     direct: Vec<Option<Direct>>,
 }
 
-/// True if the fast path has something to look at.
+/// Returns true if the fast path has a signal to look at.
 pub(super) fn can_look(policy: &Policy) -> bool {
     let direct = |about: &&Signal| about.source != Source::Prometheus || about.probe.is_some();
     policy.law.breaker && policy.signals.iter().any(|about| about.trips && direct(&about))
 }
 
-/// For a tick: what the work itself said since `since`, at the time of the newest word. A signal that averages over more has more;
-/// one of which nothing was heard has a sample without a value, so that nobody takes silence for a share of 0.
-/// Nothing from before `acted_at`, when the breaker last stopped or restarted the work, is averaged into what came after.
+/// Returns the feedback of the work itself since `since`, for a tick, at the time of the newest
+/// report.
+///
+/// A signal with a longer averaging time covers more. A signal without feedback has a sample
+/// without a value, so that silence is not taken for a share of 0. Nothing from before `acted_at`,
+/// the breaker's last stop or restart, is averaged into later values.
 pub(super) fn heard(policy: &Policy, meter: &Meter, since: Option<f64>, acted_at: f64) -> Vec<Sample> {
     let at = meter.at().filter(|at| since.is_none_or(|since| *at > since));
     let of = |about: &Signal, heard: Heard| {
         let step_s = span_s(policy, at?, since);
         let over_s = step_s.max((2.0 * about.lag_s).min(at? - acted_at));
         let span = meter.over(over_s)?;
-        // Where nothing is at work nothing is refused, but how long it would take or whether it would fail nobody knows.
+        // Without work nothing is refused, but durations and failures are unknown.
         let at_rest = (heard == Heard::Refused && meter.is_idle(step_s)).then_some(0.0);
         Some(sample(about, Reading { value: value(heard, meter, &span, over_s).or(at_rest)?, at: span.at }))
     };
@@ -201,7 +211,8 @@ pub(super) fn heard(policy: &Policy, meter: &Meter, since: Option<f64>, acted_at
     hearing.map(|(about, heard)| of(about, heard).unwrap_or_else(|| silent(about))).collect()
 }
 
-/// For the fast path: the same of the last seconds, where enough has ended in them.
+/// Returns the feedback of the last seconds, for the fast path, if enough attempts have ended in
+/// them.
 pub(super) fn overheard(policy: &Policy, meter: &Meter, acted_at: f64) -> Vec<Sample> {
     let over_s = meter.at().map_or(0.0, |at| HEARD_OVER_S.min(at - acted_at));
     let Some(span) = meter.over(over_s).filter(|span| span.work.ended() >= HEARD_LEAST) else { return Vec::new() };
@@ -209,12 +220,12 @@ pub(super) fn overheard(policy: &Policy, meter: &Meter, acted_at: f64) -> Vec<Sa
     policy.signals.iter().filter(|about| about.trips).filter_map(of).collect()
 }
 
-/// How long a step from `since` to `at` is: a tick, where nothing was heard before.
+/// Returns the seconds from `since` to `at`; one tick without earlier feedback.
 pub(super) fn span_s(policy: &Policy, at: f64, since: Option<f64>) -> f64 {
     since.map_or(policy.law.tick_s, |since| at - since)
 }
 
-/// What was heard in `span`, which is the last `over_s` seconds of the meter.
+/// Returns the feedback in `span`, the last `over_s` seconds of the meter.
 fn value(heard: Heard, meter: &Meter, span: &Span, over_s: f64) -> Option<f64> {
     match heard {
         Heard::Refused => span.work.refused_share(),
@@ -224,7 +235,7 @@ fn value(heard: Heard, meter: &Meter, span: &Span, over_s: f64) -> Option<f64> {
     }
 }
 
-/// The probe of a page.
+/// Creates the probe of a page.
 pub fn probe(look: &Look) -> Result<Probe, Error> {
     match &look.place {
         Place::Metric(metric) => Probe::new(&look.url, metric),
@@ -232,7 +243,7 @@ pub fn probe(look: &Look) -> Result<Probe, Error> {
     }
 }
 
-/// A reading in the setpoint's unit.
+/// Converts a reading to a sample in the setpoint's unit.
 fn sample(about: &Signal, reading: Reading) -> Sample {
     Sample { signal: about.name.clone(), value: Some(reading.value * about.scale), at: reading.at }
 }

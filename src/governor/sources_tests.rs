@@ -29,13 +29,14 @@ fn policy() -> Policy {
     Policy::parse(POLICY, "f").unwrap().unwrap()
 }
 
-/// A meter that hears one worker every second: so many that completed in half a second, were refused and failed in each.
+/// A meter fed by one worker every second with jobs that completed (in half a second on average),
+/// were refused and failed.
 struct Work {
     meter: Meter,
     counted: Feedback,
     durations: Durations,
     now: f64,
-    /// So many more that complete each second, and how long they took says nothing.
+    /// The number of further jobs that complete each second without a usable duration.
     untimed: f64,
 }
 
@@ -142,7 +143,7 @@ fn the_fast_path_hears_signals_that_trip_once_enough_has_ended() {
     let looks = overheard(&policy(), &many.meter, f64::NEG_INFINITY);
     assert_eq!(looks, [Sample { signal: "refusals".into(), value: Some(0.75), at: 1016.0 }]);
 
-    // What was before a restart says nothing about what came after it.
+    // Feedback from before a restart carries no information about later work.
     let restarted = Work::new().seconds(10, 0.0, 10.0, 0.0).seconds(3, 10.0, 0.0, 0.0);
     assert_eq!(overheard(&policy(), &restarted.meter, 1011.0)[0].value, Some(0.0));
     let errors = Work::new().seconds(10, 0.0, 0.0, 10.0).seconds(5, 10.0, 0.0, 0.0);

@@ -1,5 +1,7 @@
-//! The governor of one throttle as people and pages see it. Made from the state, so that a process that does not lead can
-//! make the same from the stored one.
+//! The governor of one throttle as people and pages see it.
+//!
+//! It is built from the state, so that a process that does not lead can build the same view from
+//! the stored one.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -14,113 +16,114 @@ use super::score::Score;
 use super::signal::Signal;
 use super::watchdogs::Finding;
 
-/// A governor at a glance.
+/// A summary of a governor.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct View {
-    /// The knob that it turns.
+    /// The kind of knob that it sets.
     pub actuator: Actuator,
-    /// The knob of its newest plan, in jobs per second or slots.
+    /// The knob of the newest plan, in jobs per second or slots.
     pub rps: f64,
-    /// The breaker.
+    /// The phase of the breaker.
     pub breaker: Phase,
-    /// Since when the breaker stands there; `None` if it never moved.
+    /// The start of the breaker's phase; `None` if it never changed.
     pub breaker_since: Option<Timestamp>,
-    /// Who decided: a signal, or a word of [`super::Plan::limiting`].
+    /// The deciding signal, or another value of [`super::Plan::limiting`].
     pub limiting: String,
-    /// The signal that asked for the lowest rate, whoever limited it further.
+    /// The signal that asked for the lowest rate, even if a bound limited it further.
     pub signal: Option<String>,
     /// The reason, one sentence.
     pub reason: String,
-    /// When.
+    /// The time of the newest tick.
     pub at: Timestamp,
-    /// Until when a person's rate is not exceeded.
+    /// The end of a manual rate's hold, until which it is not exceeded.
     pub held_until: Option<Timestamp>,
-    /// The last trip; in shadow mode the last one on paper.
+    /// The last trip; in shadow mode the last simulated one.
     pub last_trip: Option<TripView>,
-    /// The last hand on the mode or the rate, if the governor saw one.
+    /// The last manual change of mode or rate, if the governor saw one.
     pub hand: Option<Hand>,
-    /// The score of shadow mode, while it lasts.
+    /// The score of shadow mode; `None` in other modes.
     pub shadow: Option<Score>,
-    /// What the watchdogs have found and still holds.
+    /// The current findings of the watchdogs.
     pub findings: Vec<FindingView>,
-    /// What the watchdogs leave of the gain: 1, 1/2 or 1/4.
+    /// The gain left by the watchdogs as a factor: 1, 1/2 or 1/4.
     pub gain_factor: f64,
     /// The signals, in the order of the policy.
     pub signals: Vec<SignalView>,
 }
 
-/// A trip at a glance.
+/// A summary of a trip.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct TripView {
-    /// When.
+    /// The time of the trip.
     pub at: Timestamp,
     /// The signal that tripped the breaker.
     pub by: String,
-    /// How high it was, in setpoints.
+    /// The height of the signal that tripped the breaker, in setpoints.
     pub height: f64,
 }
 
-/// What a watchdog has found.
+/// A finding of a watchdog.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct FindingView {
-    /// What.
     pub finding: Finding,
-    /// Since when.
+    /// The time at which the finding began.
     pub since: Timestamp,
-    /// One sentence: what, the evidence, what to do.
+    /// One sentence: the finding, the evidence, the remedy.
     pub sentence: String,
 }
 
-/// A signal at a glance, in its own unit.
+/// A summary of a signal, in its own unit.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct SignalView {
-    /// Its name.
+    /// The name in the policy.
     pub name: String,
-    /// How it answers to the rate.
+    /// The way in which it responds to the rate.
     pub kind: Kind,
-    /// The newest value.
+    /// The newest value, in the signal's own unit.
     pub value: Option<f64>,
-    /// The value to hold.
+    /// The value to hold, in the signal's own unit.
     pub setpoint: f64,
     /// The value above which the rate is not raised.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub soft: Option<f64>,
     /// The value that trips the breaker now; the policy's, raised for a noisy signal.
     pub trip: f64,
-    /// The knob that it asks for, in jobs per second or slots; `None` before its first sample.
+    /// The knob that the signal asks for, in jobs per second or slots; `None` before its first
+    /// sample.
     pub ask_rps: Option<f64>,
-    /// What refusals have taught of a quota; a ratio signal's alone.
+    /// The quota learned from refusals; for ratio signals only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub learned_quota: Option<QuotaView>,
-    /// The newest sample's own time.
+    /// The time of the newest sample.
     pub at: Option<Timestamp>,
-    /// Its age in seconds.
+    /// The age of the newest sample, in seconds.
     pub age_s: Option<f64>,
-    /// Nothing new became visible for too long.
+    /// True if there has been no new sample for too long.
     pub stale: bool,
-    /// Why it could not be read the last time.
+    /// The reason why the last reading failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
-    /// When it was last heard of, and how long silence is borne.
+    /// The time at which the newest sample became visible, in unix seconds.
     #[serde(skip)]
     heard_at: f64,
     #[serde(skip)]
+    /// The silence after which it is stale, in seconds.
     patience_s: f64,
 }
 
-/// A quota that nobody told.
+/// A quota learned from refusals.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub struct QuotaView {
-    /// What was let through of it, in tokens per second or slots.
+    /// The throughput within the quota, in tokens per second or slots.
     pub rps: f64,
-    /// When it was learned: the newest refusal.
+    /// The time of the newest refusal, which measured it.
     pub at: Timestamp,
-    /// The share that was refused then.
+    /// The share refused at the newest refusal.
     pub refused_share: f64,
 }
 
 impl QuotaView {
-    /// What `signal` has learned, where a job takes `w` of work.
+    /// Returns the quota that `signal` has learned, for `w` of work per job.
     pub(super) fn of(signal: &Signal, w: f64) -> Option<Self> {
         let (quota, learned) = (signal.quota?, signal.learned?);
         let rps = quota / w;
@@ -129,10 +132,10 @@ impl QuotaView {
 }
 
 impl View {
-    /// The view of `state` at `now`, unix seconds; `None` before the first plan.
+    /// Creates the view of `state` at `now`, unix seconds; `None` before the first plan.
     pub fn new(state: &State, policy: &Policy, now: f64) -> Option<Self> {
         let plan = state.plan.as_ref()?;
-        // In shadow mode the readings are what is really there, and the decisions those on paper.
+        // In shadow mode the readings are real and the decisions simulated.
         let decides = state.shadow.as_ref().map_or(state, |shadow| &shadow.own);
         let asks: Vec<Option<f64>> = decides.signals.iter().map(|signal| ask(decides, signal)).collect();
         let signals = state.signals.iter().zip(&policy.signals).zip(asks).map(|((signal, about), ask_rps)| SignalView {
@@ -181,12 +184,12 @@ impl View {
         Some(view)
     }
 
-    /// The view of a state as the journal keeps it.
+    /// Creates the view of a state as the journal stores it.
     pub fn of_stored(stored: Value, policy: &Policy, now: f64) -> Option<Self> {
         Self::new(&State::stored(stored, policy)?, policy, now)
     }
 
-    /// Brings ages up to `now`, unix seconds.
+    /// Updates the ages to `now`, unix seconds.
     pub fn age(&mut self, now: f64) {
         for signal in &mut self.signals {
             signal.age_s = signal.at.map(|at| (now - super::decision::unix_s(at)).max(0.0));
@@ -195,7 +198,7 @@ impl View {
     }
 }
 
-/// What a signal asks for, in jobs per second.
+/// Returns the knob that a signal asks for, in jobs per second or slots.
 fn ask(state: &State, signal: &Signal) -> Option<f64> {
     signal.front.at.filter(|_| signal.started || signal.quota.is_some())?;
     let rps = signal.u.exp() / state.work.w;

@@ -1,56 +1,65 @@
-//! Feed-forward by the hour of the week: the rate that this hour has borne, as the start value after a stop.
+//! Feed-forward by the hour of the week: the rate that this hour has sustained, as the start value
+//! after a stop.
 //!
-//! What is not ours has its week: shops are busy by day, backups run on Sunday. While work flows and the load stands at its
-//! setpoint, the rate *is* what the hour bears, so it is kept: one mean per hour of the week, and how many weeks are in it.
-//! Each new week counts half, so that a change is believed within two or three.
+//! The load of others follows the week: shops are busy by day, backups run on Sunday. While work
+//! flows and the load is at its setpoint, the rate *is* the capacity of the hour, so it is stored:
+//! one mean per hour of the week, with the number of weeks in it. Each new week counts half, so
+//! that a change is adopted within two or three.
 //!
-//! It is used at one place only: while nobody waits for tokens (an empty queue), the knob is put, as fast as any rate may grow,
-//! to most of what this hour has borne, or the next one if this one is not known. When work comes, it starts there
-//! instead of where it stopped. All bounds of an unused knob hold as before, above all that of the model, which has seen the background of
-//! this day. The law and the breaker act from the first sample on. A person's rate, a hand-over, a restart after a
-//! trip and blindness have rules of their own and know nothing of the hour.
+//! It has a single use: while no job waits for tokens (an empty queue), the knob moves, as fast as
+//! any rate may grow, to most of the rate that this hour (or the next one, if this one is unknown)
+//! has sustained. New work then starts at that rate instead of the rate at which it stopped. All
+//! bounds of an unused knob still apply, above all that of the model, which has seen the background
+//! of this day. The law and the breaker act from the first sample on. A manual rate, a hand-over, a
+//! restart after a trip and stale signals have their own rules and ignore the hour.
 //!
-//! Hours are of UTC: where clocks are changed, an hour is learned anew within a week or two.
+//! Hours are in UTC: after a change of local time, an hour is relearned within a week or two.
 
 use super::limits::BOTTLENECK;
 use super::plan::{Observation, State};
 use super::policy::{Kind, Policy};
 use crate::control::within;
 
-/// Hours of a week, and of the time before the first Monday of 1970.
+/// The hours of a week.
 const HOURS: i64 = 168;
+/// The hours before the first Monday of 1970, modulo a week: 1970-01-01 was a Thursday.
 const THURSDAY: i64 = 72;
-/// An hour is believed if the load stood near its setpoint for this long in it, in seconds.
+/// The time near the setpoint from which an hour counts, in seconds.
 const ENOUGH_S: f64 = 300.0;
-/// Near: within this of the setpoint, in setpoints.
+/// The largest distance from the setpoint that counts as near, in setpoints.
 const NEAR: f64 = 0.2;
-/// The newest week's part of the mean.
+/// The weight of the newest week in the mean.
 const NEWEST: f64 = 0.5;
-/// Nothing is used before this much has been seen, in seconds: a whole week.
+/// The observation time before anything is used, in seconds: a whole week.
 const WEEK_S: f64 = 168.0 * 3600.0;
-/// A pause of work is a stop after this long, in seconds.
+/// The pause of work that counts as a stop, in seconds.
 const STOP_S: f64 = 600.0;
-/// The start is this share of what the hour has borne: days differ, and the law soon adds what is missing.
+/// The start rate as a share of the rate that the hour has sustained: days differ, and the law soon
+/// adds the rest.
 const START: f64 = 0.65;
 
-/// What each hour of the week has borne.
+/// The rate that each hour of the week has sustained.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 pub struct Week {
-    /// Log work rate, and weeks that are in it; Monday 0:00 UTC first. Empty until the first hour is known.
+    /// The log work rate and its number of weeks, by hour, Monday 0:00 UTC first; empty until the
+    /// first hour is known.
     hours: Vec<(f64, u32)>,
-    /// When this began to look, in unix seconds.
+    /// The start of observation, in unix seconds.
     began_at: Option<f64>,
-    /// The hour that runs, counted from 1970, with the sum of its good log work rates and their seconds.
+    /// The current hour, counted from 1970.
     hour: i64,
+    /// The sum of the current hour's good log work rates, each times its seconds.
     sum: f64,
+    /// The seconds of the current hour near the setpoint.
     good_s: f64,
-    /// Since when nobody waits for tokens.
+    /// The time since which no job waits for tokens, in unix seconds.
     idle_since: Option<f64>,
 }
 
 impl Week {
-    /// Learns from `dt` seconds before `now`: the log work rate `good`, if the load stood near its setpoint because of it.
+    /// Learns from the `dt` seconds before `now`: `good` is the log work rate, if it kept the load
+    /// near its setpoint.
     pub fn learn(&mut self, now: f64, dt: f64, good: Option<f64>, is_idle: bool) {
         self.began_at.get_or_insert(now);
         let hour = hour(now);
@@ -65,7 +74,7 @@ impl Week {
         self.idle_since = is_idle.then(|| self.idle_since.unwrap_or(now));
     }
 
-    /// The log work rate to stand ready at, `now`, after a stop; `None` where nothing is to be said.
+    /// Returns the log work rate to start at after a stop; `None` without a recommendation.
     pub fn start(&self, policy: &Policy, now: f64) -> Option<f64> {
         let stopped = self.idle_since.is_some_and(|since| now - since >= STOP_S);
         let seen_a_week = self.began_at.is_some_and(|began| now - began >= WEEK_S);
@@ -76,23 +85,25 @@ impl Week {
         Some(known(hour(now)).or_else(|| known(hour(now) + 1))? + START.ln())
     }
 
-    /// The unit of work changed: rates become `factor` times larger.
+    /// Multiplies rates by `factor` after the unit of work changed.
     pub fn scale(&mut self, factor: f64) {
         self.hours.iter_mut().filter(|(_, weeks)| *weeks > 0).for_each(|(u, _)| *u += factor.ln());
         self.sum += factor.ln() * self.good_s;
     }
 
-    /// Moves every time by `by_s`, when the clock was set back. Hours stay what they were: the clock was wrong, not the week.
+    /// Shifts every time by `by_s` after the clock was set back.
+    ///
+    /// Hours stay unchanged: the clock was wrong, not the week.
     pub fn shift(&mut self, by_s: f64) {
         self.began_at = self.began_at.map(|at| at + by_s);
         self.idle_since = self.idle_since.map(|at| at + by_s);
     }
 
-    /// Puts the hour that ends into the mean of its slot.
+    /// Adds the hour that ends to the mean of its slot.
     fn close(&mut self) {
         if self.good_s >= ENOUGH_S {
             self.hours.resize(HOURS as usize, (0.0, 0));
-            // Four digits are plenty, and the state is stored every tick.
+            // Four digits suffice, and the state is stored every tick.
             let u = (self.sum / self.good_s * 1e4).round() / 1e4;
             let (mean, weeks) = &mut self.hours[slot(self.hour)];
             *mean = if *weeks == 0 { u } else { ((*mean + NEWEST * (u - *mean)) * 1e4).round() / 1e4 };
@@ -106,17 +117,18 @@ fn hour(now: f64) -> i64 {
     (now / 3600.0).floor() as i64
 }
 
-/// The place of an hour in its week.
+/// Returns the index of an hour in its week.
 fn slot(hour: i64) -> usize {
     (hour + THURSDAY).rem_euclid(HOURS) as usize
 }
 
 impl State {
-    /// Learns what this hour bears, after a decision.
+    /// Learns the rate that this hour sustains, after a decision.
     pub(super) fn learn_week(&mut self, policy: &Policy, seen: &Observation, now: f64, dt: f64) {
         let Some(plan) = &self.plan else { return };
         let used = seen.limiting_share.is_some_and(|share| share > BOTTLENECK);
-        // What was decided by blindness, a person, a bound or a breaker says nothing of the hour.
+        // A decision caused by stale signals, a person, a bound or the breaker carries no
+        // information about the hour.
         let decider = policy.signals.iter().position(|about| about.name == plan.limiting && about.kind != Kind::Ratio);
         let near = decider.is_some_and(|n| self.signals[n].xp.is_some_and(|xp| within(xp, 1.0 - NEAR, 1.0 + NEAR) == xp));
         let good = (used && near).then_some(self.u);

@@ -8,7 +8,8 @@ const HOUR_S: f64 = 3600.0;
 /// Midnight of a Monday, UTC.
 const MONDAY: f64 = 1_700_438_400.0;
 
-/// A store that people use by day, and a backlog of jobs that begins at eight every evening and lasts for five hours.
+/// A shop that is busy by day, with a backlog of jobs that begins at eight every evening and lasts
+/// for five hours.
 struct Shop {
     policy: Policy,
     bounds: Bounds,
@@ -17,11 +18,11 @@ struct Shop {
     average: f64,
     scraped: Vec<(f64, f64)>,
     plan: Plan,
-    /// `(time, load, rate)` of every step with work.
+    /// The `(time, load, rate)` of every step with work.
     record: Vec<(f64, f64, f64)>,
 }
 
-/// A step of the shop, its tick and its scrape, in seconds.
+/// The step of the shop, its tick and its scrape, in seconds.
 const STEP_S: f64 = 15.0;
 const COST: f64 = 0.01;
 
@@ -43,7 +44,8 @@ impl Shop {
         }
     }
 
-    /// Others' load: much by day, less in the evening and at weekends, and never quite the same.
+    /// Returns the load of others: high by day, lower in the evening and at weekends, and never
+    /// quite the same.
     fn background(&self) -> f64 {
         let hours = (self.now - MONDAY) / HOUR_S;
         let (day, hour) = ((hours / 24.0).floor() as u32, hours % 24.0);
@@ -100,8 +102,8 @@ impl Shop {
         }
     }
 
-    /// Of every evening from `day` on: seconds until the rate is at 70 % of what is possible, and the overload: load more than a tenth
-    /// above the setpoint.
+    /// Returns, for every evening from day `from` on, the seconds until the rate is at 70 % of the
+    /// possible one, and the overload: the load more than a tenth above the setpoint, over time.
     fn evenings(&self, from: u32) -> Vec<(f64, f64)> {
         (from..21)
             .map(|day| {
@@ -138,7 +140,7 @@ fn the_third_week_starts_where_the_hour_can_be_borne_and_overloads_no_more() {
     assert!(over(&with) <= 1.1 * over(&without) + 1.0, "{with:?}, without {without:?}");
 }
 
-/// A week that has learned that the hour `n` bears `e^u`, in its first week.
+/// Returns a week that has learned that the hour `n` sustains `e^u`, in its first week.
 fn learned(n: i64, u: f64) -> Week {
     let mut week = Week::default();
     week.learn(MONDAY, 5.0, None, false);
@@ -153,7 +155,7 @@ fn policy() -> Policy {
     Shop::new(true).policy
 }
 
-/// What it says at the hour `n` after nobody has waited for `idle_s`.
+/// Returns the start value at the hour `n` after `idle_s` without waiting jobs.
 fn start(week: &Week, n: f64, idle_s: f64) -> Option<f64> {
     let mut week = week.clone();
     let now = MONDAY + n * HOUR_S;
@@ -184,7 +186,7 @@ fn a_new_week_counts_half_and_five_good_minutes_are_needed() {
     for t in 0..720 {
         week.learn(MONDAY + (168.0 + 20.0) * HOUR_S + f64::from(t) * 5.0, 5.0, Some(5.0), false);
     }
-    // Less than five minutes of another hour.
+    // Less than five minutes of another hour do not count.
     for t in 0..50 {
         week.learn(MONDAY + (168.0 + 22.0) * HOUR_S + f64::from(t) * 5.0, 5.0, Some(9.0), false);
     }
@@ -200,7 +202,7 @@ fn an_unused_knob_is_put_no_higher_than_the_model_and_max_allow() {
     shop.run(8);
     let idle = shop.state.week.hours.iter().filter(|(_, weeks)| *weeks > 0).count();
     assert!(idle >= 30, "{idle} hours are known");
-    // The week says far too much; the model of this day's load does not.
+    // The week recommends far too much; the model of this day's load does not.
     shop.state.week.hours.fill((9.0, 3));
     let mut most = 0.0f64;
     while !shop.has_work() {

@@ -1,7 +1,8 @@
-//! Why a throttle runs as it does: one sentence for a tired operator.
+//! The explanation of a throttle's rate: one sentence for a tired operator.
 //!
-//! The rate comes first, then who holds it there with its value, its setpoint and the sample's age, then what else is worth
-//! knowing: what it would be by the next signal, where it went in the last minutes, the last trip, whose hand was on it.
+//! The rate comes first, then the limiting signal with its value, its setpoint and the sample's
+//! age, then further facts: the rate by the next signal, the recent trend, the last trip, the last
+//! manual change.
 //!
 //! ```text
 //! 34.2 rps, held by search-load 1.96 of 2.00 (sample 14 s old); would be 51 by mongo-load; grew 3 %/min; last trip 12 min ago.
@@ -15,33 +16,33 @@ use super::hand::{GOVERNOR, Hand};
 use super::view::{FindingView, QuotaView, SignalView, View};
 use crate::throttle::{Mode, Status};
 
-/// The trend is that of so many seconds …
+/// The time span of the trend, in seconds.
 const TREND_S: f64 = 300.0;
-/// … and not told before so many have passed.
+/// The shortest time span for which a trend is reported, in seconds.
 const TREND_LEAST_S: f64 = 60.0;
-/// A rate that moves by less than this share in a minute is steady.
+/// The relative change per minute below which a rate is steady.
 const STEADY: f64 = 0.01;
-/// A trip that is longer ago is not told.
+/// The age up to which a trip is reported, in seconds.
 const TRIP_S: f64 = 7.0 * 86_400.0;
 
-/// What is known about a throttle when somebody asks.
+/// The facts about a throttle from which the sentence is built.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked<'a> {
-    /// Its name.
+    /// The name of the throttle.
     pub name: &'a str,
-    /// The throttle; `None` if there is none of that name.
+    /// The throttle's status; `None` if there is no throttle of that name.
     pub status: Option<&'a Status>,
-    /// Its governor; `None` if it has none or it has not decided yet.
+    /// The view of its governor; `None` without a governor or before its first decision.
     pub view: Option<&'a View>,
-    /// Decisions in the journal, newest first; those of the last minutes are enough.
+    /// The decisions in the journal, newest first; those of the last minutes suffice.
     pub decisions: &'a [Decision],
-    /// Jobs that wait for it.
+    /// The number of jobs that wait for it.
     pub ready: Option<u64>,
-    /// Unix seconds.
+    /// The time of the query, in unix seconds.
     pub now: f64,
 }
 
-/// The sentence.
+/// Returns the sentence that explains the throttle's rate.
 pub fn sentence(asked: Asked) -> String {
     let Some(status) = asked.status else {
         let waiting = waiting(asked.ready).map_or_else(String::new, |waiting| format!("; {waiting}"));
@@ -53,7 +54,7 @@ pub fn sentence(asked: Asked) -> String {
     parts.join("; ") + "." + &found
 }
 
-/// What the watchdogs have found, a sentence each.
+/// Returns the findings of the watchdogs, one sentence each.
 fn found(asked: &Asked) -> String {
     let each = asked.view.into_iter().flat_map(|view| &view.findings);
     let tell = |f: &FindingView| {
@@ -118,13 +119,13 @@ fn because(asked: &Asked, status: &Status) -> Vec<String> {
     }
 }
 
-/// A rate that a person set.
+/// Returns the phrase for a manual rate.
 fn by_hand(asked: &Asked, status: &Status, rate: &str) -> String {
     let set = writer(asked, status, " by");
     if set.is_empty() { format!("{rate}, set by hand") } else { format!("{rate}, set{set}") }
 }
 
-/// A rate that the governor set.
+/// Returns the phrases for a governed rate.
 fn governed(asked: &Asked, status: &Status, rate: &str) -> Vec<String> {
     let Some(view) = asked.view else {
         return vec![rate.to_owned(), "its mode is auto, but no governor has decided yet".to_owned()];
@@ -152,7 +153,7 @@ fn governed(asked: &Asked, status: &Status, rate: &str) -> Vec<String> {
     parts
 }
 
-/// Who holds the rate where it is, and why.
+/// Returns the phrase for what holds the rate, and the reason.
 fn holds(asked: &Asked, view: &View) -> String {
     let stale: Vec<&str> = view.signals.iter().filter(|s| s.stale).map(|s| s.name.as_str()).collect();
     if !stale.is_empty() {
@@ -192,7 +193,7 @@ fn holds(asked: &Asked, view: &View) -> String {
     format!("{told}{reads}")
 }
 
-/// A signal's value, its setpoint and its age.
+/// Returns the phrase for a signal's value, setpoint and age.
 fn reads(signal: &SignalView) -> String {
     let Some(value) = signal.value else { return format!("{} not read yet", signal.name) };
     let age = signal.age_s.map_or_else(String::new, |age| format!(" (sample {} old)", seconds(age)));
@@ -200,7 +201,7 @@ fn reads(signal: &SignalView) -> String {
     format!("{} {value} of {}{age}", signal.name, alike(signal.setpoint, &value))
 }
 
-/// `setpoint` with as many digits behind the point as `value` has.
+/// Formats `setpoint` with at least as many decimal places as `value`.
 fn alike(setpoint: f64, value: &str) -> String {
     let plain = number(setpoint);
     if plain.contains('e') || value.contains('e') {
@@ -210,7 +211,7 @@ fn alike(setpoint: f64, value: &str) -> String {
     if digits(value) > digits(&plain) { format!("{setpoint:.*}", digits(value)) } else { plain }
 }
 
-/// What the rate would be if the signal that holds it did not.
+/// Returns the rate that the next signal would allow if the limiting signal did not limit.
 fn runner_up(view: &View) -> Option<String> {
     let others = view.signals.iter().filter(|s| Some(&s.name) != view.signal.as_ref() && !s.stale);
     let (name, rps) = others
@@ -220,7 +221,7 @@ fn runner_up(view: &View) -> Option<String> {
     view.signal.is_some().then(|| format!("would be {} by {name}", number(rps)))
 }
 
-/// What refusals have taught.
+/// Returns the phrases for the quotas learned from refusals.
 fn quotas(asked: &Asked, view: &View) -> Option<String> {
     let each = view.signals.iter().filter_map(|s| Some((s, s.learned_quota?)));
     let tell = |(signal, quota): (&SignalView, QuotaView)| {
@@ -233,7 +234,7 @@ fn quotas(asked: &Asked, view: &View) -> Option<String> {
     (!told.is_empty()).then(|| told.join("; "))
 }
 
-/// Where the rate went in the last minutes.
+/// Returns the trend of the rate in the last minutes.
 fn trend(asked: &Asked, status: &Status) -> Option<String> {
     let recent = asked.decisions.iter().take_while(|d| asked.now - unix_s(d.at) <= TREND_S && d.mode == Mode::Auto);
     let oldest = recent.last()?;
@@ -271,12 +272,13 @@ fn problem(view: &View, stale: &[&str]) -> String {
     told.map_or_else(String::new, |problem| format!(" ({problem})"))
 }
 
-/// Who turned mode or rate last, when and why: as the governor saw it, or else as the hash tells it. Empty where nobody knows.
+/// Returns the author, age and reason of the last manual change, as the governor saw it or else as
+/// the hash records it; empty if unknown.
 fn writer(asked: &Asked, status: &Status, word: &str) -> String {
     let knobs = &status.knobs;
     let seen = asked.view.and_then(|view| view.hand.as_ref());
     let told_at = knobs.at_ms as f64 / 1e3;
-    // What is written through a door after the governor's last look is newer than what it saw.
+    // A change recorded after the governor's last look is newer than the one it saw.
     if let Some(hand) = seen.filter(|hand| hand.at >= told_at || knobs.by == GOVERNOR) {
         return format!("{word} {} {} ago{}", hand.who(), seconds(asked.now - hand.at), reason_of(Some(hand)));
     }
@@ -292,7 +294,7 @@ fn reason_of(hand: Option<&Hand>) -> String {
     hand.filter(|hand| !hand.why.is_empty()).map_or_else(String::new, |hand| format!(" (\"{}\")", hand.why))
 }
 
-/// The knob that its governor turns; the rate where it has none.
+/// Returns the kind of knob that its governor sets; the rate without a governor.
 fn actuator(asked: &Asked) -> Actuator {
     asked.view.map_or(Actuator::Rps, |view| view.actuator)
 }

@@ -50,7 +50,7 @@ fn reading(signal: &str, value: f64, at: f64) -> Sample {
     Sample { signal: signal.to_owned(), value: Some(value), at }
 }
 
-/// A governor that read `load` 14 s ago and its other signal 9 s ago.
+/// Returns a governor that read `load` 14 s ago and its other signal 9 s ago.
 fn governor(load: f64) -> (State, Policy) {
     let policy = Policy::parse(POLICY, "f").unwrap().unwrap();
     let mut state = State::new(&policy, BOUNDS, 34.2, NOW - 15.0);
@@ -67,7 +67,7 @@ fn governor(load: f64) -> (State, Policy) {
     (state, policy)
 }
 
-/// Its view after `change`.
+/// Returns the governor's view after `change`.
 fn governed(load: f64, change: impl FnOnce(&mut State, &Policy)) -> View {
     let (mut state, policy) = governor(load);
     change(&mut state, &policy);
@@ -220,7 +220,7 @@ fn an_open_breaker_says_what_tripped_it_and_since_when() {
     let trip = view.last_trip.unwrap();
     assert_eq!((trip.at, trip.by.as_str(), trip.height), (timestamp(NOW + 5.0), "search-load", 9.0));
 
-    // A person takes over and hands back: the trip is not forgotten.
+    // A person takes over and hands back: the trip is still reported.
     state.follow(&policy, BOUNDS, &seen(NOW + 15.0, Vec::new()), 10.0, "a person");
     assert!(View::new(&state, &policy, NOW + 15.0).unwrap().last_trip.is_some());
 }

@@ -1,31 +1,33 @@
-//! Jobs and their durations: with `durations` on, the throttle lets *work* through (rate x mean duration), so that dearer
-//! jobs lower the rate within seconds, without any metric.
+//! Jobs and their durations: with `durations` on, the throttle limits *work* (rate x mean
+//! duration), so that more expensive jobs lower the rate within seconds, without any metric.
 
 use crate::control::within;
 
-/// Durations are a mean over this long, in seconds, weighted by the number of jobs.
+/// The time over which durations are averaged, weighted by the number of jobs, in seconds.
 const OVER_S: f64 = 15.0;
-/// The mean before counts as this many jobs.
+/// The weight of the previous mean, in jobs.
 const BEFORE: f64 = 10.0;
-/// The first mean needs this many jobs.
+/// The number of jobs before the first mean.
 const FIRST: f64 = 5.0;
-/// The mean may halve in this time, in seconds; it rises at once.
+/// The shortest time in which the mean may halve, in seconds; a rise is not limited.
 const RELEASE_S: f64 = 60.0;
-/// A tick's own mean this many standard errors above the mean before, and at least a factor that the policy says, is a step and
-/// no noise: the memory of cheaper jobs is dropped. (The standard error of a mean of `n` exponential times is one part in the
-/// root of `n`.)
+/// The number of standard errors by which a tick's own mean must exceed the previous mean to be a
+/// step and not noise.
+///
+/// It must also exceed it by the policy's factor; the memory of cheaper jobs is then dropped. The
+/// standard error of a mean of `n` exponential times is the mean divided by the square root of `n`.
 const STEP_ERRORS: f64 = 4.0;
 
-/// The unit of work.
+/// The unit of work: the mean duration of a job.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Work {
-    /// Mean duration of a job, in seconds; 1 while it is not known.
+    /// The mean duration of a job, in seconds; 1 while it is unknown.
     pub w: f64,
-    /// It is known.
+    /// True once the mean duration is known.
     pub known: bool,
-    /// Decaying number of jobs, and of their seconds.
+    /// The decaying number of jobs.
     pub jobs: f64,
-    /// See `jobs`.
+    /// The decaying sum of their durations, in seconds.
     pub seconds: f64,
 }
 
@@ -36,14 +38,16 @@ impl Default for Work {
 }
 
 impl Work {
-    /// False if rates cannot be computed with it, because somebody spoilt what was stored.
+    /// Returns false if rates cannot be computed with it, because the stored state is invalid.
     pub(super) fn is_sound(&self) -> bool {
         let counts = [self.jobs, self.seconds].into_iter().all(|x| x.is_finite() && x >= 0.0);
         counts && (1e-9..=1e9).contains(&self.w)
     }
 
-    /// Learns that `n` jobs ended in `dt` seconds and took `duration_s` each. Answers the factor by which the
-    /// unit of work changed when it became known, and the mean. A mean `step` times the one before is taken at once.
+    /// Learns that `n` jobs ended in `dt` seconds with the mean duration `duration_s`.
+    ///
+    /// Returns the factor by which the unit of work changed when it became known, and the mean. A
+    /// mean more than `step` times the previous one counts at once.
     pub fn learn(&mut self, n: f64, duration_s: Option<f64>, dt: f64, step: f64) -> (Option<f64>, f64) {
         let Some(duration_s) = duration_s.filter(|d| d.is_finite() && *d > 0.0).map(|d| within(d, 1e-6, 1e5)) else {
             return (None, self.w);

@@ -1,5 +1,8 @@
-//! What a job may be. The law is `flyball.check_job` in the database; this is the same law for a queue without one, and what no
-//! database can be asked, because it would not understand the question.
+//! Validation of jobs.
+//!
+//! The authority is `flyball.check_job` in the database. This module has the same rules for a queue
+//! without a database, and the check for NUL characters, which Postgres cannot make because it
+//! accepts no text with one.
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
@@ -10,22 +13,24 @@ use crate::throttle::{MAX_KEY_BYTES, Name};
 
 /// The largest arguments, in bytes of JSON text.
 const MAX_ARGS_BYTES: usize = 256 * 1024;
-/// The dearest job, in tokens.
+/// The highest cost of a job, in tokens.
 const MAX_COST: f64 = 1e9;
-/// The longest window of a unique key, time-out or debounce, in seconds.
+/// The longest unique window, timeout or debounce, in seconds.
 const MAX_SPAN_S: f64 = 366.0 * 86_400.0;
-/// The shortest time-out, in seconds.
+/// The shortest timeout, in seconds.
 const MIN_TIMEOUT_S: f64 = 1e-6;
-/// The longest that one job can stand for a row of them, in seconds; so far ahead a job can be scheduled.
+/// The longest `debounce_max`, in seconds, which is as far ahead as a job can be scheduled.
 const MAX_AHEAD_S: f64 = LONGEST_WAIT.as_secs_f64();
 
-/// How unique keys of the jobs of schedules begin.
+/// The prefix of unique keys reserved for the jobs of schedules.
 pub(crate) const OF_SCHEDULES: &str = "cron:";
-/// What to say of such a key of anybody else.
+/// The error message for a unique key with the reserved prefix on any other job.
 pub(crate) const SCHEDULES_ONLY: &str =
     "begins with \"cron:\", which is kept for the jobs of schedules; begin it with anything else";
 
-/// The first text of a job that holds a NUL, by its field. Postgres takes no such text, and does not say which it was.
+/// Returns the first text field of a job that contains a NUL.
+///
+/// Postgres accepts no such text, and does not report the field.
 pub(crate) fn nul(job: &NewJob) -> Option<&'static str> {
     let texts = [
         ("kind", Some(&job.kind)),
@@ -37,15 +42,16 @@ pub(crate) fn nul(job: &NewJob) -> Option<&'static str> {
     texts.into_iter().find(|(_, text)| text.is_some_and(|text| text.contains('\0'))).map(|(field, _)| field)
 }
 
-/// What to say of a NUL.
+/// The error message for a NUL.
 pub(crate) const NUL: &str = "contains the character \\u0000, which Postgres cannot store";
 
-/// The first thing that is wrong with a job at this time, apart from its kind: the field, and what is allowed.
+/// Returns the first problem with a job at this time, apart from its kind: the field and the error
+/// message.
 pub(crate) fn problem(job: &NewJob, now: Timestamp) -> Option<(&'static str, String)> {
     nul(job).map(|field| (field, NUL.to_owned())).or_else(|| own(job, now)).or_else(|| together(job))
 }
 
-/// What is wrong with one field by itself.
+/// Returns the first problem with a single field.
 fn own(job: &NewJob, now: Timestamp) -> Option<(&'static str, String)> {
     let is_span = |seconds: f64| seconds > 0.0 && seconds <= MAX_SPAN_S;
     let args = job.args.to_string();
@@ -103,7 +109,7 @@ fn holds_nul(args: &Value) -> bool {
     }
 }
 
-/// What is wrong with fields that have a meaning only beside others, or none beside them.
+/// Returns the first problem with fields that require or exclude each other.
 fn together(job: &NewJob) -> Option<(&'static str, String)> {
     const FREE: &str = "cannot be used together with unique_for: the key is free when the job has ended";
     let (unique, window) = (job.unique_key.is_some(), job.unique_for.is_some());

@@ -1,4 +1,4 @@
-//! The hands that a running handler is given.
+//! The context of a running handler.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,64 +11,65 @@ use tokio_util::sync::CancellationToken;
 use super::{Job, OnAmbiguous, Quota};
 use crate::throttle;
 
-/// Progress is written at most this often; what is said in between is passed over.
+/// The shortest time between two writes of progress; reports in between are skipped.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 
-/// What is known of a running job besides its arguments.
+/// The properties of a running job other than its arguments.
 #[derive(Debug)]
 pub struct About {
-    /// Its number.
+    /// The id of the job: 53 bits, ascending by day.
     pub id: i64,
-    /// What runs it.
+    /// The kind of the job, which selects its handler.
     pub kind: String,
-    /// The throttle it passed.
+    /// The name of the throttle that limits the job.
     pub throttle: String,
-    /// Its rate-limit key, empty for none.
+    /// The rate-limit key; empty for none.
     pub key: String,
-    /// 1 for the first attempt.
+    /// The number of this attempt, from 1.
     pub attempt: i32,
-    /// Attempts before it is dead.
+    /// Attempts before the job is dead.
     pub max_attempts: i32,
-    /// Tokens it was charged.
+    /// Tokens that its throttle charged for the job.
     pub cost: f64,
     /// The fence of this lease: a late answer with another fence changes nothing.
     pub fence: i64,
-    /// When it was enqueued.
+    /// The time at which the job was enqueued.
     pub created_at: Timestamp,
-    /// The trace of whoever enqueued it, as W3C `traceparent`.
+    /// The producer's trace, as a W3C `traceparent`.
     pub traceparent: Option<String>,
     last_progress: Mutex<Option<Instant>>,
     said: Mutex<Said>,
 }
 
-/// What a handler said of its attempt besides the outcome.
+/// The reports of a handler on its attempt, besides the outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Said {
-    /// What the job really cost, in tokens.
+    /// The real cost of the job, in tokens.
     pub cost: Option<f64>,
-    /// What the other side said is left of its quota.
+    /// The remaining quota that the receiver reported.
     pub quota: Option<Quota>,
-    /// The quota, and a refusal by which the attempt ends, are the words of a server that nobody vouches for.
+    /// True if the quota, and a refusal that ends the attempt, come from an untrusted server.
     pub is_hearsay: bool,
-    /// Refusals that it met and got around.
+    /// Refusals within the attempt that the handler worked around.
     pub refusals: u32,
-    /// How long the other side took, where that is not the whole attempt.
+    /// The time that the receiver took, if it is not that of the whole attempt.
     pub took: Option<Duration>,
-    /// How long the attempt took says nothing.
+    /// True if the duration of the attempt is no measure of the receiver.
     pub untimed: bool,
-    /// The work is handed over and not answered yet, and what becomes of the job if it never is.
+    /// The policy for an attempt that is cut off now; `None` unless its work is handed over and not
+    /// yet answered.
     pub handed_over: Option<OnAmbiguous>,
 }
 
 impl Said {
-    /// How long an attempt that ran for `ran` took, as far as it says anything about the other side.
+    /// Returns the duration of an attempt that ran for `ran`, if it is a measure of the receiver.
     pub fn duration(&self, ran: Duration) -> Option<Duration> {
         (!self.untimed).then(|| self.took.map_or(ran, |took| took.min(ran)))
     }
 }
 
 impl About {
-    /// What the handler said so far besides the outcome.
+    /// Returns the reports that the handler has made so far.
     pub fn said(&self) -> Said {
         *self.said.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -93,21 +94,24 @@ impl From<&Job> for About {
     }
 }
 
-/// The hands that a running handler is given. Cheap to clone.
+/// The context of a running handler: its job, its throttles and its checkpoints.
+///
+/// It is cheap to clone.
 #[derive(Clone)]
 pub struct Context {
-    /// The job.
+    /// The running job, without its arguments.
     pub job: Arc<About>,
-    /// Fires when the job is cancelled, its lease is lost, the worker stops, or the attempt is over, for instance by its time-out.
+    /// A token that fires when the job is cancelled, its lease is lost, the worker stops, or the
+    /// attempt ends, for instance by its timeout.
     pub cancelled: CancellationToken,
     /// The throttles, for handlers that pace work inside one job.
     pub throttles: Arc<dyn throttle::Store>,
-    /// Where long jobs leave their cursor.
+    /// The store in which long jobs keep their cursor.
     pub checkpoints: Arc<dyn Checkpoints>,
 }
 
 impl Context {
-    /// The hands for one attempt at a job.
+    /// Returns the context of one attempt at a job.
     pub fn new(
         job: Arc<About>,
         cancelled: CancellationToken,
@@ -117,59 +121,72 @@ impl Context {
         Self { job, cancelled, throttles, checkpoints }
     }
 
-    /// Says what the job really costs, in tokens of its throttle; the last word counts. What it was charged too little or too much
-    /// is settled when the attempt ends. A number that is negative or not finite is passed over.
+    /// Reports the real cost of the job, in tokens of its throttle; the last report counts.
+    ///
+    /// The difference from the charge is settled when the attempt ends. A number that is negative
+    /// or not finite is ignored.
     pub fn report_cost(&self, tokens: f64) {
         if tokens.is_finite() && tokens >= 0.0 {
             self.say(|said| said.cost = Some(tokens));
         }
     }
 
-    /// Says what the other side answered about its quota; the last word counts. Jobs of the same key slow down before they are
-    /// refused.
+    /// Reports the quota that the receiver returned; the last report counts.
+    ///
+    /// Jobs of the same key slow down before they are refused.
     pub fn report_quota(&self, quota: Quota) {
         self.say(|said| said.quota = Some(quota));
     }
 
-    /// Says that the job goes to a server that nobody vouches for, such as a customer's. What is said of its quota, and a refusal by
-    /// which the attempt ends, then slow down no more than the knob `trust_scope` of the throttle lets them: without it what a handler
-    /// says counts as it stands.
+    /// Reports that the job goes to an untrusted server, such as a customer's.
+    ///
+    /// A reported quota, and a refusal that ends the attempt, then slow down no more than the
+    /// throttle's knob `trust_scope` allows. Without this report they count in full.
     pub fn report_hearsay(&self) {
         self.say(|said| said.is_hearsay = true);
     }
 
-    /// What the throttle of the job lets a stranger's word slow down; the job's key alone where the throttle cannot be asked.
+    /// Returns the widest scope that an untrusted server may slow down, as set by the throttle; the
+    /// job's key alone if the throttle cannot be read.
     pub async fn trust_scope(&self) -> throttle::Scope {
         let Ok(name) = throttle::Name::new(self.job.throttle.as_str()) else { return throttle::Scope::Key };
         let status = self.throttles.status(&name).await.ok().flatten();
         status.map_or(throttle::Scope::Key, |status| status.knobs.trust_scope)
     }
 
-    /// Says that the other side refused `n` times within this attempt and the handler got around it, such as by another account. The
-    /// governor of the throttle hears of them as of any refusal, however the attempt ends. What is said several times is added up.
+    /// Reports `n` refusals within this attempt that the handler worked around, for instance with
+    /// another account.
+    ///
+    /// The throttle's governor counts them like any other refusal, however the attempt ends.
+    /// Repeated reports add up.
     pub fn report_refusals(&self, n: u32) {
         self.say(|said| said.refusals = said.refusals.saturating_add(n));
     }
 
-    /// Says how long the other side took, where the attempt took longer for reasons of its own, such as a wait for an account; the
-    /// last word counts. It is what the governor hears as the duration, if it is not longer than the attempt.
+    /// Reports the time that the receiver took, if the attempt took longer for reasons of its own,
+    /// such as a wait for an account; the last report counts.
+    ///
+    /// The governor uses it as the duration, but no more than that of the attempt.
     pub fn report_duration(&self, took: Duration) {
         self.say(|said| said.took = Some(took));
     }
 
-    /// Says that how long this attempt took says nothing about the other side. It counts among those that succeeded, and not in
-    /// their duration.
+    /// Reports that the duration of this attempt is no measure of the receiver.
+    ///
+    /// A success is still counted, but without its duration.
     pub fn discount_duration(&self) {
         self.say(|said| said.untimed = true);
     }
 
-    /// Says that from now on the work may have been done, until it is answered: an attempt that is cut off then, by its time-out, by
-    /// a worker that stops or by a panic, is ambiguous, and the job goes the way of this policy.
+    /// Reports that from now on the work may have been done, until it is answered.
+    ///
+    /// An attempt that is cut off in between, by its timeout, a stopping worker or a panic, is
+    /// ambiguous, and the job follows this policy.
     pub fn hand_over(&self, policy: OnAmbiguous) {
         self.say(|said| said.handed_over = Some(policy));
     }
 
-    /// Says that what was handed over has been answered, one way or the other.
+    /// Reports that the handed-over work was answered, successfully or not.
     pub fn answered(&self) {
         self.say(|said| said.handed_over = None);
     }
@@ -178,18 +195,22 @@ impl Context {
         change(&mut self.job.said.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// The last checkpoint of this job, by whichever attempt it was left.
+    /// Returns the last checkpoint of this job, from any of its attempts.
     pub async fn last_checkpoint(&self) -> Result<Option<Checkpoint>, CheckpointError> {
         self.checkpoints.load(self.job.id).await
     }
 
-    /// Keeps a checkpoint now. It is refused if another worker holds the job by now.
+    /// Stores a checkpoint now.
+    ///
+    /// Fails with [`CheckpointError::LeaseLost`] if another worker holds the job.
     pub async fn checkpoint(&self, at: &Checkpoint) -> Result<(), CheckpointError> {
         self.checkpoints.store(self.job.id, self.job.fence, at).await
     }
 
-    /// Says how far the job has come, for people; `done` is its cursor as well. Said as often as one likes, it is written at
-    /// most once a second, and always when `done` reaches `total`.
+    /// Reports the progress of the job, for people; `done` is its cursor as well.
+    ///
+    /// Reports may be as frequent as one likes: they are written at most once a second, and always
+    /// when `done` reaches `total`.
     ///
     /// ```no_run
     /// # use flyball::jobs::{Context, Fault};
@@ -216,40 +237,40 @@ impl Context {
     }
 }
 
-/// How far a long job has come.
+/// The cursor and the progress of a long job.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 pub struct Checkpoint {
     /// The handler's own cursor; a later attempt starts from it.
     pub cursor: Value,
     /// Units done, e.g. documents.
     pub done: i64,
-    /// Units in all, where known.
+    /// Units in all, if known.
     pub total: Option<i64>,
-    /// One line for people, e.g. `12,000 of 50,000 documents, about 40 s left`.
+    /// One line of text for people, e.g. `12,000 of 50,000 documents, about 40 s left`.
     pub note: String,
 }
 
-/// Why a checkpoint was not kept.
+/// The reason why a checkpoint was not stored.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
-    /// Another worker holds the job now: stop, whatever you say will be refused.
+    /// Another worker holds the job now; the handler must stop, because its writes are refused.
     #[error("the lease of job {0} was lost")]
     LeaseLost(i64),
-    /// The store did not answer; the work may go on and try again.
+    /// The store did not answer; the work may go on and retry.
     #[error("the checkpoint of job {job} was not stored: {reason}")]
     Store {
-        /// The job.
+        /// The id of the job.
         job: i64,
-        /// What the store said.
+        /// The error of the store.
         reason: String,
     },
 }
 
-/// Where long jobs leave their cursor, guarded by the lease's fence.
+/// A store in which long jobs keep their cursor, guarded by the fence of the lease.
 pub trait Checkpoints: Send + Sync + 'static {
-    /// The last checkpoint of the job, whoever wrote it.
+    /// Returns the last checkpoint of the job, from any worker.
     fn load(&self, job_id: i64) -> BoxFuture<'_, Result<Option<Checkpoint>, CheckpointError>>;
 
-    /// Keeps a checkpoint if `fence` still holds the job's lease.
+    /// Stores a checkpoint if `fence` still holds the job's lease.
     fn store<'a>(&'a self, job_id: i64, fence: i64, at: &'a Checkpoint) -> BoxFuture<'a, Result<(), CheckpointError>>;
 }

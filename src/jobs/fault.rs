@@ -1,4 +1,4 @@
-//! What a handler answers with besides success, made for `?`.
+//! Results of a handler other than success, made for `?`.
 
 use std::error::Error;
 use std::fmt;
@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use super::{CheckpointError, OnAmbiguous, Outcome, Scope};
 
-/// Why an attempt did not succeed. Any error becomes one by `?`, and means: try again later.
+/// An attempt that did not succeed.
+///
+/// Any error becomes one by `?`, and means: try again later.
 ///
 /// ```
 /// use flyball::jobs::Fault;
@@ -24,52 +26,55 @@ use super::{CheckpointError, OnAmbiguous, Outcome, Scope};
 pub struct Fault(Outcome);
 
 impl Fault {
-    /// Trying again cannot help: a dead letter.
+    /// Returns a fault that a retry cannot cure: the job becomes a dead letter.
     pub fn dead(error: impl fmt::Display) -> Self {
         Self(Outcome::Dead { error: error.to_string() })
     }
 
-    /// Try again after the usual back-off; the same as `?` on an error.
+    /// Returns a fault that is retried after the usual back-off; the same as `?` on an error.
     pub fn retry(error: impl fmt::Display) -> Self {
         Self(Outcome::Retry { after: None, error: error.to_string() })
     }
 
-    /// Try again after `after` instead of the usual back-off.
+    /// Returns a fault that is retried after `after` instead of the usual back-off.
     pub fn retry_after(after: Duration, error: impl fmt::Display) -> Self {
         Self(Outcome::Retry { after: Some(after), error: error.to_string() })
     }
 
-    /// The work was handed over and no answer came, so that nobody knows whether it was done.
+    /// Returns a fault of work that was handed over and not answered, so it is unknown whether it
+    /// was done.
     pub fn ambiguous(policy: OnAmbiguous, error: impl fmt::Display) -> Self {
         Self(Outcome::Ambiguous { policy, error: error.to_string() })
     }
 
-    /// The other side asked to slow down: pause the job's key for `delay`, or as long as is usual. No attempt is used.
+    /// Returns a refusal by the receiver, which pauses the job's key for `delay`, or for the usual
+    /// time; no attempt is used.
     pub fn throttled(delay: Option<Duration>, error: impl fmt::Display) -> Self {
         Self(Outcome::Throttled { scope: Scope::Key, delay, error: error.to_string() })
     }
 
-    /// Not now: run again after `delay`. No attempt is used.
+    /// Returns a fault that runs the job again after `delay`; no attempt is used.
     pub fn snooze(delay: Duration) -> Self {
         Self(Outcome::Snooze { delay })
     }
 
-    /// The handler stopped because it was told to. No attempt is used.
+    /// Returns a fault of a handler that stopped because it was asked to; no attempt is used.
     pub fn handed_back() -> Self {
         Self(Outcome::HandedBack)
     }
 
-    /// What it comes to.
+    /// Returns the outcome of the attempt.
     pub fn outcome(self) -> Outcome {
         self.0
     }
 }
 
-/// Any error, with its causes.
+/// Converts any error, with its causes, into a retry, except for a lost lease, which hands the job
+/// back.
 impl<E: Into<Box<dyn Error + Send + Sync>>> From<E> for Fault {
     fn from(error: E) -> Self {
         let error = error.into();
-        // Whoever lost the lease must stop; what he says would be refused anyway.
+        // A handler that lost its lease must stop, because its results would be refused anyway.
         if matches!(error.downcast_ref(), Some(CheckpointError::LeaseLost(_))) {
             return Self::handed_back();
         }
@@ -77,7 +82,7 @@ impl<E: Into<Box<dyn Error + Send + Sync>>> From<E> for Fault {
         let mut cause = error.source();
         while let Some(deeper) = cause {
             let text = deeper.to_string();
-            // Many errors repeat their cause in their own words.
+            // Many errors repeat their cause in their own message.
             if !said.contains(&text) {
                 said = format!("{said}: {text}");
             }
@@ -93,9 +98,9 @@ impl fmt::Debug for Fault {
     }
 }
 
-/// What a handler may return.
+/// A value that a handler may return.
 pub trait IntoOutcome {
-    /// What it means.
+    /// Returns the outcome that the value means.
     fn into_outcome(self) -> Outcome;
 }
 

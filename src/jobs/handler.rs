@@ -1,4 +1,4 @@
-//! What runs jobs: handlers, by kind.
+//! Handlers of jobs, by kind.
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
@@ -13,73 +13,87 @@ use super::retry::Policy;
 use super::typed::{Typed, TypedFn};
 use super::{Context, IntoOutcome, Job, Outcome, TypedHandler};
 
-/// Longest that an attempt may take, where nobody says otherwise.
+/// The timeout of an attempt, unless the handler, the kind's settings or the job set another.
 pub(super) const DEFAULT_TIMEOUT: Option<Duration> = Some(Duration::from_secs(300));
 
-/// One thing that is wrong with a job's arguments.
+/// A problem with a job's arguments.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Issue {
-    /// JSON pointer into the arguments, e.g. `/url`; empty for the whole.
+    /// The JSON pointer into the arguments, e.g. `/url`; empty for the whole.
     pub pointer: String,
-    /// What was wrong and what is allowed.
+    /// The problem, and the allowed values.
     pub message: String,
 }
 
-/// Runs the jobs of one kind. Where arguments have a type of their own, [`TypedHandler`] is more convenient.
+/// A handler, which runs the jobs of one kind.
+///
+/// [`TypedHandler`] is more convenient for arguments that have a type of their own.
 pub trait Handler: Send + Sync + 'static {
-    /// Looks at arguments before a job is accepted over HTTP or the CLI, and again before it runs; lists every issue.
+    /// Returns every problem with the arguments; called before a job is accepted over HTTP or the
+    /// CLI, and again before it runs.
     fn check(&self, args: &Value) -> Vec<Issue> {
         let _ = args;
         Vec::new()
     }
 
-    /// What this process lacks to run a job with such arguments, like `channel sms`, where another process may have it. Such a job is
-    /// given back without using an attempt, and waits for a worker that offers it. `None` where nothing is missing.
+    /// Returns the capability that this process lacks to run a job with such arguments, like
+    /// `channel sms`, if another process may have it; `None` if nothing is missing.
+    ///
+    /// Such a job is handed back without using an attempt, and waits for a worker that offers the
+    /// capability.
     fn lacks(&self, args: &Value) -> Option<String> {
         let _ = args;
         None
     }
 
-    /// What this process can run of the kind, in the words of [`Handler::lacks`], each with a digest of the settings behind it, so that
-    /// processes which differ are told of.
+    /// Returns the capabilities that this process offers for the kind, named as in
+    /// [`Handler::lacks`], each with a digest of the settings behind it.
+    ///
+    /// The digests reveal processes whose settings differ.
     fn offers(&self) -> BTreeMap<String, String> {
         BTreeMap::new()
     }
 
-    /// Runs one attempt. It should stop soon after `context.cancelled` fires.
+    /// Runs one attempt, and should stop soon after `context.cancelled` fires.
     fn run(&self, job: Job, context: Context) -> BoxFuture<'_, Outcome>;
 
-    /// Longest that an attempt may take; `None` for no bound. A job's own time-out and the setting of the kind come first.
+    /// Returns the timeout of an attempt; `None` for no bound.
+    ///
+    /// A job's own timeout and the setting of the kind take precedence.
     fn timeout(&self) -> Option<Duration> {
         DEFAULT_TIMEOUT
     }
 
-    /// What becomes of failed attempts. Settings of the kind come first.
+    /// Returns the retry policy for failed attempts.
+    ///
+    /// Settings of the kind take precedence.
     fn retry(&self) -> Policy {
         Policy::default()
     }
 
-    /// Whether every SQL role and every token of the API that may enqueue may enqueue this kind. Say no where its arguments reach
-    /// further than those who write them: into files, databases, other people's data. Settings of the kind come first.
+    /// Returns true if every SQL role and every API token that may enqueue may enqueue this kind.
+    ///
+    /// Return false if the arguments reach further than their author may: into files, databases or
+    /// other people's data. Settings of the kind take precedence.
     fn public(&self) -> bool {
         true
     }
 }
 
-/// What whoever runs Flyball has set for a kind; what is `None` stays as the handler has it.
+/// The operator's settings for a kind; `None` keeps the value of the handler.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tuning {
-    /// Longest that an attempt may take.
+    /// Overrides [`Handler::timeout`].
     pub timeout: Option<Duration>,
-    /// As in [`Policy::max_attempts`].
+    /// Overrides [`Policy::max_attempts`].
     pub max_attempts: Option<i32>,
-    /// As in [`Policy::base`].
+    /// Overrides [`Policy::base`].
     pub retry_base: Option<Duration>,
-    /// As in [`Policy::factor`].
+    /// Overrides [`Policy::factor`].
     pub retry_factor: Option<f64>,
-    /// As in [`Policy::max`].
+    /// Overrides [`Policy::max`].
     pub retry_max: Option<Duration>,
-    /// As in [`Handler::public`].
+    /// Overrides [`Handler::public`].
     pub public: Option<bool>,
 }
 
@@ -88,12 +102,13 @@ pub struct Tuning {
 pub struct Kinds(BTreeMap<String, Arc<dyn Handler>>);
 
 impl Kinds {
-    /// Adds a handler; the later of two for one kind wins.
+    /// Registers a handler; the later of two for one kind wins.
     pub fn register(&mut self, kind: impl Into<String>, handler: impl Handler) {
         self.0.insert(kind.into(), Arc::new(handler));
     }
 
-    /// Adds an async function as a handler, for kinds that need no check of their arguments and no timeout of their own.
+    /// Registers an async function as a handler, for kinds that need no check of their arguments
+    /// and no timeout of their own.
     pub fn register_fn<F, R>(&mut self, kind: impl Into<String>, run: F)
     where
         F: Fn(Job, Context) -> R + Send + Sync + 'static,
@@ -102,7 +117,7 @@ impl Kinds {
         self.register(kind, FromFn(run));
     }
 
-    /// Adds an async function of typed arguments as a handler.
+    /// Registers an async function of typed arguments as a handler.
     ///
     /// ```
     /// use flyball::jobs::{Context, Fault, Kinds};
@@ -129,34 +144,34 @@ impl Kinds {
         self.register(kind, TypedFn(run, PhantomData));
     }
 
-    /// Adds a typed handler under its own kind.
+    /// Registers a typed handler under its own kind.
     pub fn add<H: TypedHandler>(&mut self, handler: H) {
         self.register(H::KIND, Typed(handler));
     }
 
-    /// Adds every handler of `others`; the later of two for one kind wins.
+    /// Registers every handler of `others`; the later of two for one kind wins.
     pub fn extend(&mut self, others: Kinds) {
         self.0.extend(others.0);
     }
 
-    /// Lets settings win over what the handler of a kind says; false if there is no such kind here.
+    /// Overrides the handler of a kind with settings; returns false if there is no such kind here.
     pub fn tune(&mut self, kind: &str, tuning: &Tuning) -> bool {
         let Some(handler) = self.0.get(kind).cloned() else { return false };
         self.0.insert(kind.to_owned(), Arc::new(Tuned { handler, tuning: tuning.clone() }));
         true
     }
 
-    /// The handler of a kind.
+    /// Returns the handler of a kind.
     pub fn get(&self, kind: &str) -> Option<&Arc<dyn Handler>> {
         self.0.get(kind)
     }
 
-    /// What the handlers offer together.
+    /// Returns the capabilities that all handlers offer together.
     pub fn offers(&self) -> BTreeMap<String, String> {
         self.0.values().flat_map(|handler| handler.offers()).collect()
     }
 
-    /// The kinds in the order of their names.
+    /// Returns the kinds in the order of their names.
     pub fn names(&self) -> Vec<String> {
         self.0.keys().cloned().collect()
     }
@@ -175,7 +190,7 @@ where
     }
 }
 
-/// A handler, and what settings say instead.
+/// A handler, with the settings that override it.
 struct Tuned {
     handler: Arc<dyn Handler>,
     tuning: Tuning,

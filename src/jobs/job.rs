@@ -8,78 +8,85 @@ use serde_json::Value;
 
 use super::Error;
 
-/// Where a job stands, as people see it.
+/// The state of a job, as shown to people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// It shall run at a later time.
+    /// Waiting for a later time.
     Scheduled,
-    /// It may run as soon as its throttle lets it; waiting for tokens uses no attempt.
+    /// Free to run as soon as its throttle grants tokens; waiting for them uses no attempt.
     Ready,
-    /// A worker holds its lease.
+    /// Held by a worker under a lease.
     Running,
-    /// An attempt failed and another is due later.
+    /// Waiting for the next attempt after a failed one.
     Retryable,
-    /// It is done.
+    /// Finished successfully.
     Completed,
-    /// Somebody cancelled it.
+    /// Ended without completing: cancelled, discarded or dropped.
     Cancelled,
-    /// It will not run again by itself: the dead letter.
+    /// A dead letter: it runs again only if it is requeued.
     Dead,
 }
 
-/// A job to be enqueued. Field names and defaults are the same in SQL, HTTP, CLI and Rust.
+/// A job to be enqueued.
+///
+/// Field names and defaults are the same in SQL, HTTP, CLI and Rust.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewJob {
-    /// What runs it: a registered kind such as `http` or `reindex`.
+    /// The registered kind whose handler runs the job, such as `http` or `reindex`.
     pub kind: String,
-    /// Arguments for the handler, at most 256 KiB as text.
+    /// The arguments for the handler, at most 256 KiB as JSON text.
     #[serde(default = "NewJob::empty_args")]
     pub args: Value,
-    /// The throttle it passes through.
+    /// The name of the throttle that limits the job.
     #[serde(default = "NewJob::default_throttle")]
     pub throttle: String,
     /// The rate-limit key (customer, account, token); empty for none.
     #[serde(default)]
     pub key: String,
-    /// 0 runs first, 3 last.
+    /// The priority: 0 runs first, 3 last.
     #[serde(default = "NewJob::default_priority")]
     pub priority: i32,
-    /// Not before this time; absent means now.
+    /// The earliest start; absent means now.
     #[serde(default)]
     pub run_at: Option<Timestamp>,
     /// Attempts before the job is dead, 1 to 1000.
     #[serde(default = "NewJob::default_max_attempts")]
     pub max_attempts: i32,
-    /// While an unfinished job of this kind with this unique key exists, no second one is made.
+    /// The unique key: no second job of this kind with this key is created while the first is
+    /// unfinished.
     #[serde(default)]
     pub unique_key: Option<String>,
-    /// Seconds after enqueueing for which the unique key stays taken, whether or not the job has finished.
+    /// Seconds after enqueueing for which the unique key stays taken, whether or not the job has
+    /// finished.
     #[serde(default)]
     pub unique_for: Option<f64>,
-    /// Tokens that the job takes from its throttle; above 0.
+    /// Tokens that the job takes from its throttle, above 0 and at most 1e9.
     #[serde(default = "NewJob::default_cost")]
     pub cost: f64,
-    /// The caller's trace, as W3C Trace Context writes it; handed on to the handler.
+    /// The caller's trace, as a W3C `traceparent`; passed to the handler.
     #[serde(default)]
     pub traceparent: Option<String>,
-    /// Seconds that one attempt may take; absent for the kind's own time-out.
+    /// The timeout of one attempt, in seconds; absent for the timeout of the kind.
     #[serde(default, rename = "timeout")]
     pub timeout_s: Option<f64>,
-    /// Seconds for which the job waits for the next one with its unique key, which then takes its place and waits as long again.
+    /// The debounce, in seconds: the job waits this long for the next job with its unique key,
+    /// which replaces it and waits as long again.
     #[serde(default, rename = "debounce")]
     pub debounce_s: Option<f64>,
-    /// Seconds after the first of such a row of jobs when the last of them runs at the latest; absent for ten times `debounce`.
+    /// The latest start, in seconds after the first of a series of debounced jobs; absent for ten
+    /// times `debounce`.
     #[serde(default, rename = "debounce_max")]
     pub debounce_max_s: Option<f64>,
-    /// Takes the place of the waiting job with its unique key; a running one is left alone and this one runs after.
+    /// True to replace the waiting job with the same unique key; a running job is left alone, and
+    /// this one runs after it.
     #[serde(default)]
     pub replace: bool,
 }
 
 impl NewJob {
-    /// A job of `kind` with every default.
+    /// Returns a job of `kind` with every default.
     pub fn new(kind: impl Into<String>, args: Value) -> Self {
         Self {
             kind: kind.into(),
@@ -100,7 +107,9 @@ impl NewJob {
         }
     }
 
-    /// A job of `kind` with these arguments and every other default. Fails, naming `args`, if they cannot be JSON.
+    /// Returns a job of `kind` with these arguments and every other default.
+    ///
+    /// Fails, naming `args`, if they cannot be written as JSON.
     ///
     /// ```
     /// use flyball::jobs::NewJob;
@@ -123,74 +132,81 @@ impl NewJob {
         Ok(Self::new(kind, args))
     }
 
-    /// The throttle it passes through.
+    /// Sets the name of the throttle that limits the job.
     pub fn throttle(self, name: impl Into<String>) -> Self {
         Self { throttle: name.into(), ..self }
     }
 
-    /// Its rate-limit key: a lane of its own in the throttle.
+    /// Sets the rate-limit key; each key has its own lane in the throttle.
     pub fn key(self, key: impl Into<String>) -> Self {
         Self { key: key.into(), ..self }
     }
 
-    /// 0 runs first, 3 last.
+    /// Sets the priority: 0 runs first, 3 last.
     pub fn priority(self, priority: i32) -> Self {
         Self { priority, ..self }
     }
 
-    /// Not before this time.
+    /// Sets the earliest start.
     pub fn run_at(self, at: Timestamp) -> Self {
         Self { run_at: Some(at), ..self }
     }
 
-    /// Attempts before it is dead, 1 to 1000.
+    /// Sets the number of attempts before the job is dead, 1 to 1000.
     pub fn max_attempts(self, attempts: i32) -> Self {
         Self { max_attempts: attempts, ..self }
     }
 
-    /// Tokens that it takes from its throttle.
+    /// Sets the tokens that the job takes from its throttle.
     pub fn cost(self, tokens: f64) -> Self {
         Self { cost: tokens, ..self }
     }
 
-    /// Makes no second job while an unfinished one of its kind has this unique key.
+    /// Sets the unique key: no second job of this kind with this key is created while the first is
+    /// unfinished.
     pub fn unique(self, key: impl Into<String>) -> Self {
         Self { unique_key: Some(key.into()), ..self }
     }
 
-    /// With [`NewJob::unique`]: keeps the key for this long after enqueueing, finished or not.
+    /// Keeps the key of [`NewJob::unique`] taken for this long after enqueueing, whether or not the
+    /// job has finished.
     pub fn unique_for(self, window: Duration) -> Self {
         Self { unique_for: Some(window.as_secs_f64()), ..self }
     }
 
-    /// With [`NewJob::unique`]: takes the place of the job that waits. A running one is left alone, and this one runs after.
+    /// Replaces the waiting job with the same key of [`NewJob::unique`]; a running job is left
+    /// alone, and this one runs after it.
     pub fn replace(self) -> Self {
         Self { replace: true, ..self }
     }
 
-    /// With [`NewJob::unique`]: waits this long for a next such job, which takes its place and waits as long again; at the
-    /// latest ten times as long after the first.
+    /// Waits this long for the next job with the same key of [`NewJob::unique`], which replaces
+    /// this one and waits as long again.
+    ///
+    /// The last job of such a series starts at the latest ten times as long after the first, unless
+    /// [`NewJob::debounce_max`] sets another bound.
     pub fn debounce(self, quiet: Duration) -> Self {
         Self { debounce_s: Some(quiet.as_secs_f64()), ..self }
     }
 
-    /// With [`NewJob::debounce`]: runs at the latest this long after the first of such a row of jobs.
+    /// Sets the latest start of a series of jobs with [`NewJob::debounce`], counted from the first
+    /// of them.
     pub fn debounce_max(self, longest: Duration) -> Self {
         Self { debounce_max_s: Some(longest.as_secs_f64()), ..self }
     }
 
-    /// How long one attempt may take, instead of the kind's own time-out.
+    /// Sets the timeout of one attempt, instead of the timeout of the kind.
     pub fn timeout(self, longest: Duration) -> Self {
         Self { timeout_s: Some(longest.as_secs_f64()), ..self }
     }
 
-    /// The trace that the job belongs to, as a W3C `traceparent`.
+    /// Sets the trace that the job belongs to, as a W3C `traceparent`.
     pub fn traceparent(self, trace: impl Into<String>) -> Self {
         Self { traceparent: Some(trace.into()), ..self }
     }
 
-    /// Whether the text is a `traceparent` as W3C Trace Context writes it: version, trace, parent and flags in lowercase
-    /// hexadecimal, neither trace nor parent all zeros.
+    /// Returns true if the text is a W3C `traceparent`: version, trace, parent and flags in
+    /// lowercase hexadecimal, with neither trace nor parent all zeros.
     pub fn is_traceparent(text: &str) -> bool {
         let parts: Vec<&str> = text.split('-').collect();
         let [version, trace, parent, flags] = parts.as_slice() else { return false };
@@ -228,33 +244,33 @@ impl NewJob {
     }
 }
 
-/// A job as a handler gets it.
+/// A job as passed to its handler.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Job {
-    /// Its number: 53 bits, ascending by day.
+    /// The id of the job: 53 bits, ascending by day.
     pub id: i64,
-    /// What runs it.
+    /// The kind of the job, which selects its handler.
     pub kind: String,
-    /// Its arguments.
+    /// The arguments for the handler.
     pub args: Value,
-    /// The throttle it passed.
+    /// The name of the throttle that limits the job.
     pub throttle: String,
-    /// Its rate-limit key, empty for none.
+    /// The rate-limit key; empty for none.
     pub key: String,
-    /// 0 runs first, 3 last.
+    /// The priority: 0 runs first, 3 last.
     pub priority: i32,
-    /// 1 for the first attempt.
+    /// The number of this attempt, from 1.
     pub attempt: i32,
-    /// Attempts before it is dead.
+    /// Attempts before the job is dead.
     pub max_attempts: i32,
-    /// Tokens it was charged.
+    /// Tokens that its throttle charged for the job.
     pub cost: f64,
     /// The fence of this lease: a late answer with another fence changes nothing.
     pub fence: i64,
-    /// When it was enqueued.
+    /// The time at which the job was enqueued.
     pub created_at: Timestamp,
-    /// Longest that an attempt may take, where the job has a bound of its own.
+    /// The timeout of one attempt, if the job has its own.
     pub timeout: Option<Duration>,
-    /// The trace of whoever enqueued it, as W3C `traceparent`.
+    /// The producer's trace, as a W3C `traceparent`.
     pub traceparent: Option<String>,
 }

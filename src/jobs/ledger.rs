@@ -1,57 +1,58 @@
-//! What a walk over the waiting jobs has found so far. Pure: pages come in, figures that changed go out.
+//! The ledger of a walk over the waiting jobs. Pure: pages come in, changed figures go out.
 //!
-//! The walk passes over a long queue in many pages. A lane's figure is replaced when the walk has left that lane behind, so
-//! the sum over all lanes is never older than one walk takes, and a walk that is half-way has not lost the other half.
+//! The walk passes over a long queue in many pages. A lane's figure is replaced once the walk has
+//! left that lane, so the sum over all lanes is never older than one walk takes, and a walk that is
+//! half-way has not lost the other half.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Bound::{Excluded, Unbounded};
 
-/// The four places in which a job can wait, run or lie.
+/// The four states in which the walk counts a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// May run as soon as tokens allow.
+    /// Jobs that may run as soon as tokens allow.
     Ready,
-    /// Waits for a time.
+    /// Jobs that wait for a time.
     Scheduled,
-    /// Holds a lease.
+    /// Jobs held by a worker under a lease.
     Running,
-    /// A dead letter.
+    /// Jobs that are dead letters.
     Dead,
 }
 
 /// All parts, in the order of their numbers.
 pub const PARTS: [Part; 4] = [Part::Ready, Part::Scheduled, Part::Running, Part::Dead];
 
-/// Jobs of one lane in one page.
+/// The jobs of one lane in one page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// The lane.
+    /// The id of the lane.
     pub lane_id: i64,
-    /// How many.
+    /// The number of jobs.
     pub jobs: i64,
-    /// The smallest id among them, which is the oldest.
+    /// The smallest id among them, which is that of the oldest job.
     pub oldest: i64,
 }
 
-/// What the directory knows of a lane.
+/// The directory's entry for a lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The lane.
+    /// The id of the lane.
     pub lane_id: i64,
-    /// Its throttle.
+    /// The name of its throttle.
     pub throttle: String,
-    /// The depth that is written there.
+    /// The depth written in the directory.
     pub depth: i64,
-    /// Days since 1970 when that was written.
+    /// The day of that write, in days since 1970.
     pub day: i64,
 }
 
 /// The figures of one throttle.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
-    /// By [`Part`].
+    /// The number of jobs by [`Part`].
     pub jobs: [i64; 4],
-    /// The id of its oldest ready job.
+    /// The id of the oldest ready job, if there is one.
     pub oldest: Option<i64>,
 }
 
@@ -60,32 +61,34 @@ struct Lane {
     throttle: u32,
     ready: i64,
     oldest: i64,
-    /// The depth and the day that the directory has.
+    /// The depth written in the directory.
     written: i64,
+    /// The day of that write, in days since 1970.
     day: i64,
-    /// Waits in `changed`.
+    /// True if the lane is queued in `changed`.
     queued: bool,
-    /// Seen since the walks began that are under way now, or in those before.
+    /// True if a job of the lane was seen since the current round began.
     seen: bool,
+    /// True if a job of the lane was seen in the round before.
     seen_before: bool,
 }
 
 #[derive(Debug, Default)]
 struct Throttle {
     now: Figures,
-    /// What the walk that is under way has counted, for the parts that are replaced as a whole.
+    /// The counts of the walk under way, for the parts that are replaced as a whole.
     counting: [i64; 4],
     written: Option<Figures>,
 }
 
-/// All that is known of lanes and throttles between two pages.
+/// The figures of all lanes and throttles between two pages.
 #[derive(Debug, Default)]
 pub struct Ledger {
     lanes: BTreeMap<i64, Lane>,
     numbers: HashMap<String, u32>,
     names: Vec<String>,
     throttles: Vec<Throttle>,
-    /// The lane in which the walk over the ready jobs stands, and what it has counted there.
+    /// The lane that the walk over the ready jobs has reached, with its count so far.
     open: Option<Found>,
     changed: VecDeque<i64>,
     ended: [bool; 4],
@@ -93,12 +96,12 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Those of `found` whose throttle is not known yet.
+    /// Returns the entries of `found` whose throttle is not known yet.
     pub fn strangers<'a>(&self, found: &'a [Found]) -> Vec<&'a Found> {
         found.iter().filter(|one| !self.lanes.contains_key(&one.lane_id)).collect()
     }
 
-    /// Takes note of what the directory knows.
+    /// Records an entry of the directory, unless its lane is known.
     pub fn introduce(&mut self, entry: &Entry) {
         let throttle = self.number(&entry.throttle);
         let lane = Lane {
@@ -114,7 +117,7 @@ impl Ledger {
         self.lanes.entry(entry.lane_id).or_insert(lane);
     }
 
-    /// Takes in a page of ready jobs, which come in the order of their lanes.
+    /// Records a page of ready jobs, which come in the order of their lanes.
     pub fn ready(&mut self, page: &[Found], today: i64) {
         for one in page {
             match &mut self.open {
@@ -130,7 +133,7 @@ impl Ledger {
         }
     }
 
-    /// Takes in a page of jobs of another part.
+    /// Records a page of jobs of another part.
     pub fn others(&mut self, part: Part, page: &[Found], today: i64) {
         for one in page {
             let Some(lane) = self.lanes.get_mut(&one.lane_id) else { continue };
@@ -140,7 +143,7 @@ impl Ledger {
         }
     }
 
-    /// The walk over a part has come to its end.
+    /// Ends the walk over a part.
     pub fn end(&mut self, part: Part, today: i64) {
         if part == Part::Ready {
             let before = self.open.take();
@@ -161,12 +164,14 @@ impl Ledger {
         self.ended_ever[part as usize] = true;
     }
 
-    /// True once every part was walked to its end; before that the figures are not all there.
+    /// Returns true once every part was walked to its end; before that the figures are incomplete.
     pub fn is_whole(&self) -> bool {
         self.ended_ever.iter().all(|ended| *ended)
     }
 
-    /// If every part has come to its end since the last such round, forgets lanes that have had no job for two rounds, and answers true.
+    /// Ends a round and returns true if every part has come to its end since the last round.
+    ///
+    /// The end of a round forgets lanes that have had no job for two rounds.
     pub fn round(&mut self) -> bool {
         if !self.ended.iter().all(|ended| *ended) {
             return false;
@@ -180,7 +185,8 @@ impl Ledger {
         true
     }
 
-    /// At most `max` lanes whose depth is to be written: lane, depth. They count as written.
+    /// Takes at most `max` lanes whose depth is to be written, as pairs of lane and depth; they
+    /// count as written.
     pub fn take_lanes(&mut self, max: usize, today: i64) -> Vec<(i64, i64)> {
         let mut taken = Vec::new();
         while taken.len() < max
@@ -188,7 +194,7 @@ impl Ledger {
         {
             let Some(lane) = self.lanes.get_mut(&id) else { continue };
             lane.queued = false;
-            // It may have changed back meanwhile.
+            // The lane may have changed back since it was queued.
             if lane.written != lane.ready || lane.day != today {
                 (lane.written, lane.day) = (lane.ready, today);
                 taken.push((id, lane.ready));
@@ -197,12 +203,12 @@ impl Ledger {
         taken
     }
 
-    /// How many lanes wait to be written.
+    /// Returns the number of lanes that wait to be written.
     pub fn lanes_waiting(&self) -> usize {
         self.changed.len()
     }
 
-    /// At most `max` throttles whose figures are to be written. They count as written.
+    /// Takes at most `max` throttles whose figures are to be written; they count as written.
     pub fn take_throttles(&mut self, max: usize) -> Vec<(&str, Figures)> {
         let fresh = self.throttles.iter_mut().zip(&self.names).filter(|(throttle, _)| throttle.written != Some(throttle.now));
         let mut taken = Vec::new();
@@ -213,7 +219,8 @@ impl Ledger {
         taken
     }
 
-    /// The throttle's figures must be brought in line with what stands there: it was written by whoever walked before.
+    /// Registers a throttle whose stored figures, written by an earlier walker, must be brought in
+    /// line.
     pub fn expect(&mut self, throttle: &str) {
         self.number(throttle);
     }
@@ -229,7 +236,8 @@ impl Ledger {
         number
     }
 
-    /// The walk has left a lane: its figure is known now, and the lanes between it and the next have no ready job.
+    /// Sets the figure of the lane that the walk has left, and clears the lanes between it and the
+    /// next, which have no ready job.
     fn leave(&mut self, done: Option<Found>, next: Option<i64>, today: i64) {
         let from = match done {
             Some(done) => {

@@ -1,6 +1,7 @@
 //! Jobs, lanes and their outcomes; the queue store in Postgres.
 //!
-//! This room knows how jobs wait, run and end. It does not know rates (see [`crate::throttle`]) nor what a handler does.
+//! This room covers the waiting, running and ending of jobs. It knows neither rates (see
+//! [`crate::throttle`]) nor the work of a handler.
 
 pub(crate) mod check;
 pub mod context;

@@ -1,38 +1,39 @@
-//! What people ask to be done to jobs that exist, and what the queue store answers.
+//! Operations by people on existing jobs, and their results.
 
 use jiff::Timestamp;
 use serde::Serialize;
 
 use super::State;
 
-/// The most jobs that one call about many takes; more are taken by calling again.
+/// The most jobs that one bulk call takes; repeated calls take more.
 pub const BATCH_JOBS_MAX: i64 = 10_000;
 
-/// A count that is not carried on beyond this: people want to know whether it is many.
+/// The bound of a count, which stops there because people only need to know that there are many.
 pub const COUNT_MAX: i64 = 10_000;
 
-/// Who asks, and why; for the audit log.
+/// The author of an operation and the reason for it, for the audit log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Signed {
-    /// Who; empty for whoever has logged in to Postgres.
+    /// The author; empty for the Postgres login.
     pub by: String,
-    /// Why.
+    /// The reason given for the operation.
     pub why: String,
-    /// What was shown at the door.
+    /// The API token that authenticated the author.
     pub via: Via,
 }
 
-/// A token of the HTTP API that was shown, as the audit log names it; nothing for other doors.
+/// A token of the HTTP API, as recorded in the audit log; empty for other ways in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Via {
-    /// Its name in the settings.
+    /// The name of the token in the settings.
     pub token: Option<String>,
-    /// Whose it is.
+    /// The tenant that owns the token.
     pub tenant: Option<String>,
 }
 
 impl Signed {
-    /// All of it as `flyball.note` reads it: who, and behind separators that no name holds the token and its tenant.
+    /// Returns the signature in the format of `flyball.note`: the author, then the token and its
+    /// tenant behind separators that no name contains.
     pub(crate) fn line(&self) -> String {
         let part = |text: &str| text.replace(SEPARATOR, "");
         match (&self.via.token, &self.via.tenant) {
@@ -45,10 +46,10 @@ impl Signed {
     }
 }
 
-/// Stands between the parts of a signature.
+/// The separator between the parts of a signature.
 const SEPARATOR: char = '\u{1f}';
 
-/// Which unfinished jobs to cancel. At least one of the fields must be set.
+/// A filter of the unfinished jobs to cancel; at least one field must be set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CancelFilter {
     /// Only jobs of this kind.
@@ -57,15 +58,15 @@ pub struct CancelFilter {
     pub throttle: Option<String>,
     /// Only jobs with this key.
     pub key: Option<String>,
-    /// Only jobs in this state: ready, scheduled, retryable or running; all of them if absent.
+    /// Only jobs in this state: ready, scheduled, retryable or running; absent for all of them.
     pub state: Option<State>,
-    /// Only jobs that were enqueued at this time or later.
+    /// Only jobs enqueued at this time or later.
     pub created_after: Option<Timestamp>,
-    /// Only jobs that were enqueued before this time.
+    /// Only jobs enqueued before this time.
     pub created_before: Option<Timestamp>,
 }
 
-/// Which dead jobs to requeue or to discard. At least one of the fields must be set.
+/// A filter of the dead jobs to requeue or discard; at least one field must be set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeadFilter {
     /// Only jobs of this kind.
@@ -74,7 +75,8 @@ pub struct DeadFilter {
     pub throttle: Option<String>,
     /// Only jobs with this key.
     pub key: Option<String>,
-    /// Only jobs whose error is like this pattern of SQL's LIKE: `timeout%` begins with, `%timeout%` contains.
+    /// Only jobs whose error matches this pattern of SQL's `LIKE`: `timeout%` for a prefix,
+    /// `%timeout%` for a substring.
     pub error_like: Option<String>,
     /// Only jobs that died at this time or later.
     pub died_after: Option<Timestamp>,
@@ -82,44 +84,44 @@ pub struct DeadFilter {
     pub died_before: Option<Timestamp>,
 }
 
-/// How far one call goes, and where it begins.
+/// The extent and the starting point of one bulk call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Walk {
-    /// At most so many jobs, 1 to [`BATCH_JOBS_MAX`].
+    /// The most jobs to take, 1 to [`BATCH_JOBS_MAX`].
     pub max_jobs: i64,
-    /// Change nothing, count only.
+    /// True to change nothing and count only.
     pub dry_run: bool,
-    /// Where the call before ended; `None` to begin.
+    /// The position at which the previous call ended; `None` to begin.
     pub start: Option<String>,
 }
 
 impl Walk {
-    /// The first step of a walk that changes up to `max_jobs`.
+    /// Returns the first step of a walk that changes up to `max_jobs`.
     pub fn of(max_jobs: i64) -> Self {
         Self { max_jobs, dry_run: false, start: None }
     }
 
-    /// The first step of a walk that only counts.
+    /// Returns the first step of a walk that only counts.
     pub fn count() -> Self {
         Self { max_jobs: BATCH_JOBS_MAX, dry_run: true, start: None }
     }
 }
 
-/// What one call about many jobs did, or would do.
+/// The result of one bulk call, or of its dry run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Walked {
     /// Jobs that were cancelled, requeued or discarded.
     pub jobs: i64,
     /// Running jobs that were asked to stop.
     pub requested: i64,
-    /// Where to go on; `None` when everything was looked at.
+    /// The position of the next call; `None` after the last.
     pub next: Option<String>,
 }
 
-/// A count that stopped early: how many there are at least, and whether there may be more.
+/// A count that may have stopped early.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct Count {
-    /// At least so many.
+    /// The jobs counted; a lower bound if `more` is true.
     pub jobs: i64,
     /// True if there may be more.
     pub more: bool,
@@ -131,25 +133,25 @@ impl std::fmt::Display for Count {
     }
 }
 
-/// What became of a request to reschedule or to discard one job.
+/// The result of a request to reschedule or discard one job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MoveAnswer {
-    /// It is done.
+    /// The request was carried out.
     Moved,
-    /// The job is in a state that forbids it.
+    /// The job is in this state, which forbids it.
     Refused(State),
-    /// There is no such job.
+    /// The job does not exist.
     NotFound,
 }
 
-/// A pause of everything.
+/// A pause of all claiming, in all processes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct Pause {
-    /// Since when.
+    /// The time at which the pause began.
     pub since: Timestamp,
-    /// Who paused.
+    /// The author of the pause.
     pub by: String,
-    /// Why.
+    /// The reason given for the pause.
     pub why: String,
 }
 

@@ -1,16 +1,16 @@
-//! What a handler says when it has ended: data, not errors.
+//! Outcomes of an attempt: data, not errors.
 
 use std::time::Duration;
 
 use crate::throttle::Scope;
 
-/// What becomes of a job whose attempt may have done its work or not.
+/// The policy for a job whose attempt may or may not have done its work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnAmbiguous {
-    /// It is tried again, and the other side must bear having it twice.
+    /// Try again; the receiver must tolerate the work being done twice.
     #[default]
     Retry,
-    /// It is kept as a dead letter, for a person to find out.
+    /// Keep the job as a dead letter, for a person to investigate.
     Dead,
 }
 
@@ -19,57 +19,60 @@ pub enum OnAmbiguous {
 pub enum Outcome {
     /// The job is done.
     Done,
-    /// The attempt failed; try again, after `after` or by the kind's back-off.
+    /// The attempt failed; the next one follows after `after` or the kind's back-off.
     Retry {
-        /// Wait this long instead of the usual back-off.
+        /// The wait instead of the usual back-off.
         after: Option<Duration>,
-        /// What went wrong, without secrets; shown to operators.
+        /// The error, without secrets; shown to operators.
         error: String,
     },
-    /// The work was handed over and no answer came: nobody knows whether it was done. The attempt is used.
+    /// The work was handed over and not answered, so it is unknown whether it was done; the attempt
+    /// is used.
     Ambiguous {
-        /// What becomes of the job.
+        /// The policy for the job.
         policy: OnAmbiguous,
-        /// What went wrong, without secrets; shown to operators.
+        /// The error, without secrets; shown to operators.
         error: String,
     },
-    /// The other side asked us to slow down: whom it named is paused, the job is ready again and no attempt is used.
+    /// The receiver asked us to slow down: the scope it named is paused, the job is ready again,
+    /// and no attempt is used.
     Throttled {
-        /// Whom it named.
+        /// The scope that the receiver named.
         scope: Scope,
-        /// How long, when the other side said so.
+        /// The delay that the receiver asked for, if any.
         delay: Option<Duration>,
-        /// What it answered.
+        /// The answer of the receiver.
         error: String,
     },
-    /// The other side sheds load, whoever asks: as [`Outcome::Throttled`], but nobody is taken to have asked for too much, and no
-    /// rate is learned from it.
+    /// The receiver sheds load from every caller: like [`Outcome::Throttled`], but it is not
+    /// evidence of too high a rate, and no rate is learned from it.
     Overloaded {
-        /// Whom it named.
+        /// The scope that the receiver named.
         scope: Scope,
-        /// How long, when the other side said so.
+        /// The delay that the receiver asked for, if any.
         delay: Option<Duration>,
-        /// What it answered.
+        /// The answer of the receiver.
         error: String,
     },
-    /// Run again later without using an attempt.
+    /// The job runs again later; no attempt is used.
     Snooze {
-        /// Wait this long.
+        /// The wait until the next run.
         delay: Duration,
     },
-    /// The job can never succeed: keep it as a dead letter.
+    /// The job can never succeed and becomes a dead letter.
     Dead {
-        /// Why.
+        /// The reason, shown to operators.
         error: String,
     },
-    /// The handler stopped because it was cancelled.
+    /// The handler stopped because the job was cancelled.
     Cancelled,
-    /// The worker is stopping and the handler gave up its work in an orderly way: ready again, no attempt used.
+    /// The worker is stopping and the handler gave up its work in an orderly way: the job is ready
+    /// again, and no attempt is used.
     HandedBack,
 }
 
 impl Outcome {
-    /// True if the other side refused, whether it named us or sheds load from all.
+    /// Returns true if the receiver refused, whether it named us or sheds load from all.
     pub fn is_refusal(&self) -> bool {
         matches!(self, Self::Throttled { .. } | Self::Overloaded { .. })
     }

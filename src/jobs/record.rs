@@ -1,4 +1,4 @@
-//! What the queue store tells about jobs: records for people and programs that look, not for handlers.
+//! Records of jobs that the queue store returns to people and programs, not to handlers.
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -6,127 +6,131 @@ use serde_json::Value;
 
 use super::State;
 
-/// The answer to an enqueue.
+/// The result of enqueueing one job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Enqueued {
-    /// The new job, or the one that already holds the unique key.
+    /// The id of the new job, or of the job that already holds the unique key.
     pub id: i64,
-    /// True if no new job was made.
+    /// True if no new job was created.
     pub duplicate: bool,
-    /// True if the job that waited was given the new arguments.
+    /// True if the waiting job took the new arguments.
     pub replaced: bool,
-    /// How far its lane is above the throttle's `max_backlog`; `None` where there is room or no cap.
+    /// The backlog of its lane, if it exceeds the throttle's `max_backlog`; `None` if there is room
+    /// or no cap.
     pub backlog: Option<Backlog>,
 }
 
-/// A lane that holds more ready jobs than its throttle's knob `max_backlog` allows: the sign to send less.
+/// A lane with more ready jobs than its throttle's knob `max_backlog` allows: a signal to send
+/// less.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, serde::Deserialize, utoipa::ToSchema)]
 pub struct Backlog {
     /// Ready jobs of the lane, counted no further than one above the cap.
     pub depth: i64,
-    /// The cap.
+    /// The cap: the throttle's `max_backlog`.
     pub max: i64,
 }
 
 /// A job in a list.
 #[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct Summary {
-    /// Its number.
+    /// The id of the job: 53 bits, ascending by day.
     pub id: i64,
-    /// What runs it.
+    /// The kind of the job, which selects its handler.
     pub kind: String,
-    /// Its throttle.
+    /// The name of its throttle.
     pub throttle: String,
-    /// Its rate-limit key.
+    /// The rate-limit key; empty for none.
     pub key: String,
-    /// Where it stands.
+    /// The current state of the job.
     pub state: State,
-    /// 0 runs first, 3 last.
+    /// The priority: 0 runs first, 3 last.
     pub priority: i32,
-    /// Attempts that were used so far.
+    /// Attempts used so far.
     pub attempt: i32,
-    /// Attempts before it is dead.
+    /// Attempts before the job is dead.
     pub max_attempts: i32,
-    /// Tokens it takes from its throttle.
+    /// Tokens that the job takes from its throttle.
     pub cost: f64,
-    /// When it was enqueued.
+    /// The time at which the job was enqueued.
     pub created_at: Timestamp,
-    /// When it is due, for scheduled and retryable jobs.
+    /// The time at which a scheduled or retryable job is due.
     pub due_at: Option<Timestamp>,
-    /// The error of its last attempt, where there is one.
+    /// The error of the last attempt, if there was one.
     pub last_error: Option<String>,
 }
 
-/// One job with everything that is known about it.
+/// A job with its details: arguments, attempts, worker and progress.
 #[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct Detail {
-    /// As in lists.
+    /// The same fields as in lists.
     #[serde(flatten)]
     pub summary: Summary,
-    /// Its arguments.
+    /// The arguments for the handler.
     pub args: Value,
-    /// Its unique key is taken (a digest is kept, not the text).
+    /// True if the job has a unique key, of which only a digest is stored.
     pub unique: bool,
-    /// Every finished attempt, oldest first.
+    /// The finished attempts, oldest first; at most the last 100.
     pub attempts: Vec<Attempt>,
-    /// The worker that runs it now, where one does.
+    /// The name of the worker that runs the job now, if any.
     pub worker: Option<String>,
-    /// The last sign of life of that worker.
+    /// The last heartbeat of that worker.
     pub heartbeat_at: Option<Timestamp>,
-    /// Seconds since then, by the clock of Postgres.
+    /// The age of that heartbeat in seconds, by the clock of Postgres.
     pub heartbeat_age_s: Option<f64>,
-    /// Since when it runs.
+    /// The start of the current attempt, if the job is running.
     pub started_at: Option<Timestamp>,
-    /// Longest that one attempt may take, in seconds, where the job says so itself; otherwise its kind decides.
+    /// The timeout of one attempt in seconds, if the job has its own; otherwise that of its kind
+    /// applies.
     pub timeout_s: Option<f64>,
-    /// The trace of whoever enqueued it.
+    /// The producer's trace, as a W3C `traceparent`.
     pub traceparent: Option<String>,
-    /// True when its cancellation was asked for and its handler has not stopped yet.
+    /// True if cancellation was requested and the handler has not stopped yet.
     pub cancelling: bool,
-    /// How far a long job has come.
+    /// The progress of a long job, as last stored.
     pub progress: Option<Progress>,
 }
 
 /// A finished attempt.
 #[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct Attempt {
-    /// 1 for the first.
+    /// The number of the attempt, from 1.
     pub attempt: i32,
-    /// `completed`, `failed`, `ambiguous` (nobody knows whether it was done), `throttled`, `snoozed`, `dead`, `cancelled`, `lost`
-    /// (its worker died), `handed_back`, `dropped` (over the limit of a throttle that drops) or `merged` (another job took the
-    /// place of this one while it waited, under its number).
+    /// The outcome: `completed`, `failed`, `ambiguous` (it is unknown whether the work was done),
+    /// `throttled`, `snoozed`, `dead`, `cancelled`, `lost` (its worker died), `handed_back`,
+    /// `dropped` (over the limit of a throttle that drops) or `merged` (another job replaced this
+    /// one while it waited, under its id).
     pub outcome: String,
-    /// The worker that ran it; absent for a job that was cancelled before it ran.
+    /// The worker that ran the attempt; absent for a job that was cancelled before it ran.
     pub worker: Option<String>,
-    /// When it began.
+    /// The start of the attempt.
     pub started_at: Option<Timestamp>,
-    /// When it ended.
+    /// The end of the attempt.
     pub finished_at: Timestamp,
-    /// What went wrong.
+    /// The error message, if there was one.
     pub error: Option<String>,
 }
 
-/// How far a long job has come, for people.
+/// The progress of a long job, for people.
 #[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct Progress {
-    /// Units done.
+    /// Units done, such as documents.
     pub done: i64,
-    /// Units in all, where known.
+    /// Units in all, if known.
     pub total: Option<i64>,
-    /// 0 to 100, where the total is known.
+    /// The percentage done, 0 to 100, if the total is known.
     pub percent: Option<f64>,
-    /// One line for people.
+    /// One line of text for people.
     pub note: String,
-    /// When it was written.
+    /// The time at which the progress was stored.
     pub at: Timestamp,
 }
 
-/// Which jobs to list, newest first.
+/// A filter of the jobs to list, newest first.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Filter {
     /// Only jobs in this state.
     pub state: Option<State>,
-    /// Only jobs that have ended, completed, cancelled or dead; for lists that name no state.
+    /// Only jobs that have ended: completed, cancelled or dead; ignored if `state` is set.
     pub ended: bool,
     /// Only jobs of this kind.
     pub kind: Option<String>,
@@ -134,180 +138,182 @@ pub struct Filter {
     pub throttle: Option<String>,
     /// Only jobs with this key.
     pub key: Option<String>,
-    /// Only jobs that were enqueued at this time or later.
+    /// Only jobs enqueued at this time or later.
     pub created_after: Option<Timestamp>,
-    /// Only jobs that were enqueued before this time.
+    /// Only jobs enqueued before this time.
     pub created_before: Option<Timestamp>,
     /// Only jobs with a smaller id: the cursor.
     pub before: Option<i64>,
-    /// At most so many, 1 to 1000.
+    /// The most jobs to return, 1 to 1000.
     pub limit: i64,
 }
 
 /// A page of jobs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Page {
-    /// Newest first; a page may be short, or empty, though more follow.
+    /// The jobs, newest first; a page may be short, or empty, although more follow.
     pub jobs: Vec<Summary>,
-    /// [`Filter::before`] of the next page; `None` when everything was looked at.
+    /// The [`Filter::before`] of the next page; `None` after the last page.
     pub next: Option<i64>,
 }
 
-/// How many jobs of a throttle are in which state, as last counted.
+/// The number of jobs of a throttle in each state, as last counted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct Depth {
-    /// The throttle.
+    /// The name of the throttle.
     pub throttle: String,
-    /// May run as soon as tokens allow.
+    /// Jobs that may run as soon as tokens allow.
     pub ready: i64,
-    /// Wait for a time: scheduled and retryable.
+    /// Jobs that wait for a time: scheduled and retryable.
     pub scheduled: i64,
-    /// Hold a lease.
+    /// Jobs held by a worker under a lease.
     pub running: i64,
-    /// Dead letters.
+    /// Jobs that are dead letters.
     pub dead: i64,
-    /// When its oldest ready job was enqueued; absent where no job is ready.
+    /// The time at which the oldest ready job was enqueued; absent if no job is ready.
     pub oldest_ready_at: Option<Timestamp>,
 }
 
 /// A lane of the directory, with its depth as last counted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LaneDepth {
-    /// The lane.
+    /// The id of the lane.
     pub lane_id: i64,
-    /// Its key; empty for the lane of jobs without one.
+    /// The rate-limit key; empty for the lane of jobs without one.
     pub key: String,
-    /// Ready jobs.
+    /// Ready jobs, as last counted.
     pub depth: i64,
-    /// The depth is no older than this.
+    /// A lower bound of the time at which the depth was counted.
     pub counted_at: Option<Timestamp>,
-    /// When its oldest ready job was enqueued, as it is now.
+    /// The time at which the oldest job that is ready now was enqueued.
     pub oldest_at: Option<Timestamp>,
-    /// Its share beside the other lanes of its throttle.
+    /// The share of the lane relative to the other lanes of its throttle.
     pub weight: f64,
-    /// When somebody first saw it.
+    /// The time at which the lane was first seen.
     pub first_seen: Timestamp,
 }
 
-/// In which order lanes are listed, and behind which the page begins.
+/// The order of a list of lanes, and the position after which a page begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LanesAfter {
-    /// The deepest first; lanes without ready jobs are left out.
+    /// By depth, deepest first; lanes without ready jobs are left out.
     Depth {
-        /// The depth of the last lane that was listed.
+        /// The depth of the last lane listed.
         depth: i64,
-        /// The lane itself.
+        /// The id of the last lane listed.
         lane_id: i64,
     },
-    /// By key, after this one.
+    /// By key, after this one; `None` for the first page.
     Key(Option<String>),
 }
 
 impl LanesAfter {
-    /// The deepest first, from the beginning.
+    /// The first page by depth.
     pub const DEEPEST: Self = Self::Depth { depth: i64::MAX, lane_id: i64::MAX };
 }
 
-/// Lanes, and where the next page begins.
+/// A page of lanes, and the position of the next page.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LanePage {
-    /// In the order that was asked for.
+    /// The lanes, in the requested order.
     pub lanes: Vec<LaneDepth>,
-    /// `None` after the last page.
+    /// The position of the next page; `None` after the last page.
     pub next: Option<LanesAfter>,
 }
 
-/// An attempt that went wrong lately.
+/// A recent attempt that did not succeed.
 #[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct Failure {
-    /// The job.
+    /// The id of the job.
     pub job_id: i64,
-    /// What ran it.
+    /// The kind of the job; empty if the job no longer exists.
     pub kind: String,
-    /// Its throttle.
+    /// The name of its throttle; empty if the job no longer exists.
     pub throttle: String,
-    /// Its key.
+    /// The rate-limit key; empty for none, or if the job no longer exists.
     pub key: String,
-    /// Which attempt.
+    /// The number of the attempt, from 1.
     pub attempt: i32,
-    /// As in [`Attempt::outcome`].
+    /// The outcome, as in [`Attempt::outcome`].
     pub outcome: String,
-    /// What went wrong.
+    /// The error message, if there was one.
     pub error: Option<String>,
-    /// When.
+    /// The time of the failure.
     pub at: Timestamp,
 }
 
-/// A throttle of which several attempts in a row failed, and none succeeded for a while.
+/// A throttle whose last several attempts all failed, with no success for a while.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Failing {
-    /// Its name.
+    /// The name of the throttle.
     pub throttle: String,
     /// Attempts that failed since the last success.
     pub failures: i64,
-    /// When an attempt last succeeded; `None` if none did since its workers started.
+    /// The time of the last success; `None` if there was none since its workers started.
     pub succeeded_at: Option<Timestamp>,
-    /// The newest error; empty where it is not known.
+    /// The newest error; empty if it is unknown.
     pub error: String,
 }
 
-/// What became of a request to cancel.
+/// The result of a request to cancel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CancelAnswer {
-    /// It was waiting and is cancelled now.
+    /// The job was waiting and is cancelled now.
     Cancelled,
-    /// It runs; its handler has been asked to stop.
+    /// The job is running; its handler was asked to stop.
     Requested,
-    /// It had ended already, in this state.
+    /// The job had already ended, in this state.
     Ended(State),
-    /// There is no such job.
+    /// The job does not exist.
     NotFound,
 }
 
-/// What became of a request to retry.
+/// The result of a request to retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetryAnswer {
-    /// It is ready now, with its attempts counted from zero again if it was dead.
+    /// The job is ready now; a dead job starts with all its attempts again, unless the request
+    /// keeps them.
     Ready,
-    /// It is in a state from which it cannot be retried: running, completed or cancelled… as said.
+    /// The job is in this state, from which it cannot be retried.
     Refused(State),
-    /// There is no such job.
+    /// The job does not exist.
     NotFound,
 }
 
-/// Why the queue store did not do what was asked.
+/// An error of the queue store.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A field of a job cannot be accepted; nothing was enqueued.
+    /// A field of a job is not acceptable; nothing was enqueued.
     #[error("{field}: {message}")]
     Refused {
-        /// Which job of a batch, from 0.
+        /// The index of the job in its batch, from 0.
         index: Option<usize>,
-        /// The field, as named in SQL and HTTP.
+        /// The name of the field in SQL and HTTP.
         field: String,
-        /// What was wrong and what is allowed.
+        /// The problem, and the allowed values.
         message: String,
     },
-    /// A lane is full and its throttle says `on_backlog` reject; nothing was enqueued.
+    /// A lane is full and its throttle's `on_backlog` is `reject`; nothing was enqueued.
     #[error("throttle {throttle:?}, key {key:?}: {} jobs of this lane are ready; its knob max_backlog allows {}", .backlog.depth, .backlog.max)]
     Full {
-        /// The throttle.
+        /// The name of the throttle.
         throttle: String,
-        /// The key.
+        /// The rate-limit key of the lane.
         key: String,
-        /// How full.
+        /// The depth of the lane, and its cap.
         backlog: Backlog,
     },
-    /// Postgres cannot be reached or is starting up.
+    /// Postgres is unreachable or starting up.
     #[error("the queue store did not answer: {0}")]
     Lost(String),
-    /// Anything else that Postgres said.
+    /// Any other error from Postgres.
     #[error("the queue store failed: {0}")]
     Store(#[source] sqlx::Error),
 }
 
 impl Error {
-    /// True if the store cannot be used as it was named, for instance by a broken URL; trying again does not help.
+    /// Returns true if the settings make the store unusable, for instance a broken URL; a retry
+    /// does not help.
     pub fn is_of_settings(&self) -> bool {
         matches!(self, Self::Store(sqlx::Error::Configuration(_)))
     }

@@ -1,11 +1,11 @@
-//! How long a failed job waits for its next attempt.
+//! Back-off: the wait of a failed job before its next attempt.
 
 use std::time::Duration;
 
-/// The longest that a job is put off by a retry or a snooze: ten years, as far ahead as a job can be scheduled.
+/// The longest wait of a retry or a snooze: ten years, as far ahead as a job can be scheduled.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(3660 * 86_400);
 
-/// The retry policy of a kind: how long a job waits after an attempt has failed, and how many failures it bears.
+/// The retry policy of a kind: the waits after failed attempts, and the number of attempts allowed.
 ///
 /// ```
 /// use std::time::Duration;
@@ -16,51 +16,56 @@ pub const LONGEST_WAIT: Duration = Duration::from_secs(3660 * 86_400);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Policy {
-    /// The longest wait after a first failure.
+    /// The longest wait after the first failure.
     pub base: Duration,
-    /// What the wait grows by with each further failure; 1 keeps it as it is.
+    /// The factor by which the wait grows with each further failure; 1 keeps it constant.
     pub factor: f64,
-    /// The longest wait of all.
+    /// The longest wait after any failure.
     pub max: Duration,
-    /// Attempts after which a job of this kind is dead, whatever more the job allows; `None` leaves it to the job.
+    /// Attempts after which a job of this kind is dead, even if the job allows more; `None` leaves
+    /// it to the job.
     pub max_attempts: Option<i32>,
 }
 
 impl Default for Policy {
-    /// Up to 2 s, doubling up to an hour, as often as the job allows.
+    /// Returns a policy with waits of up to 2 s, doubling up to an hour, and the attempts that the
+    /// job allows.
     fn default() -> Self {
         Self { base: Duration::from_secs(2), factor: 2.0, max: Duration::from_secs(3600), max_attempts: None }
     }
 }
 
 impl Policy {
-    /// The same wait each time.
+    /// Returns a policy with the same longest wait after each failure.
     pub fn every(wait: Duration) -> Self {
         Self { base: wait, factor: 1.0, max: wait, ..Self::default() }
     }
 
-    /// The longest wait after attempt number `attempt` (from 1) failed; never more than [`LONGEST_WAIT`].
+    /// Returns the longest wait after attempt number `attempt` (from 1) failed, at most
+    /// [`LONGEST_WAIT`].
     pub fn longest(&self, attempt: i32) -> Duration {
         let max = self.max.min(LONGEST_WAIT);
         let grown = self.base.as_secs_f64() * self.factor.max(1.0).powi(attempt.max(1).saturating_sub(1).min(1024));
-        // Growth without bound, and whatever is no number, end at the maximum.
+        // Unbounded growth and NaN end at the maximum.
         if grown < max.as_secs_f64() { Duration::from_secs_f64(grown) } else { max }
     }
 
-    /// The wait after attempt number `attempt` (from 1) failed: half of the longest is certain and half of it drawn by
-    /// `unit_random` in `0..1`, so that jobs that failed together do not come back together.
+    /// Returns the wait after attempt number `attempt` (from 1) failed.
+    ///
+    /// Half of the longest wait is fixed and half is drawn by `unit_random` in `0..1`, so that jobs
+    /// that failed together do not come back together.
     pub fn delay(&self, attempt: i32, unit_random: f64) -> Duration {
         let drawn = if unit_random.is_finite() { unit_random.clamp(0.0, 1.0) } else { 1.0 };
         self.longest(attempt).mul_f64(0.5 + 0.5 * drawn).min(self.max)
     }
 
-    /// True if attempt number `attempt` was the last of a job that allows `max_attempts`.
+    /// Returns true if attempt number `attempt` was the last of a job that allows `max_attempts`.
     pub fn is_last(&self, attempt: i32, max_attempts: i32) -> bool {
         attempt >= self.max_attempts.map_or(max_attempts, |most| most.min(max_attempts))
     }
 }
 
-/// The wait by the default policy.
+/// Returns the wait by the default policy.
 pub fn delay(attempt: i32, unit_random: f64) -> Duration {
     Policy::default().delay(attempt, unit_random)
 }

@@ -1,31 +1,31 @@
-//! What workers can run, and where they differ. Pure.
+//! Capabilities of the workers, and their differences. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Begins what a job says that a worker could not run.
+/// The beginning of the text recorded on a job that a worker could not run.
 const NOT_SERVED: &str = "this worker does not serve ";
 
-/// Ends it.
+/// The end of the text recorded on a job that a worker could not run.
 const WAITS: &str = "; waiting for one that does";
 
-/// Most workers that one sentence names.
+/// The most workers that one sentence names.
 const NAMED: usize = 5;
 
-/// A live worker.
+/// A live worker, with its capabilities.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Serving {
-    /// Its number.
+    /// The id of the worker.
     pub id: i32,
-    /// Its name.
+    /// The name of the worker, for people.
     pub name: String,
-    /// The kinds it runs.
+    /// The kinds that the worker runs.
     pub kinds: BTreeSet<String>,
-    /// What it offers besides, each with a digest of the settings behind it.
+    /// The capabilities besides the kinds, each with a digest of the settings behind it.
     pub offers: BTreeMap<String, String>,
 }
 
 impl Serving {
-    /// Whether it runs jobs that need this, in the words of [`not_served`].
+    /// Returns true if the worker runs jobs that need this capability, named as in [`not_served`].
     pub fn serves(&self, need: &str) -> bool {
         self.offers.contains_key(need) || need.strip_prefix("the kind ").is_some_and(|kind| self.kinds.contains(kind))
     }
@@ -35,17 +35,19 @@ impl Serving {
     }
 }
 
-/// What is kept of a job that came to a worker which could not run it.
+/// Returns the text recorded on a job that a worker could not run.
 pub fn not_served(need: &str) -> String {
     format!("{NOT_SERVED}{need}{WAITS}")
 }
 
-/// What a job lacked, by what was kept of it.
+/// Returns the capability that a job lacked, read from the recorded text.
 pub fn need_of(kept: &str) -> Option<&str> {
     kept.strip_prefix(NOT_SERVED)?.strip_suffix(WAITS)
 }
 
-/// Where live workers differ in what they run, one sentence each. A job goes to a worker that can run it, later than it might.
+/// Returns the differences between live workers in the jobs that they run, one sentence each.
+///
+/// A job goes to a worker that can run it, but later than it might.
 pub fn differences(workers: &[Serving]) -> Vec<String> {
     let kinds = workers.iter().flat_map(|worker| &worker.kinds).map(|kind| format!("the kind {kind}"));
     let offers = workers.iter().flat_map(|worker| worker.offers.keys().cloned());

@@ -1,22 +1,23 @@
-//! The arguments of an `http` job as people may see them: without what lets the bearer in somewhere.
+//! Masking of credentials in the arguments of `http` jobs that are shown to people.
 
 use serde_json::Value;
 use url::Url;
 
-/// The kind of such jobs.
+/// The kind whose arguments are masked.
 const KIND: &str = "http";
 
-/// Stands for what is not shown.
+/// The text that replaces a credential.
 const HIDDEN: &str = "***";
 
 /// Parts of the names of headers that carry credentials.
 const SECRET_PARTS: [&str; 11] =
     ["auth", "cookie", "credential", "jwt", "key", "passw", "secret", "session", "sig", "token", "csrf"];
 
-/// Headers whose names look like those and which are none.
+/// Headers that match those parts and carry no credentials.
 const PUBLIC: [&str; 2] = ["idempotency-key", "x-idempotency-key"];
 
-/// Masks headers that look like credentials, and the name and password in a URL; other kinds stay as they are.
+/// Masks headers that look like credentials, and the name and password in a URL; other kinds stay
+/// unchanged.
 pub fn mask_args(kind: &str, args: &mut Value) {
     if kind != KIND {
         return;

@@ -1,4 +1,4 @@
-//! Handlers whose arguments have a type.
+//! Handlers with typed arguments.
 
 use std::marker::PhantomData;
 use std::time::Duration;
@@ -13,8 +13,10 @@ use super::handler::{DEFAULT_TIMEOUT, Handler};
 use super::retry::Policy;
 use super::{Context, Fault, IntoOutcome, Issue, Job, NewJob, Outcome};
 
-/// Runs the jobs of one kind, whose arguments are read into a type. Arguments that do not fit are refused at the door over
-/// HTTP, and make a job dead with a pointer to the field.
+/// A handler, which runs the jobs of one kind with typed arguments.
+///
+/// Arguments that do not fit the type are refused on arrival over HTTP; on any other way they make
+/// the job dead, with a pointer to the field.
 ///
 /// ```
 /// use flyball::jobs::{Context, Fault, Kinds, TypedHandler};
@@ -43,37 +45,38 @@ use super::{Context, Fault, IntoOutcome, Issue, Job, NewJob, Outcome};
 /// assert_eq!((job.kind.as_str(), &job.args), ("greet", &serde_json::json!({"name": "Ada"})));
 /// ```
 pub trait TypedHandler: Send + Sync + 'static {
-    /// The arguments.
+    /// The type of the arguments.
     type Args: DeserializeOwned + Send + 'static;
 
     /// The name of the kind.
     const KIND: &'static str;
 
-    /// Runs one attempt. It should stop soon after `context.cancelled` fires.
+    /// Runs one attempt, and should stop soon after `context.cancelled` fires.
     fn run(&self, args: Self::Args, context: Context) -> impl Future<Output = Result<(), Fault>> + Send;
 
-    /// Looks at arguments that have the right form; lists every issue.
+    /// Returns every problem with arguments of the right type.
     fn check(&self, args: &Self::Args) -> Vec<Issue> {
         let _ = args;
         Vec::new()
     }
 
-    /// Longest that an attempt may take; `None` for no bound.
+    /// Returns the timeout of an attempt; `None` for no bound.
     fn timeout(&self) -> Option<Duration> {
         DEFAULT_TIMEOUT
     }
 
-    /// What becomes of failed attempts.
+    /// Returns the retry policy for failed attempts.
     fn retry(&self) -> Policy {
         Policy::default()
     }
 
-    /// Whether every SQL role and every token of the API that may enqueue may enqueue this kind, as in [`Handler::public`].
+    /// Returns true if every SQL role and every API token that may enqueue may enqueue this kind,
+    /// as in [`Handler::public`].
     fn public(&self) -> bool {
         true
     }
 
-    /// A job of this kind, with every default, to be enqueued.
+    /// Returns a job of this kind, with every default, to be enqueued.
     fn job(args: &Self::Args) -> Result<NewJob, serde_json::Error>
     where
         Self: Sized,
@@ -144,12 +147,12 @@ fn dead(issue: &Issue) -> Outcome {
     Outcome::Dead { error: format!("args{}: {}", issue.pointer, issue.message) }
 }
 
-/// The arguments as their type, or where and why they are not.
+/// Reads the arguments as their type; fails with the position and the reason of a mismatch.
 pub(crate) fn read<A: DeserializeOwned>(args: &Value) -> Result<A, Issue> {
     serde_path_to_error::deserialize(args).map_err(|error| {
         let mut pointer = pointer(error.path());
         let message = error.inner().to_string();
-        // A field that is missing is named in the message only.
+        // The message alone names a missing field.
         if let Some((field, _)) = message.strip_prefix("missing field `").and_then(|rest| rest.split_once('`')) {
             pointer = format!("{pointer}/{}", escaped(field));
         }

@@ -1,4 +1,5 @@
-//! What becomes of a change of an account's breaker: a row, and where somebody wants to be told, a job that tells it.
+//! Changes of accounts' breakers: a row for each, and a job that sends an alert if the pool has an
+//! address for alerts.
 
 use std::time::Duration;
 
@@ -11,13 +12,15 @@ use crate::postgres::Db;
 use crate::providers::Pool;
 use crate::providers::pool::Change;
 
-/// The throttle of the jobs that tell of alarms, which every process brings along: a stall of any other must not keep them back.
+/// The throttle of the jobs that send alerts.
+///
+/// Every process creates it, because a stall of another throttle must not hold alerts back.
 pub const ALERTS: &str = "flyball:alerts";
 
-/// Most changes that a page of them shows.
+/// Most changes on one page.
 const PAGE_MAX: i64 = 200;
 
-/// How long an alert that is told again is known to be the same one.
+/// The time for which a repeated alert counts as the same one.
 const TOLD_ONCE_FOR: Duration = Duration::from_secs(86_400);
 
 const INSERT: &str = "\
@@ -29,22 +32,22 @@ select account, from_state, to_state, reason, changed_at from flyball.account_ev
 /// Every statement of this file, for the test that prepares them all.
 pub const STATEMENTS: &[&str] = &[INSERT, NEWEST];
 
-/// A change as it was kept.
+/// A recorded change of an account's breaker.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, utoipa::ToSchema)]
 pub struct AccountEvent {
     /// The account.
     pub account: String,
-    /// Where its breaker stood: closed, open or half_open.
+    /// The breaker's previous state: `closed`, `open` or `half_open`.
     pub from: String,
-    /// Where it stands since.
+    /// The breaker's new state.
     pub to: String,
-    /// Why.
+    /// The reason for the change.
     pub reason: String,
-    /// When, by the clock of the throttle store.
+    /// The time of the change, by the clock of the throttle store.
     pub at: Timestamp,
 }
 
-/// Keeps changes and tells them.
+/// Records changes of breakers and sends alerts.
 #[derive(Clone)]
 pub struct Alarms {
     queue: Queue,
@@ -52,15 +55,17 @@ pub struct Alarms {
 }
 
 impl Alarms {
-    /// Keeps them in the database of `queue`.
+    /// Creates one that records changes in the database of `queue`.
     pub fn new(queue: Queue) -> Self {
         Self { db: queue.pool.clone(), queue }
     }
 
-    /// Enqueues the job that tells a change where the pool has an address for alerts, and keeps the change.
+    /// Enqueues the alert of a change if the pool has an address for alerts, and records the
+    /// change.
     ///
     /// # Errors
-    /// If Postgres does not answer.
+    ///
+    /// Fails if Postgres does not answer.
     pub async fn tell(&self, pool: &Pool, change: &Change) -> Result<(), crate::jobs::Error> {
         let at = Timestamp::from_millisecond(change.at_ms).unwrap_or_default();
         if let Some(url) = &pool.alert_url {
@@ -77,7 +82,7 @@ impl Alarms {
             if let Some(secret) = &pool.alert_secret {
                 args["secret"] = json!(secret);
             }
-            // Where Postgres goes away before the row is written this comes a second time, and finds its job there.
+            // If Postgres fails before the row is written, this runs again and finds the job there.
             let once = format!("account.breaker:{}:{}:{}:{}", pool.name, change.account, change.at_ms, change.to.word());
             let job = NewJob::new("http", args).throttle(ALERTS).key(format!("alerts:{}", pool.name)).priority(0);
             let job = job.unique(once).unique_for(TOLD_ONCE_FOR);
@@ -95,10 +100,11 @@ impl Alarms {
         Ok(())
     }
 
-    /// The newest changes of a pool, at most `most`.
+    /// Returns the newest changes of a pool, at most `most`.
     ///
     /// # Errors
-    /// If Postgres does not answer.
+    ///
+    /// Fails if Postgres does not answer.
     pub async fn newest(&self, pool: &str, most: i64) -> Result<Vec<AccountEvent>, crate::jobs::Error> {
         type Row = (String, String, String, String, jiff_sqlx::Timestamp);
         let rows: Vec<Row> = sqlx::query_as(NEWEST).bind(pool).bind(most.clamp(1, PAGE_MAX)).fetch_all(&self.db).await?;

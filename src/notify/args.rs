@@ -1,4 +1,4 @@
-//! What a job of the kind `notification` asks to be sent.
+//! Arguments of jobs of the kind `notification`.
 
 use std::time::Duration;
 
@@ -26,13 +26,13 @@ pub const FIELDS: [&str; 14] = [
     "on_ambiguous",
 ];
 
-/// Words of `priority`, with the priority of the job.
+/// Values of `priority`, each with the priority of the job.
 pub const PRIORITIES: [(&str, i32); 4] = [("critical", 0), ("high", 1), ("normal", 2), ("low", 3)];
 
-/// The priority of the job of a message that does not say one: `normal`.
+/// The job priority of a message without a `priority`: `normal`.
 pub const USUAL_PRIORITY: i32 = 2;
 
-/// What a message belongs to that does not say so.
+/// The category of a message without one.
 const USUAL_CATEGORY: &str = "transactional";
 
 /// Longest recipient, in bytes.
@@ -41,45 +41,43 @@ const TO_BYTES: usize = 2048;
 /// Longest name of a category, in bytes.
 const CATEGORY_BYTES: usize = 64;
 
-/// Longest time for which a message may be worth something, in seconds: 30 days.
+/// Longest `valid_for_s`, in seconds: 30 days.
 const VALID_FOR_MAX_S: f64 = 30.0 * 86_400.0;
 
 /// Most fields of `extra`.
 const EXTRA_MAX: usize = 64;
 
-/// The texts of a message: as they stand, or templates for them.
+/// The texts of a message, either literal or templates.
 #[derive(Clone, Default, PartialEq)]
 pub struct Texts {
     /// Subject or title.
     pub subject: Option<String>,
-    /// The text.
     pub body: String,
-    /// The same as HTML.
+    /// The body as HTML.
     pub html: Option<String>,
 }
 
-/// What to send, after it was checked.
+/// A message to send, after its arguments were checked.
 #[derive(Clone, PartialEq)]
 pub struct Notification {
-    /// How it travels.
     pub channel: Channel,
-    /// Whom it is for.
+    /// The recipient.
     pub to: Recipient,
-    /// Who sends it, where not the account's own sender.
+    /// The sender, if not the account's own.
     pub from: Option<String>,
-    /// What it says.
+    /// The texts, or their templates if there is `data`.
     pub texts: Texts,
-    /// What fills the texts in, where they are templates.
+    /// Values for the templates; `None` if the texts are literal.
     pub data: Option<Value>,
-    /// What it belongs to, such as `marketing`.
+    /// The category, such as `marketing`.
     pub category: String,
-    /// The pool or provider that shall carry it.
+    /// The pool or the provider that the message must go through.
     pub provider: Option<String>,
-    /// What only one provider understands.
+    /// Fields for one provider only.
     pub extra: Map<String, Value>,
-    /// How long it is worth sending.
+    /// The time for which the message is worth sending.
     pub valid_for: Option<Duration>,
-    /// What becomes of it when no answer comes.
+    /// The treatment of an attempt that got no answer.
     pub on_ambiguous: Option<OnAmbiguous>,
 }
 
@@ -114,8 +112,10 @@ impl Notification {
         }
     }
 
-    /// Fills the texts in, where they are templates; bounded, and so slow that it belongs on a thread of its own. It ends soon after
-    /// `is_over` says that its time is over.
+    /// Renders the templates, if there are any.
+    ///
+    /// The work is bounded but slow, so it belongs on a thread of its own. It ends soon after
+    /// `is_over` returns true.
     pub fn fill(&self, is_over: impl Fn() -> bool + Clone + Send + Sync + 'static) -> Result<Texts, String> {
         let Some(data) = &self.data else { return Ok(self.texts.clone()) };
         let fill = |name: &str, text: &str| {
@@ -129,7 +129,7 @@ impl Notification {
         })
     }
 
-    /// The message that drivers are given.
+    /// Builds the message for drivers.
     pub fn message(&self, id: String, texts: Texts, expires_at_s: Option<i64>) -> Message {
         Message {
             id,
@@ -155,7 +155,7 @@ impl Reader<'_> {
         self.issues.push(issue(&format!("/{field}"), message));
     }
 
-    /// A text that is there and not empty. What it says may be an address, so it is never shown.
+    /// Reads a text that is present and not empty. It may hold an address, so no error shows it.
     fn text(&mut self, field: &str, most: usize) -> Option<String> {
         match self.args.get(field) {
             None | Some(Value::Null) => None,
@@ -181,7 +181,7 @@ impl Reader<'_> {
         found
     }
 
-    /// The one recipient; what it is depends on the channel.
+    /// Reads the one recipient, whose form depends on the channel.
     fn recipient(&mut self, channel: Option<Channel>) -> Option<Recipient> {
         if self.args.get("to").is_none_or(Value::is_null) {
             self.complain("to", "is missing: say whom the message is for");
@@ -257,7 +257,8 @@ impl Reader<'_> {
         let (subject, body, html) = (text("subject"), text("body"), text("html"));
         let is_wrong = |field: &str| self.args.get(field).is_some_and(|value| !value.is_null() && !value.is_string());
         let is_told = channel != Some(Channel::Webhook) && is_wrong("body") || is_wrong("html");
-        // A provider's own template, media or data may be the message; whether they are enough its driver says.
+        // A provider's own template, media or data may be the message; its driver decides whether
+        // they suffice.
         let has_more = self.args.get("extra").and_then(Value::as_object).is_some_and(|extra| !extra.is_empty());
         if !has_more && !is_told && body.as_deref().is_none_or(str::is_empty) && html.as_deref().is_none_or(str::is_empty) {
             self.complain("body", "is missing: give a body, or a template with data");

@@ -1,4 +1,5 @@
-//! Runs jobs of the kind `notification`: one message, sent through the next account that may send it.
+//! The handler of the kind `notification`: sends one message through the next account that is
+//! available.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,68 +19,76 @@ use crate::outbound::apart::apart;
 use crate::providers::pool::{Desk, Held, Taken};
 use crate::providers::{Answer, Channel, Driver, Metrics, Pool, Pools, Scope, Sent, Told, now_s};
 
-/// Whose deadline passed no later than this after no account was there had none, in milliseconds.
+/// Grace period, in milliseconds: a message whose deadline passes within this time of the pool's
+/// last account going away counts as *no account available*, not as *expired*.
 const AWAY_MS: i64 = 3_000;
 
-/// The part of a job's time-out that is left for what is written after its requests, and the most of it.
+/// The share of a job's timeout that is reserved for writes after its requests, up to
+/// [`WRITING_MOST`].
 const WRITING: f64 = 0.2;
 const WRITING_MOST: Duration = Duration::from_secs(2);
 
-/// How long a message waits for an account with its slot in hand. Whoever has to wait longer waits in the queue.
+/// Longest wait of a message for an account while it holds its job's slot; beyond it the message
+/// waits in the queue.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Accounts that fail one message before it waits for its next attempt: what fails everywhere is not the accounts.
+/// Most accounts that fail one message in an attempt. A message that fails at all of them is
+/// probably at fault itself, not the accounts.
 const FAILURES_MAX: usize = 3;
 
-/// Accounts that are tried in one attempt, at most.
+/// Most accounts that are tried in one attempt.
 const HOPS_MAX: usize = 20;
 
-/// Accounts that refuse one message before it waits for its next attempt, where nothing else is known against them.
+/// Most accounts that refuse one message in an attempt, if nothing else is known against them.
 const REFUSED_MAX: usize = 2;
 
-/// How long a message waits that accounts failed or refused, so that an outage of some hours does not use its attempts up.
+/// Back-off of a message that accounts failed or refused, long enough that an outage of some hours
+/// does not use up its attempts.
 const AGAIN: Policy = Policy { base: Duration::from_secs(5), factor: 4.0, max: Duration::from_secs(3600), max_attempts: None };
 
-/// How long the message alone waits where its sender was asked to slow down and nobody said for how long.
+/// Delay of a message whose sender was asked to slow down without a time.
 const USUAL_DELAY: Duration = Duration::from_secs(5);
 
-/// How long a message waits where this process could not even try to send it.
+/// Delay of a message that this process could not try to send.
 const UNABLE_DELAY: Duration = Duration::from_secs(2);
 
-/// How often it is tried to record what was sent.
+/// Interval between attempts to record a delivery.
 const RECORD_EVERY: Duration = Duration::from_millis(500);
 
-/// Errors of a Postgres that answers after which a record is given up: its message would end as one that took too long, and be sent twice.
+/// Most errors of a reachable Postgres before a record is given up.
+///
+/// Endless failures must not run the job into its timeout, or the message would be sent twice.
 const REFUSALS_MAX: u32 = 20;
 
-/// What is added by chance to the wait of messages for one recipient, at most, as a share of it.
+/// Largest random share that is added to the wait of messages for one recipient.
 const JITTER: f64 = 0.1;
 
-/// The time that a message's attempt may take where its job does not say: each account's answer has a time of its own, and this one is
-/// for a driver that hangs in spite of it.
+/// Timeout of an attempt whose job sets none.
+///
+/// Each account's answer has a timeout of its own; this one is for a driver that hangs
+/// nevertheless.
 const TIMEOUT: Duration = Duration::from_secs(600);
 
-/// The shortest and the longest wait in the queue for an account.
+/// Shortest wait in the queue for an account; the longest is [`LONGEST_WAIT`].
 const SHORTEST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
 
-/// A pool at work: its desk, and the drivers of its accounts in their order.
+/// A running pool: its desk, and the drivers of its accounts in their order.
 #[derive(Clone)]
 pub struct Carrier {
-    /// Hands the accounts out.
+    /// Hands out accounts.
     pub desk: Desk,
-    /// Speak to the provider, one for each account.
+    /// The provider's drivers, one for each account.
     pub drivers: Arc<Vec<Box<dyn Driver>>>,
 }
 
-/// What is needed to send, and not to check.
+/// Resources for sending; checking arguments does not need them.
 #[derive(Clone)]
 pub struct Means {
     /// The pools, by name.
     pub carriers: BTreeMap<String, Carrier>,
-    /// Where deliveries are recorded.
+    /// The record of deliveries.
     pub deliveries: Deliveries,
-    /// What is counted.
     pub metrics: Metrics,
 }
 
@@ -90,7 +99,7 @@ pub struct NotificationHandler {
 }
 
 impl NotificationHandler {
-    /// A handler that checks arguments, and sends if it has the means.
+    /// Creates a handler that checks arguments, and sends messages if `means` is given.
     pub fn new(pools: Arc<Pools>, means: Option<Means>) -> Self {
         Self { pools, means }
     }
@@ -112,7 +121,7 @@ impl NotificationHandler {
             true => OnAmbiguous::Retry,
             false => OnAmbiguous::Dead,
         });
-        // What was written down decides: its attempt may have ended without anybody hearing of it.
+        // The record decides, because an attempt may have ended without its outcome being seen.
         if begun.is_settled() {
             return Ok(Outcome::Done);
         }
@@ -121,7 +130,8 @@ impl NotificationHandler {
             return Err(Outcome::Ambiguous { policy, error });
         }
         let valid_for = notification.valid_for.unwrap_or(pool.valid_for);
-        // How long it has waited is told by the clock that began to count; only what is left of its time is counted by ours.
+        // Postgres measures how long the message has waited; only the time left is measured by the
+        // local clock.
         let left = valid_for.saturating_sub(begun.waited);
         let since = begun.waits_since.unwrap_or(job.created_at);
         let mut run = Run {
@@ -148,7 +158,7 @@ impl NotificationHandler {
             return Err(run.expired(begun.last_outcome.as_deref(), valid_for).await?);
         }
         if let Some(rest) = begun.rest {
-            // It has not run, so it costs nothing either.
+            // The message has not been tried, so it costs nothing.
             context.report_cost(0.0);
             context.discount_duration();
             return Ok(run.later(rest));
@@ -163,7 +173,8 @@ impl NotificationHandler {
         run.send(texts).await
     }
 
-    /// What is wrong with the pool that arguments name which are wrong elsewhere.
+    /// Validates the named pool when other arguments are invalid, so that all issues are reported
+    /// at once.
     fn stray(&self, args: &Value) -> Option<Issue> {
         let (word, provider) = (args.get("channel")?.as_str()?, args.get("provider")?.as_str()?);
         let channel = Channel::WORDS.iter().find(|(known, _)| *known == word).map(|(_, channel)| *channel)?;
@@ -192,28 +203,32 @@ struct Run<'a> {
     notification: &'a Notification,
     carrier: &'a Carrier,
     means: &'a Means,
-    /// What becomes of it where nobody knows whether it was sent.
+    /// The treatment of an attempt whose outcome is unknown.
     policy: OnAmbiguous,
-    /// Tries in a row that its recipient could not take before this one.
+    /// Earlier failures in a row of which the recipient was the cause.
     failures: u32,
     attempts: Vec<Attempt>,
-    /// Its deadline by our clock,
+    /// The deadline by the local clock, in unix seconds.
     deadline_s: i64,
-    /// and by that of Postgres.
+    /// The deadline by the clock of Postgres, in unix seconds.
     ended_at_s: i64,
-    /// When this attempt's own time is over. No request is under way then: one that is dropped in the middle may have been sent, and
-    /// nobody would know.
+    /// The end of this attempt's own time.
+    ///
+    /// No request is in flight after it, because a request that is dropped halfway may have been
+    /// sent unnoticed.
     until: Instant,
-    /// The shortest wait that an account asked for: for one sender or connection, or because it is in trouble.
+    /// The shortest delay that an account asked for, either for one sender or connection or because
+    /// it failed.
     told_delay: Option<Duration>,
-    /// Accounts that failed or refused it of which nothing else is known to be wrong: it may be the message.
+    /// Accounts that failed or refused the message while nothing else is known against them; the
+    /// message may be at fault.
     doubts: usize,
-    /// Those of them that refused it.
+    /// The accounts among `doubts` that refused the message.
     refused: usize,
 }
 
 impl Run<'_> {
-    /// Sends through one account after the other until one has the message, or none is left for now.
+    /// Tries one account after the other until one takes the message or none is left for now.
     async fn send(&mut self, texts: Texts) -> Result<Outcome, Outcome> {
         let message = self.notification.message(format!("job_{}", self.job.id), texts, Some(self.deadline_s));
         let desk = self.carrier.desk.clone();
@@ -224,7 +239,7 @@ impl Run<'_> {
                 Taken::Held(held) => held,
                 Taken::Wait { .. } | Taken::Nobody if self.doubts > 0 => return Err(self.again(&not).await),
                 Taken::Wait { wait, why } => return self.wait(wait, &why).await,
-                // Every account there is has been tried: the first of them is tried again later.
+                // Every available account was tried; the first of them is tried again later.
                 Taken::Nobody => return Ok(self.put_off(self.told_delay.unwrap_or(USUAL_DELAY)).await),
             };
             let driver = &self.carrier.drivers[held.at];
@@ -249,18 +264,19 @@ impl Run<'_> {
             self.context.answered();
             self.note(&held, &answer, begun.elapsed());
             if self.context.cancelled.is_cancelled() && is_unsent(&answer.sent) {
-                // It was stopped before anything was sent, which says nothing about the account.
+                // The attempt was cancelled before anything was sent, which says nothing about the
+                // account.
                 desk.unused(&held).await;
                 return Err(Outcome::HandedBack);
             }
-            // Who waits less than the pool would has not seen the account fail.
+            // A timeout shorter than the pool's own says nothing about the account's health.
             let is_cut = timeout < desk.pool().timeout && begun.elapsed() >= timeout;
             if let Some(outcome) = self.judge(&held, answer, is_cut, &mut failures).await {
                 return outcome;
             }
             not.push(held.at);
             if failures == 0 && self.doubts == 0 && not.len() >= HOPS_MAX {
-                // They were slowed down or refused one after the other, which is not the message's doing.
+                // Accounts throttled or refused in turn, which is not the message's fault.
                 return self.wait(USUAL_DELAY, "many accounts in a row did not take it").await;
             }
             if failures >= FAILURES_MAX || self.refused >= REFUSED_MAX || not.len() >= HOPS_MAX {
@@ -269,7 +285,8 @@ impl Run<'_> {
         }
     }
 
-    /// Accounts failed or refused it, and nothing tells that it was them: it has used an attempt, and comes again later.
+    /// Retries the message later, at the cost of an attempt, because accounts failed or refused it
+    /// and nothing shows that they are at fault.
     async fn again(&mut self, not: &[usize]) -> Outcome {
         let accounts = if not.len() == 1 { "1 account".to_owned() } else { format!("{} accounts", not.len()) };
         let error = format!("{accounts} did not take this message; the last: {}", self.last_reason());
@@ -278,7 +295,7 @@ impl Run<'_> {
         Outcome::Retry { after: Some(wait.min(self.left()).max(SHORTEST_WAIT)), error }
     }
 
-    /// What one account's answer means; `None` where the message moves on to the next.
+    /// Handles one account's answer. Returns `None` if the message moves on to the next account.
     async fn judge(
         &mut self,
         held: &Held,
@@ -302,7 +319,7 @@ impl Run<'_> {
                 desk.throttled(held, delay, &reason).await;
                 None
             }
-            // Another connection, or another account's sender, may do.
+            // Another connection, or another account's sender, may succeed.
             Sent::Throttled { scope: Scope::Connection | Scope::Sender, delay, .. } => {
                 desk.succeeded(held, quota).await;
                 self.told_delay = self.told_delay.into_iter().chain(delay).min();
@@ -338,7 +355,8 @@ impl Run<'_> {
                 let state = if suppress.is_some() { DeliveryState::Bounced } else { DeliveryState::Failed };
                 let written = Written { suppress, ..self.written(state, Some(held), self.able()) };
                 self.keep(written).await;
-                // Running it again would change nothing, so it is no dead letter: its delivery says what became of it.
+                // A retry would change nothing, so this is no dead letter: the delivery record
+                // holds the outcome.
                 Some(Ok(Outcome::Done))
             }
             Sent::PermanentRequest { reason } => {
@@ -369,7 +387,7 @@ impl Run<'_> {
         }
     }
 
-    /// A message failed at an account; answers whether the account is known to be away.
+    /// Records a failure at an account. Returns true if the account is known to be unavailable.
     async fn failed(&self, held: &Held, reason: &str, is_cut: bool, delay: Option<Duration>) -> bool {
         if is_cut {
             self.carrier.desk.unjudged(held);
@@ -378,15 +396,18 @@ impl Run<'_> {
         self.carrier.desk.failed(held, reason, delay).await
     }
 
-    /// The provider has it.
+    /// Records that the provider accepted or delivered the message.
     async fn done(&mut self, state: DeliveryState, held: &Held, provider_id: Option<String>) -> Result<Outcome, Outcome> {
         let written = Written { provider_id, ..self.written(state, Some(held), self.able()) };
         self.keep(written).await;
         Ok(Outcome::Done)
     }
 
-    /// What the wire said holds, whatever becomes of its record; but a message would be sent twice if its worker died and this were not
-    /// written down, so it is tried until it is, or the lease is lost, or the time is over.
+    /// Records the outcome of a delivery, and repeats until Postgres has it, the lease is lost or
+    /// the time is over.
+    ///
+    /// The outcome holds even if it cannot be recorded. But if the worker died without a record,
+    /// the message would be sent twice.
     async fn keep(&self, written: Written) {
         let mut refusals = 0;
         while let Err(error) = self.means.deliveries.record(written.clone()).await {
@@ -402,20 +423,20 @@ impl Run<'_> {
         }
     }
 
-    /// How long the recipient is left alone that could not take it, and what others are told of it.
+    /// Returns the recipient's rest after a failure, and the record of it for its other messages.
     fn rest(&self, told: Option<Duration>) -> (Duration, Met) {
         let failures = self.failures.saturating_add(1);
         let rest = patience::rest(self.notification.channel, failures, told);
         (rest, Met::Unable { failures, rest })
     }
 
-    /// The recipient has answered; only one that was left alone is told of.
+    /// Records that the recipient has answered, if it was resting before.
     fn able(&self) -> Option<Met> {
         (self.failures > 0).then_some(Met::Able)
     }
 
-    /// This message waits for its recipient, a little longer than that rests, as others do. Past its deadline it ends; to wait longer
-    /// would only hide that.
+    /// Postpones the message until shortly after its recipient's rest, but not beyond its deadline,
+    /// because a longer wait would only hide the expiry.
     fn later(&self, rest: Duration) -> Outcome {
         let wait = rest.mul_f64(1.0 + JITTER * rand::random::<f64>());
         Outcome::Snooze { delay: wait.min(self.left()).max(SHORTEST_WAIT) }
@@ -425,15 +446,16 @@ impl Run<'_> {
         Duration::from_secs((self.deadline_s - now_s()).max(0) as u64)
     }
 
-    /// Its deadline passed while it waited: for an account, if none took it or none is there, or else for its turn.
+    /// Ends a message whose deadline passed: for lack of an account, because of its recipient, or
+    /// before its turn came.
     async fn expired(&mut self, last_outcome: Option<&str>, valid_for: Duration) -> Result<Outcome, Outcome> {
         let pool = self.carrier.desk.pool().name.clone();
         let is_refused = matches!(last_outcome, Some("account_failure" | "throttled" | "transient" | NO_ACCOUNT));
         let seconds = valid_for.as_secs();
-        // Pools are looked at each second, and clocks differ a little.
+        // The desk checks its accounts once a second, and clocks differ a little.
         let was_away = self.carrier.desk.view().away_at_ms.is_some_and(|at_ms| self.ended_at_s * 1000 <= at_ms + AWAY_MS);
         let (outcome, error) = match is_refused || was_away {
-            // It found an account, and nobody at the other end.
+            // The message found an account, but its recipient was unavailable.
             _ if self.failures > 0 && !was_away => {
                 ("expired", format!("its recipient could not take it until its deadline, {seconds} s after it was queued"))
             }
@@ -446,7 +468,8 @@ impl Run<'_> {
         Ok(Outcome::Dead { error })
     }
 
-    /// It waits in the queue for an account; past its deadline it is dead.
+    /// Postpones the message in the queue until an account is available; past its deadline it is
+    /// dead.
     async fn wait(&mut self, wait: Duration, why: &str) -> Result<Outcome, Outcome> {
         if self.left().is_zero() {
             let error = format!("no account of pool {} was available until its deadline: {why}", self.carrier.desk.pool().name);
@@ -456,7 +479,8 @@ impl Run<'_> {
         Ok(self.put_off(wait.clamp(SHORTEST_WAIT, LONGEST_WAIT)).await)
     }
 
-    /// It is not the accounts that keep it, or none is there: this message alone waits, without using an attempt.
+    /// Postpones this message alone without using an attempt, because the accounts do not hold it
+    /// up or none is available.
     async fn put_off(&mut self, delay: Duration) -> Outcome {
         if !self.attempts.is_empty() {
             self.write(DeliveryState::Queued, None, None).await;
@@ -492,7 +516,7 @@ impl Run<'_> {
         pool.accounts.get(held.at).map_or_else(String::new, |limited| limited.account.name.clone())
     }
 
-    /// Records what no account had a part in, beside the attempts so far.
+    /// Records an outcome without a send, together with the attempts so far.
     async fn record(
         &mut self,
         state: DeliveryState,
@@ -510,7 +534,8 @@ impl Run<'_> {
         self.means.deliveries.record(written).await.map_err(|_| unrecorded())
     }
 
-    /// Records where a message stands that will be tried again. Where that fails it is tried again all the same.
+    /// Records the state of a message that will be retried. A failure is only logged, because the
+    /// retry happens either way.
     async fn write(&mut self, state: DeliveryState, held: Option<&Held>, met: Option<Met>) {
         let written = self.written(state, held, met);
         if let Err(error) = self.means.deliveries.record(written).await {
@@ -518,7 +543,7 @@ impl Run<'_> {
         }
     }
 
-    /// What is to be recorded, with every attempt of this run.
+    /// Builds the record, with every attempt of this run.
     fn written(&mut self, state: DeliveryState, held: Option<&Held>, met: Option<Met>) -> Written {
         let pool = self.carrier.desk.pool();
         Written {
@@ -538,17 +563,18 @@ impl Run<'_> {
     }
 }
 
-/// It was stopped before anything was sent.
+/// Returns true if the send was cancelled before anything was sent.
 fn is_unsent(sent: &Sent) -> bool {
     matches!(sent, Sent::Transient { .. } | Sent::Throttled { scope: Scope::Recipient, delay: Some(Duration::ZERO), .. })
 }
 
-/// The delivery could not be recorded, or looked up. Postgres is away, so the attempt is given back when it is there again.
+/// Returns the outcome if the delivery record cannot be read or written: a retry, because Postgres
+/// is unreachable.
 fn unrecorded() -> Outcome {
     Outcome::Retry { after: None, error: "the delivery record could not be reached".to_owned() }
 }
 
-/// What a worker must have for such a message, as workers and jobs say it.
+/// The name of the service that a worker needs for such a message, as workers and jobs spell it.
 fn service(channel: Channel, provider: Option<&str>) -> String {
     match provider {
         Some(name) => format!("channel {} by {name}", channel.word()),
@@ -556,12 +582,14 @@ fn service(channel: Channel, provider: Option<&str>) -> String {
     }
 }
 
-/// Tells settings of a pool from others of the same name. Credentials have no part in it.
+/// Returns a short digest of a pool's settings, to distinguish pools of the same name. Credentials
+/// are not part of it.
 fn print_of(pool: &Pool) -> String {
     digest(&SHA256, format!("{pool:?}").as_bytes()).as_ref().iter().take(4).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What is wrong with a message in the eyes of every account, by the first one's words. Of a template the texts are not known yet.
+/// Returns the first driver's issues if every account refuses the message. Texts of a template are
+/// not rendered yet, so their issues are ignored.
 fn refused_by_all(notification: &Notification, drivers: &[Box<dyn Driver>]) -> Vec<Issue> {
     let message = notification.message(String::new(), notification.texts.clone(), None);
     let is_text = |issue: &Issue| ["/body", "/subject", "/html"].contains(&issue.pointer.as_str());
@@ -577,7 +605,7 @@ fn refused_by_all(notification: &Notification, drivers: &[Box<dyn Driver>]) -> V
     first.unwrap_or_default()
 }
 
-/// Fills templates in on a thread where it holds nobody up.
+/// Renders templates on a separate thread, where they block no other task.
 async fn fill(notification: &Notification) -> Result<Texts, String> {
     if notification.data.is_none() {
         return Ok(notification.texts.clone());
@@ -612,7 +640,8 @@ impl Handler for NotificationHandler {
         for pool in self.pools.0.values() {
             let digest = print_of(pool);
             offers.insert(service(pool.channel(), Some(&pool.name)), digest.clone());
-            // The first of a provider, or of a channel, is the one that messages go to which name no more than that.
+            // The first pool of a provider, or of a channel, takes messages that name no more than
+            // that.
             offers.entry(service(pool.channel(), Some(pool.provider.word()))).or_insert_with(|| digest.clone());
             offers.entry(service(pool.channel(), None)).or_insert(digest);
         }
@@ -680,7 +709,7 @@ mod tests {
             wrong(&drivers[1..], json!({"from": "+0", "body": "hello", "extra": {"colour": 1}})),
             ["/extra/colour", "/from"]
         );
-        // How long a text will be that is a template, nobody knows yet.
+        // The length of a template's text is not known yet.
         let long = "x".repeat(2000);
         assert_eq!(wrong(&drivers[1..], json!({ "body": long })), ["/body"]);
         assert_eq!(wrong(&drivers[1..], json!({ "template": long })), Vec::<String>::new());

@@ -1,4 +1,4 @@
-//! Keeping the record: what crossed on its way is matched, what is old is forgotten.
+//! Maintenance of the record: matches late events with messages and deletes old rows.
 
 use std::time::Duration;
 
@@ -11,8 +11,10 @@ use crate::service::{Pace, periodic};
 const SWEEP_EVERY: Duration = Duration::from_secs(15);
 const FORGET_EVERY: Duration = Duration::from_secs(300);
 
-/// Runs until `cancel` fires. `days` is how long messages are kept whose jobs are gone, `dead_days` how long dead letters are that are
-/// messages; 0 leaves them to the retention of all dead letters.
+/// Runs until `cancel` fires.
+///
+/// `days` is the retention of messages whose jobs are gone. `dead_days` is the retention of dead
+/// letters that are messages; 0 leaves them to the retention of all dead letters.
 pub async fn keep(deliveries: Deliveries, days: u32, dead_days: u32, cancel: CancellationToken) {
     let sweep = periodic(Pace { name: "match_events", every: SWEEP_EVERY, wake: None }, cancel.clone(), || {
         let deliveries = deliveries.clone();

@@ -1,4 +1,4 @@
-//! What is counted of messages.
+//! Counters of messages and of providers' events.
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -29,7 +29,7 @@ struct EventLabels {
 }
 
 impl Metrics {
-    /// Exposes them.
+    /// Registers the counters.
     pub fn register(&self, registry: &mut Registry) {
         registry.register(
             "flyball_notifications",
@@ -39,7 +39,7 @@ impl Metrics {
         registry.register("flyball_provider_events", "New events that providers told, by what happened", self.events.clone());
     }
 
-    /// Counts what attempts at a message came to.
+    /// Counts the outcome of attempts at a message.
     pub(super) fn note(&self, channel: Channel, pool: &str, state: DeliveryState) {
         if state != DeliveryState::Queued {
             let labels = MessageLabels { channel: channel.word(), pool: pool.to_owned(), outcome: state.word() };

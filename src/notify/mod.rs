@@ -1,6 +1,7 @@
-//! Notifications: what became of each message, what its provider tells afterwards, and to whom nothing goes any more.
+//! Notifications: the outcome of each message, the events that its provider reports later, and the
+//! recipients that are suppressed.
 //!
-//! How a message is sent is the business of [`crate::providers`]; which jobs run when is the queue's.
+//! [`crate::providers`] sends the messages; the queue decides which jobs run when.
 
 pub mod alarm_postgres;
 pub mod args;

@@ -1,4 +1,4 @@
-//! A message as people and programs see it: without its body, and its recipient masked.
+//! A message as the API shows it: without its body, and with its recipient masked.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -6,63 +6,63 @@ use serde::{Deserialize, Serialize};
 use super::DeliveryState;
 use crate::providers::Channel;
 
-/// What became of a message.
+/// A message and its outcome.
 #[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct Notification {
     /// The number of its job.
     pub id: i64,
-    /// How far it has come.
+    /// The state of the delivery.
     pub state: DeliveryState,
-    /// `sms`, `email`, `push`, `chat` or `webhook`.
+    /// The channel: `sms`, `email`, `push`, `chat` or `webhook`.
     pub channel: String,
     /// The pool that it goes through.
     pub pool: String,
-    /// Whose accounts those are; empty before the first attempt.
+    /// The provider of the pool's accounts; empty before the first attempt.
     pub provider: String,
-    /// The account that has it, or tried it last.
+    /// The account that sent it, or tried last.
     pub account: Option<String>,
-    /// The provider's own id of it.
+    /// The provider's own id of the message.
     pub provider_id: Option<String>,
-    /// Whom it is for, masked.
+    /// The recipient, masked.
     #[schema(example = "a***@e***.com")]
     pub to: String,
-    /// What sort of message it is; empty for none.
+    /// The category of the message; empty for none.
     pub category: String,
-    /// Why it is in its state, in the words of the provider or ours.
+    /// The reason for its state, as the provider or Flyball gave it.
     pub reason: String,
-    /// Its recipient calls it spam.
+    /// True if its recipient reported it as spam.
     pub complained: bool,
-    /// Attempts in all.
+    /// The number of attempts in all.
     pub tries: i32,
     /// The last 50 attempts, oldest first.
     pub attempts: Vec<DeliveryAttempt>,
-    /// When it was queued again after it had died.
+    /// The time at which it was requeued after it had died.
     pub requeued_at: Option<Timestamp>,
-    /// When it was enqueued.
+    /// The time at which it was enqueued.
     pub created_at: Timestamp,
-    /// When something was last heard of it.
+    /// The time of the last change.
     pub updated_at: Timestamp,
 }
 
 /// One attempt at one account.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct DeliveryAttempt {
-    /// When it began.
+    /// The start of the attempt.
     pub at: Timestamp,
-    /// The account; `null` where none was there.
+    /// The account; `null` if none was available.
     pub account: Option<String>,
-    /// `delivered`, `accepted`, `throttled`, `transient`, `permanent_recipient`, `permanent_request`, `account_failure`, `ambiguous`
-    /// or `no_account`.
+    /// The outcome: `delivered`, `accepted`, `throttled`, `transient`, `permanent_recipient`,
+    /// `permanent_request`, `account_failure`, `ambiguous` or `no_account`.
     pub outcome: String,
-    /// The status as the wire had it.
+    /// The status exactly as the provider sent it.
     pub status: String,
-    /// What was answered.
+    /// The provider's reason.
     pub reason: String,
-    /// How long it took, in milliseconds.
+    /// The duration, in milliseconds.
     pub ms: i64,
 }
 
-/// Which messages to list, newest first.
+/// A filter for messages, which are listed newest first.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NotificationFilter {
     /// Only messages in this state.
@@ -71,36 +71,37 @@ pub struct NotificationFilter {
     pub channel: Option<Channel>,
     /// Only messages of this pool.
     pub pool: Option<String>,
-    /// Only messages that this account has or tried last.
+    /// Only messages that this account sent or tried last.
     pub account: Option<String>,
-    /// Only messages with a smaller id: the cursor.
+    /// The cursor: only messages with a smaller id.
     pub before: Option<i64>,
-    /// At most so many, 1 to 1000.
+    /// Most messages on the page, 1 to 1000.
     pub limit: i64,
 }
 
 /// A page of messages.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NotificationPage {
-    /// Newest first; a page may be short, or empty, though more follow.
+    /// The messages, newest first. A page may be short, or empty, though more follow.
     pub notifications: Vec<Notification>,
-    /// [`NotificationFilter::before`] of the next page; `None` when everything was looked at.
+    /// The [`NotificationFilter::before`] of the next page; `None` if the search is complete.
     pub next: Option<i64>,
 }
 
-/// A recipient to whom nothing goes on a channel any more.
+/// A recipient that is suppressed on one channel.
 #[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct Suppression {
-    /// The channel.
+    /// The channel on which it is suppressed.
     pub channel: String,
-    /// The digest of the channel and the recipient in its one spelling, under a key of this installation, in hexadecimal.
+    /// The digest of the channel and the normalized recipient, keyed for this installation, in
+    /// hexadecimal.
     pub recipient_digest: String,
-    /// Why.
+    /// The reason for the suppression.
     pub reason: String,
-    /// The pool whose event or answer it was; `null` where a person said so.
+    /// The pool whose event or answer caused it; `null` if a person did.
     pub pool: Option<String>,
-    /// The account whose event or answer it was.
+    /// The account whose event or answer caused it.
     pub account: Option<String>,
-    /// Since when.
+    /// The start of the suppression.
     pub created_at: Timestamp,
 }

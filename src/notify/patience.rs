@@ -1,35 +1,41 @@
-//! How long a recipient is left alone that could not take a message: longer with each try in a row that fails.
+//! Rests of recipients that could not take a message: longer with each failure in a row.
 //!
 //! ```text
-//!   webhook            5 s, 5 min, 30 min, 2 h, 5 h, 10 h, 14 h, 20 h, 24 h     as Standard Webhooks says
-//!   email              5 min, 30 min, 30 min, 1 h, 2 h, then 3 h                RFC 5321, 4.5.4.1; greylists take the second try
+//!   webhook            5 s, 5 min, 30 min, 2 h, 5 h, 10 h, 14 h, 20 h, 24 h   (Standard Webhooks)
+//!   email              5 min, 30 min, 30 min, 1 h, 2 h, then 3 h
+//!                      (RFC 5321, 4.5.4.1; greylists take the second try)
 //!   sms, push, chat    5 s, doubling up to an hour
-//!   told by an answer  as long as was said, and no less than 1 s, doubling up to half an hour
+//!   set by an answer   as long as it asks for, and no less than 1 s, doubling up to half an hour
 //! ```
 //!
-//! The rest is the recipient's and not the message's: whatever waits for it waits as long, and then one message goes first.
+//! The rest belongs to the recipient and not to the message: every message for it waits as long,
+//! and then one message goes first.
 
 use std::time::Duration;
 
 use crate::control::backoff;
 use crate::providers::Channel;
 
-/// The longest rest.
+/// The longest rest of any recipient: a day.
 pub const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
-/// Rests of endpoints, in seconds; the last one is repeated.
+/// Rests of endpoints, in seconds; the last one repeats.
 const WEBHOOK_S: [u64; 9] = [5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400];
 
-/// Rests of mailboxes.
+/// Rests of mailboxes, in seconds; the last one repeats.
 const EMAIL_S: [u64; 6] = [300, 1_800, 1_800, 3_600, 7_200, 10_800];
 
-/// The rest of all others doubles from the first to the second.
+/// First and longest rest of the other channels, which doubles with each failure.
 const OTHERS: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(3_600));
 
-/// Whoever says how long and then refuses again is asked less often all the same: from the first to the second.
+/// First and last lower bound on a rest that an answer asks for.
+///
+/// The bound doubles with each failure, so that a recipient that keeps refusing is tried less often
+/// in spite of the short delay it asks for.
 const TOLD: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(1_800));
 
-/// The rest after so many tries in a row that the recipient could not take, the last one included.
+/// Returns the rest after `failures` failures in a row, the last one included; `told` is the delay
+/// that an answer asked for.
 ///
 /// ```
 /// use std::time::Duration;

@@ -1,8 +1,9 @@
-//! Recipients as they are kept and shown: digests under which they are known, and what people may see of them and of messages.
+//! Digests of recipients, and masks for recipients and messages that people see.
 //!
-//! What is computed here is a digest without a key; Postgres keys it before it is stored or looked up
-//! (`flyball.keyed_digest`), so that no list of digests can be tried against all the numbers that there are. For the spellings that
-//! SQL can read, `flyball.normal_recipient` and `flyball.mask_recipient` say the same.
+//! A digest computed here has no key. Postgres keys it before it is stored or looked up
+//! (`flyball.keyed_digest`), so that a leaked list of digests cannot be tried against all possible
+//! numbers. For the spellings that SQL can read, `flyball.normal_recipient` and
+//! `flyball.mask_recipient` give the same results.
 
 use aws_lc_rs::digest;
 use serde_json::Value;
@@ -12,24 +13,25 @@ use crate::providers::{Channel, Recipient};
 /// The kind of a message's job.
 pub const KIND: &str = "notification";
 
-/// Stands for what is not shown.
+/// The replacement for hidden text.
 const HIDDEN: &str = "***";
 
-/// Arguments of a message that may hold what is its recipient's business alone: a code, a name, a debt.
+/// Arguments of a message that may hold its recipient's private data: a code, a name, a debt.
 const CONTENTS: [&str; 6] = ["subject", "body", "html", "template", "data", "extra"];
 
-/// The digest, not yet keyed, of a recipient in its one spelling.
+/// Returns the unkeyed digest of a normalized recipient.
 pub fn digest(channel: Channel, identity: &str) -> Vec<u8> {
     let text = format!("{}\u{1f}{identity}", channel.word());
     digest::digest(&digest::SHA256, text.as_bytes()).as_ref().to_vec()
 }
 
-/// All digests, not yet keyed, under which a recipient may be suppressed; the first is the one that is written.
+/// Returns all unkeyed digests under which a recipient may be suppressed; new suppressions use the
+/// first.
 pub fn digests(recipient: &Recipient) -> Vec<Vec<u8>> {
     recipient.known_as().iter().map(|text| digest(recipient.channel(), text)).collect()
 }
 
-/// A recipient as people may see it: `a***@e***.com`, `+1555***00`.
+/// Masks a recipient for people: `a***@e***.com`, `+1555***00`.
 pub fn mask(recipient: &Recipient) -> String {
     let identity = recipient.identity();
     match recipient.channel() {
@@ -41,7 +43,7 @@ pub fn mask(recipient: &Recipient) -> String {
             let scheme = ["https://", "http://"].into_iter().find(|scheme| identity.starts_with(scheme));
             let Some(scheme) = scheme else { return HIDDEN.to_owned() };
             let host = identity[scheme.len()..].split(['/', '?', '#']).next().unwrap_or_default();
-            // What stands before an @ is a name and a password.
+            // The part before an @ is a name and a password.
             let host = host.rsplit('@').next().unwrap_or_default();
             format!("{scheme}{}/***", mask_host(host))
         }
@@ -50,7 +52,8 @@ pub fn mask(recipient: &Recipient) -> String {
     }
 }
 
-/// Masks the recipient and the contents in the arguments of a message's job; those of other kinds stay as they are.
+/// Masks the recipient and the contents in the arguments of a message's job, and leaves other kinds
+/// unchanged.
 pub fn mask_args(kind: &str, args: &mut Value) {
     if kind != KIND {
         return;
@@ -68,7 +71,8 @@ pub fn mask_args(kind: &str, args: &mut Value) {
     }
 }
 
-/// Hides every text, number and flag; what the fields of an object are called stays, so that one sees which were given.
+/// Hides every text, number and flag, but keeps the names of an object's fields, so that people see
+/// which were given.
 fn hide(value: &mut Value) {
     match value {
         Value::Null => {}
@@ -81,13 +85,13 @@ fn hide(value: &mut Value) {
     }
 }
 
-/// The first letter and what stands behind the last dot.
+/// Keeps the first letter and the part after the last dot.
 fn mask_host(host: &str) -> String {
     let end = host.rfind('.').map_or("", |at| &host[at..]);
     format!("{}***{end}", first(host, 1))
 }
 
-/// The first few and the last two characters, of texts that are long enough.
+/// Keeps the first few and the last two characters of texts that are long enough.
 fn mask_text(text: &str, long: usize, shown: usize) -> String {
     match text.chars().count() {
         0..5 => "***".to_owned(),

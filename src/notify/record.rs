@@ -1,4 +1,4 @@
-//! What is asked and written about messages.
+//! Queries about messages and records of their attempts.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,17 +8,15 @@ use jiff::Timestamp;
 use super::DeliveryState;
 use crate::providers::{Channel, Event, Happened, Recipient};
 
-/// How an attempt ended that found no account.
+/// The outcome of an attempt that found no account.
 pub const NO_ACCOUNT: &str = "no_account";
 
-/// What is asked before an attempt. Its debug text does not show the recipient.
+/// The query before an attempt. Its debug text does not show the recipient.
 #[derive(Clone, PartialEq)]
 pub struct Asked {
     /// The message's job.
     pub job_id: i64,
-    /// How it travels.
     pub channel: Channel,
-    /// Whom it is for.
     pub recipient: Recipient,
 }
 
@@ -28,41 +26,44 @@ impl fmt::Debug for Asked {
     }
 }
 
-/// What is known before an attempt.
+/// The record of a message before an attempt.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Begun {
-    /// Why nothing goes to the recipient any more; `None` where it may.
+    /// The reason for the recipient's suppression; `None` if it is not suppressed.
     pub suppressed: Option<String>,
-    /// Attempts that were written down before.
+    /// Attempts recorded so far.
     pub attempts: i32,
-    /// How the last of them ended.
+    /// The outcome of the last attempt.
     pub last_outcome: Option<String>,
-    /// When it was queued again after it had died; its deadline counts from then on.
+    /// The time at which it was requeued after it had died; its deadline counts from then.
     pub requeued_at: Option<Timestamp>,
-    /// Since when it waits: the latest of being enqueued, its own time to run, and being queued again. `None` where its job is
-    /// not there any more.
+    /// The start of its wait: the latest of its enqueue time, its own time to run, and its requeue
+    /// time.
+    ///
+    /// `None` if its job no longer exists.
     pub waits_since: Option<Timestamp>,
-    /// How long that is, by the clock of Postgres.
+    /// The length of its wait so far, by the clock of Postgres.
     pub waited: Duration,
-    /// How far it had come; `None` where nothing was written down.
+    /// The recorded state; `None` if nothing was recorded.
     pub state: Option<DeliveryState>,
-    /// Tries in a row that its recipient could not take, by all messages.
+    /// Failures in a row of the recipient, over all its messages.
     pub failures: u32,
-    /// For so long nothing goes to its recipient; `None` where it may go now.
+    /// The remaining rest of the recipient; `None` if it may be tried now.
     pub rest: Option<Duration>,
 }
 
 impl Begun {
-    /// It has left, or its recipient's side refused it for good, and nobody has asked for it again since: it is not sent.
+    /// Returns true if the message was sent, or refused for good by its recipient, and has not been
+    /// requeued since. Such a message is not sent again.
     pub fn is_settled(&self) -> bool {
         let word = self.last_outcome.as_deref();
         let is_through = matches!(self.state, Some(DeliveryState::Sent | DeliveryState::Delivered | DeliveryState::Bounced));
-        // Being queued again takes the last outcome away; a provider's event then tells of the time before.
+        // A requeue clears the last outcome; a later provider event is about the earlier send.
         word == Some("permanent_recipient")
             || is_through && (self.requeued_at.is_none() || matches!(word, Some("accepted" | "delivered")))
     }
 
-    /// It may have been sent, and was given up because of that.
+    /// Returns true if the message was given up because it may have been sent.
     pub fn is_doubtful(&self) -> bool {
         self.state == Some(DeliveryState::Failed) && self.last_outcome.as_deref() == Some("ambiguous")
     }
@@ -71,60 +72,59 @@ impl Begun {
 /// One attempt at one account.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attempt {
-    /// When it began.
+    /// The start of the attempt.
     pub at: Timestamp,
-    /// The account; empty where there was none.
+    /// The account; empty if none was available.
     pub account: String,
-    /// How it ended: a word of [`crate::providers::Sent::word`], or [`NO_ACCOUNT`].
+    /// The outcome: a value of [`crate::providers::Sent::word`], or [`NO_ACCOUNT`].
     pub outcome: &'static str,
-    /// The status as the wire had it.
+    /// The status exactly as the provider sent it.
     pub status: String,
-    /// What was answered, without secrets, addresses and bodies.
+    /// The provider's reason, without secrets, addresses and bodies.
     pub reason: String,
-    /// How long it took.
+    /// The duration of the attempt.
     pub took: Duration,
 }
 
-/// What an attempt, or several, came to. Its debug text does not show the recipient.
+/// The result of one or more attempts. Its debug text does not show the recipient.
 #[derive(Clone, PartialEq)]
 pub struct Written {
     /// The message's job.
     pub job_id: i64,
-    /// How it travels.
     pub channel: Channel,
-    /// The pool it went through.
+    /// The pool that it went through.
     pub pool: String,
-    /// The provider's word.
+    /// The provider's name.
     pub provider: &'static str,
-    /// The account that has it or had it last.
+    /// The account that sent it, or tried last.
     pub account: Option<String>,
-    /// How far it has come.
+    /// The state of the delivery.
     pub state: DeliveryState,
-    /// The provider's own id of it.
+    /// The provider's own id of the message.
     pub provider_id: Option<String>,
-    /// Whom it is for; kept as a keyed digest and masked.
+    /// The recipient, stored masked and as a keyed digest.
     pub recipient: Recipient,
-    /// What sort of message it is: `marketing`, for instance; empty for none.
+    /// The category of the message, such as `marketing`; empty for none.
     pub category: String,
-    /// The attempts since the last word, oldest first.
+    /// The attempts since the last record, oldest first.
     pub attempts: Vec<Attempt>,
-    /// Nothing goes to the recipient on this channel any more, for this reason.
+    /// The reason to suppress the recipient on this channel, if it is to be suppressed.
     pub suppress: Option<String>,
-    /// What all messages for the recipient are to know of it.
+    /// The recipient's availability, which concerns all messages for it.
     pub met: Option<Met>,
 }
 
-/// What a message met at its recipient.
+/// The availability of a recipient, as an attempt found it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Met {
-    /// It could not take it, for so many tries in a row, and is left alone.
+    /// Unavailable: the recipient could not take the message and now rests.
     Unable {
-        /// The tries.
+        /// Failures in a row.
         failures: u32,
-        /// How long it is left alone.
+        /// The length of the rest.
         rest: Duration,
     },
-    /// It is there again.
+    /// Available again.
     Able,
 }
 
@@ -139,27 +139,25 @@ impl fmt::Debug for Written {
     }
 }
 
-/// What a provider told about messages of one account, in one request.
+/// Events that a provider reported about one account's messages, in one request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Notice {
     /// The pool of the account.
     pub pool: String,
-    /// The account.
     pub account: String,
-    /// What the pool carries.
+    /// The channel of the pool.
     pub channel: Channel,
-    /// What happened.
     pub events: Vec<Event>,
 }
 
-/// What a bounded step through many messages came to.
+/// The result of one bounded step over many messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// Messages that were changed.
+    /// Changed messages.
     pub jobs: u64,
-    /// The walk has not come to its end: the next call goes on where this one stopped.
+    /// True if the walk is not complete; the next call continues after this one.
     pub more: bool,
 }
 
-/// How many events of a request were new, by what happened.
+/// Counts of a request's new events, by type.
 pub type Fresh = Vec<(Happened, u64)>;

@@ -1,25 +1,25 @@
-//! How far a message has come.
+//! States of a message's delivery.
 
-/// The state of a message. It never goes back, however late and in whatever order its news arrives.
+/// The state of a message. It never goes back, however late and in whatever order events arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum DeliveryState {
-    /// It waits, for its time, its throttle, an account or the next attempt.
+    /// Waiting for its time, its throttle, an account or the next attempt.
     Queued,
-    /// A provider has taken it.
+    /// Accepted by a provider.
     Sent,
-    /// It reached its recipient.
+    /// Delivered to its recipient.
     Delivered,
-    /// It was not sent and will not be by itself, or its provider gave up.
+    /// Not sent and not retried automatically, or given up by its provider.
     Failed,
-    /// The recipient's side refused it for good.
+    /// Refused for good by the recipient's side.
     Bounced,
-    /// It was not sent because nothing goes to its recipient any more.
+    /// Not sent, because its recipient is suppressed.
     Suppressed,
 }
 
 impl DeliveryState {
-    /// All of them, by their words.
+    /// All states with their names.
     pub const WORDS: [(&str, Self); 6] = [
         ("queued", Self::Queued),
         ("sent", Self::Sent),
@@ -29,12 +29,12 @@ impl DeliveryState {
         ("suppressed", Self::Suppressed),
     ];
 
-    /// The word in records, SQL and HTTP.
+    /// Returns its name in records, SQL and HTTP.
     pub fn word(self) -> &'static str {
         Self::WORDS.iter().find(|(_, state)| *state == self).map_or("", |(word, _)| word)
     }
 
-    /// The state of a word.
+    /// Returns the state of that name.
     pub fn of(word: &str) -> Option<Self> {
         Self::WORDS.iter().find(|(known, _)| *known == word).map(|(_, state)| *state)
     }

@@ -1,5 +1,5 @@
-//! What pools need besides a handler: changes of breakers are told, messages whose time is over end, and those that died because
-//! no account was there run again when one is.
+//! Maintenance of pools: reports changes of breakers, ends messages whose deadline passed, and
+//! requeues those that died for lack of an account once one is available.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,18 +14,22 @@ use crate::providers::Metrics;
 use crate::providers::pool::{Change, State};
 use crate::service::{Pace, periodic};
 
-/// How often waiting messages are looked at.
+/// Interval between checks of waiting messages.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// Messages that end or run again in one step.
+/// Most messages that end or are requeued in one step.
 const AT_ONCE: u32 = 1000;
 
-/// Once accounts are back, dead messages are looked for in so many looks: some were just about to die, and some die once more before
-/// their turn among all the others comes.
+/// Checks for dead messages after accounts come back.
+///
+/// One check is not enough: some messages are just about to die, and some die once more before
+/// their turn comes.
 const LOOKS: u32 = 15;
 
-/// Tells changes until the last desk is gone: to the log, to metrics, to the database and to whoever wants alerts. Nothing of it
-/// is lost while Postgres is away, for as long as the process lives.
+/// Reports each change of a breaker to the log, the metrics, the database and the pool's address
+/// for alerts, until the last desk is gone.
+///
+/// No change is lost while Postgres is unreachable, as long as the process lives.
 pub async fn tell_changes(
     carriers: BTreeMap<String, Carrier>,
     alarms: Alarms,
@@ -51,7 +55,7 @@ pub async fn tell_changes(
         let Some(carrier) = carriers.get(&pool) else { continue };
         while let Err(error) = alarms.tell(carrier.desk.pool(), &change).await {
             if matches!(error, crate::jobs::Error::Refused { .. } | crate::jobs::Error::Full { .. }) {
-                // It would be refused again, and those behind it wait.
+                // It would be refused again and would block the changes behind it.
                 tracing::error!(pool, account, %error, "a change of a breaker could not be told to whoever wants alerts");
                 break;
             }
@@ -64,10 +68,10 @@ pub async fn tell_changes(
     }
 }
 
-/// Looks after the waiting messages of a pool until `cancel` fires.
+/// Maintains the waiting messages of a pool until `cancel` fires.
 pub async fn watch(carrier: Carrier, deliveries: Deliveries, cancel: CancellationToken) {
     let pool = carrier.desk.pool().clone();
-    // Whoever starts does not know what happened before, so what is to run again is looked for once.
+    // A new process does not know about earlier outages, so it checks for messages to requeue.
     let looks_left = AtomicU32::new(LOOKS);
     let pace = Pace { name: "watch pool", every: LOOK_EVERY, wake: None };
     periodic(pace, cancel, || async {
@@ -76,7 +80,7 @@ pub async fn watch(carrier: Carrier, deliveries: Deliveries, cancel: Cancellatio
             return Ok(());
         }
         let is_away = view.away_at_ms == Some(view.at_ms);
-        // While accounts are there, a message whose deadline has passed says so when its turn comes.
+        // While accounts are available, a message past its deadline ends when its turn comes.
         let expired = match is_away {
             true => deliveries.expire(&pool.name, pool.valid_for, AT_ONCE).await?,
             false => Swept::default(),

@@ -1,30 +1,32 @@
-//! Templates are filled in on a few threads, so that those who write hostile ones hold up one another and not the threads that
-//! look up names. A rendering looks at the clock itself and ends; what it has begun is never left behind.
+//! Runs template renderings on a few threads, so that hostile templates delay one another and not
+//! the threads that resolve names.
+//!
+//! A rendering checks the clock itself and ends in time; none is abandoned while it runs.
 
 use std::time::{Duration, Instant};
 
 use tokio::sync::Semaphore;
 
-/// Longest that a template may take.
+/// Longest time of one rendering.
 pub const TEMPLATE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Templates that are filled in at once.
+/// Most renderings that run at once.
 const AT_ONCE: usize = 4;
 
 static THREADS: Semaphore = Semaphore::const_new(AT_ONCE);
 
-/// When a rendering has to end.
+/// The deadline of a rendering.
 #[derive(Clone, Copy, Debug)]
 pub struct Until(Instant);
 
 impl Until {
-    /// True once the time is over.
+    /// Returns true once the deadline has passed.
     pub fn is_over(self) -> bool {
         Instant::now() >= self.0
     }
 }
 
-/// Does the work of templates on a thread where it holds nobody up; `None` if it came to a sudden end.
+/// Runs a rendering on a separate thread, where it blocks no other task; `None` if it panicked.
 pub async fn apart<T: Send + 'static>(work: impl FnOnce(Until) -> T + Send + 'static) -> Option<T> {
     // The semaphore is never closed.
     let permit = THREADS.acquire().await.ok()?;
@@ -62,7 +64,7 @@ mod tests {
             }))
         });
         let each: Vec<_> = each.collect();
-        // Names are still looked up meanwhile, on threads of the same kind.
+        // Names are still resolved meanwhile, on threads of the same kind.
         let found = tokio::time::timeout(Duration::from_secs(30), tokio::net::lookup_host("localhost:0")).await;
         assert!(found.unwrap().unwrap().next().is_some());
         for one in each {

@@ -1,10 +1,11 @@
-//! A user and a password in a URL: how they are sent, and in which forms they may come back.
+//! User and password in a URL, with the header that sends them and the forms in which a server may
+//! repeat them.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use percent_encoding::percent_decode_str;
 
-/// A user and a password as they stand in a URL, percent-encoded.
+/// A user and a password as they appear in a URL, percent-encoded.
 #[derive(Clone, Copy)]
 pub struct Credentials<'a> {
     /// The user; often empty, or a token by itself.
@@ -14,7 +15,7 @@ pub struct Credentials<'a> {
 }
 
 impl<'a> Credentials<'a> {
-    /// Those of a URL that was not parsed; `None` where it has none.
+    /// Returns the credentials of an unparsed URL; `None` if it has none.
     pub fn of(url: &'a str) -> Option<Self> {
         let authority = url.split_once("://")?.1.split(['/', '?', '#']).next()?;
         let both = authority.rsplit_once('@')?.0;
@@ -22,12 +23,13 @@ impl<'a> Credentials<'a> {
         Some(Self { user, password })
     }
 
-    /// What follows `Basic ` in the header `authorization` (RFC 7617).
+    /// Returns the part after `Basic ` in the header `authorization` (RFC 7617).
     pub fn basic(&self) -> String {
         STANDARD.encode([plain(self.user), b":".to_vec(), plain(self.password)].concat())
     }
 
-    /// Every form in which the secret of them may be repeated: the password, or where there is none the user.
+    /// Returns every form in which the secret may be repeated. The secret is the password, or the
+    /// user if there is none.
     pub fn forms(&self) -> [String; 3] {
         let secret = if self.password.is_empty() { self.user } else { self.password };
         [self.basic(), String::from_utf8_lossy(&plain(secret)).into_owned(), secret.to_owned()]

@@ -1,4 +1,4 @@
-//! Runs jobs of the kind `http`: one request, one outcome.
+//! The handler of the kind `http`: one request, one outcome.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -19,21 +19,22 @@ use super::signature::{PREFIX, Secrets, is_name};
 use super::template;
 use crate::jobs::{Context, Handler, Issue, Job, OnAmbiguous, Outcome, Scope};
 
-/// How long a job waits where this process has no descriptor left; that is no fault of the job's and uses no attempt.
+/// Delay of a job if this process has no descriptor left, which is not the job's fault and uses no
+/// attempt.
 const SHORT_DELAY: Duration = Duration::from_secs(2);
 
 /// Settings of the kind, the same for all its jobs.
 #[derive(Clone, Default)]
 pub struct Config {
-    /// Where jobs may go besides the public internet.
+    /// The addresses that jobs may reach besides the public internet.
     pub guard: Guard,
-    /// What requests are signed by.
+    /// The secrets that sign requests.
     pub secrets: Secrets,
-    /// How names are looked up, where not by the system.
+    /// A replacement for the system's name lookup.
     pub lookup: Option<Lookup>,
 }
 
-/// The client could not be set up.
+/// The HTTP client could not be set up.
 #[derive(Debug, thiserror::Error)]
 #[error("the HTTP client cannot be set up: {0}")]
 pub struct NoClient(#[from] std::io::Error);
@@ -47,7 +48,7 @@ pub struct HttpHandler {
 }
 
 impl HttpHandler {
-    /// A handler with a client of its own.
+    /// Creates a handler with a client of its own.
     pub fn new(config: Config) -> Result<Self, NoClient> {
         let resolver = Resolver::new(config.guard.clone(), config.lookup);
         let client = HttpClient::new(config.guard, resolver)?;
@@ -59,13 +60,14 @@ impl HttpHandler {
             let listed: Vec<String> = issues.iter().map(|issue| format!("{} {}", issue.pointer, issue.message)).collect();
             Outcome::Dead { error: listed.join("; ") }
         })?;
-        // Whoever answers is the job's choice, and nobody vouches for it.
+        // The job chooses the server, so its answers are not trusted.
         context.report_hearsay();
         let whom = job.key.is_empty().then(|| whom(&job.throttle, &request.url));
         if let Some(delay) = self.put_off(whom.as_ref(), context).await {
             return Ok(Outcome::Snooze { delay });
         }
-        // Whether the request was sent is known here and nowhere else, so the job's own time ends here first.
+        // Only this code knows if the request was sent, so its own timeout must fire before the
+        // job's.
         if let Some(limit) = job.timeout {
             request.timeout = request.timeout.min(limit.mul_f64(0.95));
         }
@@ -93,8 +95,8 @@ impl HttpHandler {
                 Outcome::Snooze { delay: SHORT_DELAY }
             }
             Err(Failure::Unanswered(error)) => Outcome::Ambiguous { policy, error },
-            // The runner knows why it is to stop: a job that a person cancelled ends, one of a stopping worker runs again
-            // elsewhere, unless it must not run twice.
+            // The runner knows the reason for the stop: a cancelled job ends, and a job of a
+            // stopping worker runs again elsewhere, unless it must not run twice.
             Err(stopped @ Failure::Stopped { sent: true }) if policy == OnAmbiguous::Dead => {
                 Outcome::Ambiguous { policy, error: stopped.to_string() }
             }
@@ -103,11 +105,12 @@ impl HttpHandler {
         })
     }
 
-    /// How long a job without a key is put off because its host pushed back; what it was charged is given back.
+    /// Returns the delay of a job without a key if its host pushed back, and refunds its tokens.
     async fn put_off(&self, whom: Option<&Whom>, context: &Context) -> Option<Duration> {
         let whom = whom?;
         let delay = self.rests().wait(whom, self.begun.elapsed(), rand::random())?;
-        // Where the throttle trusts more, the lane itself was paused, and whom it lets go is to go.
+        // A throttle with a wider trusted scope has paused the lane itself, so the jobs that it
+        // grants may go.
         if context.trust_scope().await != Scope::Key {
             return None;
         }
@@ -115,7 +118,7 @@ impl HttpHandler {
         Some(delay)
     }
 
-    /// Takes note of what a host said to a job without a key.
+    /// Records a host's answer to a job without a key.
     fn heard(&self, whom: Option<Whom>, outcome: &Outcome) {
         let Some(whom) = whom else { return };
         match outcome {
@@ -139,13 +142,14 @@ impl HttpHandler {
     }
 }
 
-/// The body that a template makes, on a thread where it holds nobody up.
+/// Renders a template on a separate thread, where it blocks no other task.
 async fn fill(text: String, data: Value) -> Result<String, String> {
     let filled = apart(move |until| template::render(&text, &data, move || until.is_over())).await;
     filled.unwrap_or_else(|| Err("cannot be filled in".to_owned())).map_err(|error| format!("/template {error}"))
 }
 
-/// The time for signatures, and for servers that send dates but no `Date` to compare them with, unix seconds.
+/// Returns the local time in unix seconds, for signatures and for servers that send dates without a
+/// `Date` to compare them with.
 #[allow(clippy::disallowed_methods, reason = "the server's own clock counts wherever it tells it")]
 fn now_s() -> i64 {
     Timestamp::now().as_second()
@@ -176,7 +180,7 @@ impl Handler for HttpHandler {
     }
 
     fn timeout(&self) -> Option<Duration> {
-        // The request has a time of its own; this one is for a client that hangs in spite of it.
+        // The request has a timeout of its own; this one is for a client that hangs nevertheless.
         Some(Duration::from_millis(MAX_TIMEOUT_MS + 10_000))
     }
 }

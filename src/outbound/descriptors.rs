@@ -1,21 +1,24 @@
-//! Whether a connection failed because this process, or its machine, has no descriptor left. That says nothing about the other
-//! side, and must count against neither it nor the job.
+//! Detects failures for lack of a file descriptor, in this process or on its machine.
+//!
+//! Such a failure says nothing about the server, and must count against neither the server nor the
+//! job.
 
 use std::error::Error;
 use std::io;
 
 use rustix::io::Errno;
 
-/// True if the error, or what caused it, is that no file or socket could be opened.
+/// Returns true if the error, or one of its causes, is that no file or socket could be opened.
 ///
-/// A name that cannot be looked up is asked about twice: the resolver opens files and sockets too, and calls it another failure
-/// when it cannot.
+/// A failed name lookup needs [`are_gone`] as well: the resolver opens files and sockets too, and
+/// reports another error if it cannot.
 pub fn are_short(error: &(dyn Error + 'static)) -> bool {
     let mut causes = std::iter::successors(Some(error), |error: &&(dyn Error + 'static)| (*error).source());
     causes.any(|cause| cause.downcast_ref::<io::Error>().is_some_and(is_shortage))
 }
 
-/// The same for a failure to connect whose words alone are known: no descriptor can be had now.
+/// Returns true if no descriptor is available now, for connection failures of which only the
+/// message is known.
 pub fn are_gone() -> bool {
     std::fs::File::open("/dev/null").is_err_and(|error| is_shortage(&error))
 }

@@ -1,19 +1,21 @@
-//! Which addresses a job may reach: by default those of the public internet and nothing inside.
+//! Restricts the addresses that jobs may reach: by default the public internet and no internal
+//! address.
 //!
-//! Whoever may enqueue a job chooses its URL. Without a guard that person could read a cloud's metadata or talk to the
-//! database next door with this process's network. Names are judged by the addresses that are really connected to, so a
-//! name that answers differently the second time gets no further.
+//! The user who enqueues a job chooses its URL. Without a guard that user could read a cloud's
+//! metadata or talk to the database next door with this process's network. Names are judged by the
+//! addresses that are really connected to, so a name that resolves differently the second time
+//! gains nothing.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The environment variable that lets jobs reach any address inside.
+/// The environment variable that lets jobs reach any internal address.
 pub const ALLOW_PRIVATE: &str = "FLYBALL_ALLOW_PRIVATE_URLS";
 
-/// The environment variable that lets jobs reach some names and networks inside.
+/// The environment variable that lets jobs reach some internal names and networks.
 pub const ALLOW: &str = "FLYBALL_ALLOW_URLS";
 
-/// Where jobs may go besides the public internet. By default nowhere.
+/// The addresses that jobs may reach besides the public internet; by default none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Guard {
     is_open: bool,
@@ -22,13 +24,17 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Lets everything through.
+    /// Returns a guard that allows every address.
     pub fn open() -> Self {
         Self { is_open: true, ..Self::default() }
     }
 
-    /// Lets jobs reach these besides: names, whatever they resolve to, addresses, and networks such as `10.1.0.0/16`. Fails
-    /// with the first entry that is none of them.
+    /// Returns a guard that also allows these entries: names, whatever they resolve to, addresses,
+    /// and networks such as `10.1.0.0/16`.
+    ///
+    /// # Errors
+    ///
+    /// Fails with the first entry that is none of them.
     pub fn allowing<S: AsRef<str>>(entries: impl IntoIterator<Item = S>) -> Result<Self, NotAllowable> {
         let mut guard = Self::default();
         for entry in entries {
@@ -42,12 +48,12 @@ impl Guard {
         Ok(guard)
     }
 
-    /// True if every address of this host may be connected to.
+    /// Returns true if every address of this host is allowed.
     pub fn allows_name(&self, host: &str) -> bool {
         self.is_open || self.names.contains(&plain(host))
     }
 
-    /// True if the address may be connected to, whoever has it.
+    /// Returns true if the address is allowed for any host.
     pub fn allows_address(&self, address: IpAddr) -> bool {
         self.is_open || is_public(address) || self.networks.iter().any(|(network, length)| within(address, *network, *length))
     }
@@ -58,15 +64,15 @@ impl Guard {
 #[error("{0:?} is neither a host's name nor an address nor a network such as 10.1.0.0/16")]
 pub struct NotAllowable(String);
 
-/// An address, or a name's every address, that is not on the public internet.
+/// A refused host: an internal address, or a name with internal addresses only.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{host} is not an address of the public internet; set {ALLOW_PRIVATE}=true to allow it, or name it in {ALLOW}")]
 pub struct Refused {
-    /// The host as the URL has it.
+    /// The host as in the URL.
     pub host: String,
 }
 
-/// A network as address and prefix length, where its address is the first of it; an address is a network of one.
+/// Parses a network as an address and a prefix length; an address is a network of one.
 fn network(entry: &str) -> Option<(IpAddr, u8)> {
     let (address, length) = entry.split_once('/').unwrap_or((entry, ""));
     let address: IpAddr = address.parse().ok()?;
@@ -89,7 +95,7 @@ fn within(address: IpAddr, network: IpAddr, length: u8) -> bool {
             let mask = u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0);
             address.to_bits() & mask == network.to_bits() & mask
         }
-        // An address of IPv4 that is written as one of IPv6 is the same machine.
+        // An IPv4-mapped IPv6 address is the same machine.
         (IpAddr::V6(address), IpAddr::V4(_)) => {
             address.to_ipv4_mapped().is_some_and(|mapped| within(IpAddr::V4(mapped), network, length))
         }
@@ -106,7 +112,7 @@ fn plain(host: &str) -> String {
     host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase()
 }
 
-/// Networks of IPv4 that are not the public internet, as address and prefix length.
+/// IPv4 networks that are not the public internet, as address and prefix length.
 #[rustfmt::skip]
 const INSIDE: &[([u8; 4], u8)] = &[
     ([0, 0, 0, 0], 8),          // this host
@@ -136,7 +142,7 @@ const INSIDE_6: &[(Ipv6Addr, u8)] = &[
     (Ipv6Addr::new(0x3fff, 0, 0, 0, 0, 0, 0, 0), 20),      // documentation
 ];
 
-/// True for an address of the public internet.
+/// Returns true for an address of the public internet.
 pub fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => is_public_4(address),
@@ -151,7 +157,8 @@ fn is_public_4(address: Ipv4Addr) -> bool {
     !INSIDE.iter().any(|(network, length)| within(address.into(), Ipv4Addr::from(*network).into(), *length))
 }
 
-/// Everything outside 2000::/3 is special: loopback, unique local, link-local, multicast, NAT64.
+/// Returns true inside 2000::/3. Everything outside is special: loopback, unique local, link-local,
+/// multicast, NAT64.
 fn is_public_6(address: Ipv6Addr) -> bool {
     let is_in = |network: Ipv6Addr, length: u8| within(address.into(), network.into(), length);
     is_in(Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0), 3) && !INSIDE_6.iter().any(|(network, length)| is_in(*network, *length))

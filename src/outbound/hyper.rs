@@ -1,8 +1,11 @@
-//! The HTTP client of jobs: one request for each attempt. It follows redirects only where a job asks for it, retries nothing
-//! that was sent, knows no proxies, reads bounded answers, and connects only where the guard allows.
+//! The HTTP client of jobs: one request for each attempt.
 //!
-//! It knows at any time whether a request may have left: before it was given a connection nothing of it was written. So a
-//! failure to connect is told from a request that was sent and not answered.
+//! It follows redirects only if a job asks for it, never repeats a request that was sent, uses no
+//! proxies, reads bounded answers, and connects only to addresses that the guard allows.
+//!
+//! It always knows if a request may have been sent, because nothing is written before the request
+//! has a connection. So it distinguishes a failure to connect from a request that was sent and not
+//! answered.
 
 use std::error::Error as _;
 use std::net::SocketAddr;
@@ -34,37 +37,38 @@ use super::resolve::{Astray, Resolver, parse_url};
 use super::response::{Response, is_success};
 use super::retry_after::Headers;
 
-/// How long a body is read once the status is known: that decides, the body does not.
+/// Longest read of a body after the status is known; the status decides, not the body.
 const BODY_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Most of a good answer's body that is read, so that the connection can be used again.
+/// Most bytes of a successful answer's body that are read, so that the connection can be reused.
 const DRAIN_BYTES: usize = 64 * 1024;
 
-/// Headers of a job that go along to another origin. Any other may be a credential.
+/// Headers of a job that are also sent to another origin. Any other header may be a credential.
 const HARMLESS: [HeaderName; 4] = [ACCEPT, http::header::ACCEPT_LANGUAGE, CONTENT_TYPE, USER_AGENT];
 
-/// Why there is no answer.
+/// The reason for a missing answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// The guard does not let the job there.
+    /// The guard does not allow the address.
     #[error(transparent)]
     Refused(#[from] Refused),
-    /// The request cannot be made as it stands.
+    /// The request is invalid.
     #[error("the request cannot be sent: {0}")]
     Unsendable(String),
     /// Nothing was sent.
     #[error("{0}")]
     Unsent(String),
-    /// Nothing was sent, because this process has no descriptor left. It says nothing about the other side.
+    /// Nothing was sent, because this process has no descriptor left, which says nothing about the
+    /// server.
     #[error("no connection could be opened: {0}")]
     Short(String),
-    /// It was sent, at least in part, and no answer came.
+    /// The request was sent, at least in part, and no answer came.
     #[error("{0}")]
     Unanswered(String),
-    /// It was told to stop, after it may have sent something, or before.
+    /// The request was cancelled.
     #[error("it was stopped before an answer came")]
     Stopped {
-        /// True if the server may have had the request.
+        /// True if the server may have received the request.
         sent: bool,
     },
 }
@@ -82,9 +86,9 @@ type Wire = Client<HttpsConnector<HttpConnector<Guarded>>, Full<Bytes>>;
 
 /// The client of a process.
 pub struct HttpClient {
-    /// Agrees with each server on HTTP/1.1 or 2.
+    /// The client that negotiates HTTP/1.1 or 2 with each server.
     wire: Wire,
-    /// Speaks HTTP/2 without asking.
+    /// The client that uses HTTP/2 without negotiation.
     wire_http2: Wire,
     guard: Guard,
 }
@@ -95,13 +99,13 @@ impl HttpClient {
         Ok(Self { wire: wire(&resolver, false)?, wire_http2: wire(&resolver, true)?, guard })
     }
 
-    /// What is wrong with a URL that looks good on paper.
+    /// Checks that a URL can be parsed and that the guard allows an address in it.
     pub fn check_url(&self, url: &str) -> Result<(), String> {
         super::check_url(url, &self.guard)
     }
 
-    /// Sends a request with these headers besides its own and this body, and reads what is needed of the answer. Gives up when
-    /// the request's time is over, or when `stop` fires.
+    /// Sends a request with these additional headers and this body, and reads the necessary part of
+    /// the answer. Gives up at the request's timeout, or when `stop` fires.
     pub async fn send(
         &self,
         request: &Request,
@@ -131,8 +135,8 @@ impl HttpClient {
         }
     }
 
-    /// Sends one request. Where the connection that had been kept turns out to be closed before anything was written, another
-    /// is used, once; whatever was written is never written again.
+    /// Sends one request. If a kept connection turns out to be closed before anything was written,
+    /// it is sent once on another; a written request is never repeated.
     async fn exchange(
         &self,
         hop: &Hop,
@@ -172,7 +176,7 @@ impl HttpClient {
     }
 }
 
-/// What is sent to one place.
+/// A request to one address: the job's own or a redirect's target.
 struct Hop {
     method: Method,
     url: Url,
@@ -207,9 +211,10 @@ impl Hop {
         Ok(Self { method, url, headers, body: body.map(Bytes::from) })
     }
 
-    /// Where an answer sends us, and with what; `None` if it does not.
+    /// Returns the request to which an answer redirects; `None` if it does not.
     ///
-    /// A 303, and a 301 or 302 after a POST, means: get what is there. To another origin goes nothing that could be a credential.
+    /// A 303, and a 301 or 302 after a POST, turns into a GET. No possible credential is sent to
+    /// another origin.
     fn next(&self, status: u16, headers: &HeaderMap, guard: &Guard) -> Option<Result<Self, Failure>> {
         let is_post = self.method == Method::POST;
         let turns_to_get = match status {
@@ -229,7 +234,7 @@ impl Hop {
             return Err(unsendable("leads to neither http nor https"));
         }
         let mut url = parse_url(url.as_str(), guard)?;
-        // Whoever redirects has no say in who we are.
+        // The redirecting server must not choose our credentials.
         let _ = take_credentials(&mut url);
         let mut headers = self.headers.clone();
         if url.origin() != self.url.origin() {
@@ -259,7 +264,7 @@ impl Hop {
     }
 }
 
-/// Takes user name and password out of a URL, as a header.
+/// Removes user name and password from a URL and returns them as a header.
 fn take_credentials(url: &mut Url) -> Option<HeaderValue> {
     if url.username().is_empty() && url.password().is_none() {
         return None;
@@ -289,12 +294,13 @@ fn wire(resolver: &Resolver, http2_only: bool) -> std::io::Result<Wire> {
         .retry_canceled_requests(false)
         .pool_timer(TokioTimer::new())
         .pool_idle_timeout(Duration::from_secs(30))
-        // Where many are under way, a moment in which few are must not close what is needed again at once.
+        // With many requests in flight, a quiet moment must not close connections that are needed
+        // again at once.
         .pool_max_idle_per_host(512)
         .build(connector))
 }
 
-/// A server's headers as [`Headers`]: repeated ones joined.
+/// Converts a server's headers to [`Headers`], with repeated ones joined.
 pub fn headers(map: &HeaderMap) -> Headers {
     let mut headers = Headers::new();
     for (name, value) in map {
@@ -307,7 +313,7 @@ pub fn headers(map: &HeaderMap) -> Headers {
     headers
 }
 
-/// The beginning of a body; what breaks off or takes too long is as long as it is.
+/// Reads the beginning of a body; a read that fails or takes too long returns the bytes so far.
 async fn read(mut body: Incoming, most: usize, deadline: Instant) -> Vec<u8> {
     let mut bytes = Vec::new();
     let reading = async {
@@ -323,12 +329,12 @@ async fn read(mut body: Incoming, most: usize, deadline: Instant) -> Vec<u8> {
     bytes
 }
 
-/// True if nothing of the request was written: it was still waiting when its connection ended.
+/// Returns true if nothing of the request was written: its connection ended while it waited.
 fn is_unsent(error: &Error) -> bool {
     causes(error).any(|cause| cause.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_canceled))
 }
 
-/// The failure in words.
+/// Classifies a failure.
 fn failure_of(error: &Error, sent: bool) -> Failure {
     if let Some(refused) = causes(error).find_map(|cause| cause.downcast_ref::<Refused>()) {
         return Failure::Refused(refused.clone());
@@ -351,7 +357,7 @@ fn causes(error: &Error) -> impl Iterator<Item = &(dyn std::error::Error + 'stat
     })
 }
 
-/// The resolver as this library wants it.
+/// The resolver in the form that hyper requires.
 #[derive(Clone)]
 struct Guarded(Resolver);
 

@@ -1,9 +1,14 @@
-//! The kind `http`: one request to somebody else's server, and what its answer means for the job.
+//! The kind `http`: one request to another party's server, and the outcome of its answer for the
+//! job.
 //!
-//! A job says what to send ([`request`]), as it stands or by a template ([`template`]), and by which secret it is signed
-//! ([`signature`]). The answer becomes an outcome ([`response`]): done, later, slower, or never; what it tells of a quota is
-//! handed on ([`quota`]), and what a host says to jobs without a key concerns that host ([`rests`]). The guard ([`guard`], [`resolve`]) keeps jobs away from addresses inside. What is left out: cookies,
-//! retries of our own (the queue retries, through the same throttle), and proxies, past which the guard could not see.
+//! The job's arguments define the request ([`request`]), with a literal body or a template
+//! ([`template`]), and the secret that signs it ([`signature`]). The answer becomes an outcome
+//! ([`response`]): done, later, slower, or never. A quota in it goes to the throttle ([`quota`]),
+//! and a host's push-back against jobs without a key concerns only that host ([`rests`]). The guard
+//! ([`guard`], [`resolve`]) keeps jobs away from internal addresses.
+//!
+//! Left out: cookies, retries of its own (the queue retries, through the same throttle), and
+//! proxies, past which the guard could not see.
 
 pub mod apart;
 mod credentials;
@@ -29,5 +34,5 @@ pub use reqwest::{SetUpError, client_that_trusts, guarded_client};
 pub use resolve::{Lookup, check_url};
 pub use signature::Secrets;
 
-/// What we call ourselves.
+/// The `user-agent` of requests.
 const USER_AGENT: &str = concat!("flyball/", env!("CARGO_PKG_VERSION"));

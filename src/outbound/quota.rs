@@ -1,23 +1,27 @@
-//! What an answer says is left of a quota, in any of the ways in which servers say so.
+//! Reads the rest of a quota from an answer's headers, in any of the usual forms.
 //!
 //! ```text
-//!   RateLimit: "tenant";r=43;t=18, "day";r=900;t=4000      the newest form: the item that leaves least for each second
-//!   RateLimit: limit=50, remaining=0, reset=60             draft 7
-//!   RateLimit-Remaining, RateLimit-Reset                   draft 6: seconds from now
-//!   X-RateLimit-Remaining, X-RateLimit-Reset(-After)       seconds from now, or a unix time in seconds or milliseconds
+//!   RateLimit: "tenant";r=43;t=18, "day";r=900;t=4000   the newest form: the item that leaves
+//!                                                       least for each second
+//!   RateLimit: limit=50, remaining=0, reset=60          draft 7
+//!   RateLimit-Remaining, RateLimit-Reset                draft 6: seconds from now
+//!   X-RateLimit-Remaining, X-RateLimit-Reset(-After)    seconds from now, or a unix time in
+//!                                                       seconds or milliseconds
 //! ```
 //!
-//! The first of them that can be read counts. A field that is malformed, or says only half of it, says nothing.
+//! The first of them that can be read counts. A field that is malformed or incomplete is ignored.
 
 use std::time::Duration;
 
 use super::retry_after::{Headers, clock, from_now, parameter, seconds};
 use crate::jobs::Quota;
 
-/// The farthest end of a window that is believed, in seconds: a day. How long it then counts is the throttle's business.
+/// The latest end of a window that is believed, in seconds: a day. The throttle decides how long
+/// the quota then counts.
 const LONGEST_S: f64 = 86_400.0;
 
-/// What the headers say is left; `now_s` (unix seconds) counts where there is no `Date`.
+/// Returns the rest of the quota in the headers; `now_s` (unix seconds) counts if there is no
+/// `Date`.
 pub fn quota(headers: &Headers, now_s: i64) -> Option<Quota> {
     let number = |name: &str| headers.get(name).and_then(|text| seconds(text.trim()));
     let policy = headers.get("ratelimit-policy").map_or("", String::as_str);
@@ -32,13 +36,14 @@ pub fn quota(headers: &Headers, now_s: i64) -> Option<Quota> {
         })
 }
 
-/// One list of parameters, of which none belongs to a name.
+/// Parses one list of parameters, none of which belongs to a name.
 fn draft_7(text: &str) -> Option<Quota> {
     let find = |name| text.split(',').find_map(|item| parameter(item, name));
     left(find("remaining")?, find("reset")?)
 }
 
-/// A list of items with parameters. One without `t` lasts as long as its policy's window `w`.
+/// Parses a list of items with parameters. An item without `t` lasts as long as its policy's window
+/// `w`.
 fn newest(text: &str, policy: &str) -> Option<Quota> {
     let items = items(text).into_iter().filter_map(|item| {
         let window = || items(policy).into_iter().find(|other| name(other) == name(item)).and_then(|other| parameter(other, "w"));
@@ -47,12 +52,12 @@ fn newest(text: &str, policy: &str) -> Option<Quota> {
     items.min_by(|a, b| pace(a).total_cmp(&pace(b)))
 }
 
-/// What may be sent each second; of a window that ends now, all of it.
+/// Returns the requests left per second; all of them for a window that ends now.
 fn pace(quota: &Quota) -> f64 {
     quota.remaining / quota.reset.as_secs_f64().max(1e-3)
 }
 
-/// The items of a list; commas within quotes belong to a name.
+/// Splits a list into its items; commas within quotes belong to a name.
 fn items(text: &str) -> Vec<&str> {
     let mut quoted = false;
     text.split(|c: char| {
@@ -82,7 +87,7 @@ mod tests {
         quota(&headers, 784_111_787).map(|quota| (quota.remaining, quota.reset.as_secs_f64()))
     }
 
-    /// Headers, and what is left for how many seconds.
+    /// Headers, and the rest of the quota with its seconds.
     type Case<'a> = (&'a [(&'a str, &'a str)], (f64, f64));
 
     #[test]

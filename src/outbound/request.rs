@@ -1,4 +1,4 @@
-//! What a job of the kind `http` asks to be sent.
+//! Arguments of jobs of the kind `http`.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -27,19 +27,19 @@ const FIELDS: [&str; 15] = [
     "on_ambiguous",
 ];
 
-/// Methods that may be used.
+/// The allowed methods.
 const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
 
 /// Headers that belong to the connection and not to the job.
 const RESERVED: [&str; 8] =
     ["connection", "content-length", "expect", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"];
 
-/// Longest that one request may be given, in milliseconds.
+/// Longest timeout of one request, in milliseconds.
 pub const MAX_TIMEOUT_MS: u64 = 600_000;
 
 const DEFAULT_TIMEOUT_MS: u64 = 30_000;
 
-/// Longest that connecting may be given, in milliseconds.
+/// Longest timeout of connecting, in milliseconds.
 const MAX_CONNECT_TIMEOUT_MS: u64 = 60_000;
 
 const DEFAULT_CONNECT_TIMEOUT_MS: u64 = 10_000;
@@ -52,43 +52,43 @@ const MAX_EXCERPT_BYTES: u64 = 3_000;
 
 const DEFAULT_EXCERPT_BYTES: u64 = 1_024;
 
-/// A request that was checked.
+/// A request whose arguments were checked.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
-    /// In capitals.
+    /// The method, in capitals.
     pub method: String,
-    /// Absolute, http or https.
+    /// The absolute URL, http or https.
     pub url: String,
     /// Names and values in the order of their names.
     pub headers: Vec<(String, String)>,
-    /// The bytes to send, as text.
+    /// The body as text.
     pub body: Option<String>,
     /// True if the body was given as JSON, so that `content-type` defaults to it.
     pub body_is_json: bool,
-    /// What makes the body instead, with the data that fill it in.
+    /// A template for the body, with its data.
     pub template: Option<(String, Value)>,
     /// The name of the secret that signs it.
     pub secret: Option<String>,
-    /// From connecting to the head of the answer, over all redirects.
+    /// The time from connecting to the head of the answer, over all redirects.
     pub timeout: Duration,
-    /// For connecting alone, each time.
+    /// The time for connecting alone, for each connection.
     pub connect_timeout: Duration,
     /// Redirects that are followed.
     pub redirects: u32,
-    /// True if the server is known to speak HTTP/2 without being asked.
+    /// True if the server is known to speak HTTP/2 without negotiation.
     pub http2: bool,
-    /// Statuses that mean done.
+    /// Statuses that count as success.
     pub success: Vec<RangeInclusive<u16>>,
     /// Bytes of the answer's body that are kept with a dead job.
     pub excerpt_bytes: usize,
-    /// Whom an answer slows down that does not say.
+    /// The scope that a throttling answer slows down if it names none.
     pub throttled_scope: Scope,
-    /// What becomes of the job when no answer comes.
+    /// The treatment of a job that got no answer.
     pub on_ambiguous: OnAmbiguous,
 }
 
 impl Request {
-    /// Reads a job's arguments, or lists everything that is wrong with them.
+    /// Parses a job's arguments, or lists everything that is wrong with them.
     pub fn parse(args: &Value) -> Result<Self, Vec<Issue>> {
         let Some(args) = args.as_object() else {
             let message = format!("must be an object with the fields {}", FIELDS.join(", "));
@@ -228,7 +228,7 @@ fn template(args: &Map<String, Value>, issues: &mut Vec<Issue>) -> Option<(Strin
 fn secret(args: &Map<String, Value>, issues: &mut Vec<Issue>) -> Option<String> {
     let name = match args.get("secret") {
         None | Some(Value::Null) => return None,
-        // Somebody may have put the secret itself here, so it is not shown.
+        // The secret itself may be here by mistake, so it is not shown.
         Some(Value::String(name)) if signature::is_name(name) && !name.starts_with("whsec_") => name,
         Some(_) => {
             let message = format!(
@@ -249,13 +249,13 @@ fn secret(args: &Map<String, Value>, issues: &mut Vec<Issue>) -> Option<String> 
     Some(name.clone())
 }
 
-/// The words for a scope.
+/// The names of scopes.
 const SCOPES: [(&str, Scope); 3] = [("key", Scope::Key), ("account", Scope::Account), ("throttle", Scope::Throttle)];
 
-/// The words for what becomes of a job without an answer.
+/// The names of treatments of a job without an answer.
 const POLICIES: [(&str, OnAmbiguous); 2] = [("retry", OnAmbiguous::Retry), ("dead", OnAmbiguous::Dead)];
 
-/// One of a few words; absent for the default.
+/// Reads one of a few values; an absent field gives the default.
 fn word<T: Copy + Default>(args: &Map<String, Value>, field: &str, words: &[(&str, T)], issues: &mut Vec<Issue>) -> T {
     let Some(value) = args.get(field) else { return T::default() };
     let found = words.iter().find(|(word, _)| value == word);
@@ -343,7 +343,7 @@ fn complain(issues: &mut Vec<Issue>, pointer: &str, message: impl Into<String>) 
     issues.push(Issue { pointer: pointer.to_owned(), message: message.into() });
 }
 
-/// A JSON pointer (RFC 6901).
+/// Builds a JSON pointer (RFC 6901).
 fn pointer(parts: &[&str]) -> String {
     parts.iter().map(|part| format!("/{}", part.replace('~', "~0").replace('/', "~1"))).collect()
 }

@@ -1,4 +1,5 @@
-//! A client for other kinds that speak HTTP: no redirects, no retries, no proxies, and only the addresses that the guard allows.
+//! A client for other kinds that use HTTP: no redirects, no retries, no proxies, and only the
+//! addresses that the guard allows.
 
 use std::time::Duration;
 
@@ -8,22 +9,25 @@ use reqwest::{Certificate, Client, ClientBuilder, redirect, retry};
 use super::guard::Guard;
 use super::resolve::Resolver;
 
-/// Longest that connecting may take, within the request's own time.
+/// Longest time for connecting, within the request's own time.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The client could not be set up.
+/// The HTTP client could not be set up.
 #[derive(Debug, thiserror::Error)]
 #[error("the HTTP client cannot be set up: {0}")]
 pub struct SetUpError(#[from] reqwest::Error);
 
-/// A client that follows no redirects, never retries by itself, and connects only where the guard lets it. Addresses that
-/// stand in a URL as such never reach its resolver: check those with [`check_url`](super::check_url).
+/// Builds a client that follows no redirects, never retries by itself, and connects only to allowed
+/// addresses.
+///
+/// A literal address in a URL never reaches its resolver: check it with
+/// [`check_url`](super::check_url).
 pub fn guarded_client(guard: Guard, timeout: Duration) -> Result<Client, SetUpError> {
     Ok(builder(guard, timeout).build()?)
 }
 
-/// A client for an address that the operator has written down, which may be anywhere. It trusts the certificates of `ca_file`, in PEM
-/// form, besides the system's.
+/// Builds a client for an address that the operator has set, which may be anywhere. It trusts the
+/// certificates of `ca_file`, in PEM form, besides the system's.
 pub fn client_that_trusts(ca_file: &str, timeout: Duration) -> Result<Client, String> {
     let pem = std::fs::read(ca_file).map_err(|_| format!("the file {ca_file} cannot be read on this worker"))?;
     let certificates = Certificate::from_pem_bundle(&pem).ok().filter(|some| !some.is_empty());
@@ -47,7 +51,7 @@ fn builder(guard: Guard, timeout: Duration) -> ClientBuilder {
         .dns_resolver(Guarded(Resolver::new(guard, None)))
 }
 
-/// The resolver as this library wants it.
+/// The resolver in the form that reqwest requires.
 struct Guarded(Resolver);
 
 impl Resolve for Guarded {

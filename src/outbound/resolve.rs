@@ -1,4 +1,4 @@
-//! Where a URL leads: names become addresses here, and only those that the guard allows are handed on.
+//! Resolves the hosts of URLs to the addresses that the guard allows.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -8,21 +8,22 @@ use url::Url;
 
 use super::guard::{Guard, Refused};
 
-/// How a name is looked up.
+/// A function that looks up the addresses of a name.
 pub type Lookup = Arc<dyn Fn(String) -> BoxFuture<'static, std::io::Result<Vec<IpAddr>>> + Send + Sync>;
 
-/// Why a URL leads nowhere.
+/// The reason for which a URL cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Astray {
-    /// It is no URL.
+    /// The text is no URL.
     #[error("the URL is not valid: {0}")]
     Invalid(#[from] url::ParseError),
-    /// The guard does not let anybody there.
+    /// The guard does not allow the address.
     #[error(transparent)]
     Refused(#[from] Refused),
 }
 
-/// Resolves names and keeps only the addresses that the guard allows: those are connected to, and no others.
+/// Resolves names and returns only the addresses that the guard allows; connections go to no
+/// others.
 #[derive(Clone)]
 pub struct Resolver {
     guard: Guard,
@@ -30,12 +31,12 @@ pub struct Resolver {
 }
 
 impl Resolver {
-    /// A resolver that asks `lookup`, or the system where there is none.
+    /// Creates a resolver that uses `lookup`, or the system's if it is `None`.
     pub fn new(guard: Guard, lookup: Option<Lookup>) -> Self {
         Self { guard, lookup }
     }
 
-    /// The addresses of a name that may be connected to, with port 0.
+    /// Returns the allowed addresses of a name, with port 0.
     pub async fn resolve(&self, name: String) -> Result<Vec<SocketAddr>, Box<dyn std::error::Error + Send + Sync>> {
         let found: Vec<IpAddr> = match &self.lookup {
             Some(lookup) => lookup(name.clone()).await?,
@@ -50,8 +51,10 @@ impl Resolver {
     }
 }
 
-/// Reads a URL and looks at the address in it, which never reaches a resolver. The parser turns 2130706433 and 0x7f.1 into
-/// 127.0.0.1. Names are judged when they are connected to.
+/// Parses a URL and checks a literal address in it, which never reaches a resolver.
+///
+/// The parser turns 2130706433 and 0x7f.1 into 127.0.0.1. Names are judged when they are connected
+/// to.
 pub fn parse_url(url: &str, guard: &Guard) -> Result<Url, Astray> {
     let url = Url::parse(url)?;
     let host = url.host_str().unwrap_or_default();
@@ -62,7 +65,7 @@ pub fn parse_url(url: &str, guard: &Guard) -> Result<Url, Astray> {
     }
 }
 
-/// What is wrong with a URL that looks good on paper: it cannot be parsed, or it names an address inside.
+/// Checks a URL before it is used: it must parse, and must not name an internal address.
 pub fn check_url(url: &str, guard: &Guard) -> Result<(), String> {
     parse_url(url, guard).map(drop).map_err(|astray| astray.to_string())
 }

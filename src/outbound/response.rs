@@ -1,10 +1,10 @@
-//! What an answer means for the job.
+//! Outcomes of answers for the job.
 //!
 //! ```text
 //!   listed as success (200 to 299)    done
-//!   429, or 503 with Retry-After      throttled: whom it names waits, no attempt is used
+//!   429, or 503 with Retry-After      throttled: the scope it names waits, no attempt is used
 //!   408, other 5xx                    retry
-//!   everything else                   dead: it would be answered the same again
+//!   everything else                   dead: a retry would get the same answer
 //! ```
 
 use std::ops::RangeInclusive;
@@ -14,36 +14,34 @@ use super::credentials::Credentials;
 use super::retry_after::{Headers, any_delay, retry_after};
 use crate::jobs::{Outcome, Scope};
 
-/// Headers of an answer that are kept with a failed job, because they say where to look.
+/// Headers of an answer that are kept with a failed job, because they help to find the cause.
 const KEPT: [&str; 6] = ["location", "retry-after", "www-authenticate", "x-request-id", "request-id", "cf-ray"];
 
-/// Most characters of each that are kept.
+/// Most characters of each kept header.
 const KEPT_CHARS: usize = 100;
 
-/// The shortest header value of ours that is looked for in an answer, so that no common word is crossed out.
+/// Shortest secret header value that is masked in an answer, so that no common word is.
 const SECRET_BYTES: usize = 8;
 
-/// So many bytes of its beginning at the end of an answer are taken for it.
+/// Least length of a secret's beginning that is masked at the end of an answer, in bytes.
 const BEGUN_BYTES: usize = 4;
 
 /// An answer, as far as it was read.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Response {
-    /// The status.
     pub status: u16,
-    /// The headers.
     pub headers: Headers,
     /// The beginning of the body, at most as long as the request wants to keep.
     pub excerpt: Vec<u8>,
 }
 
-/// True if the status means done.
+/// Returns true if the status counts as success.
 pub fn is_success(success: &[RangeInclusive<u16>], status: u16) -> bool {
     success.iter().any(|range| range.contains(&status))
 }
 
 impl Response {
-    /// The outcome of a request that was answered; `now_s` in unix seconds.
+    /// Returns the outcome of an answered request; `now_s` in unix seconds.
     pub fn outcome(&self, request: &Request, now_s: i64) -> Outcome {
         let asked = retry_after(&self.headers, now_s);
         let scope = scope(&self.headers).unwrap_or(request.throttled_scope);
@@ -65,13 +63,14 @@ impl Response {
         }
     }
 
-    /// Status, some headers and the beginning of the body: the server's words only. A server that repeats our headers gets them
-    /// crossed out, because they may be secrets.
+    /// Returns status, some headers and the beginning of the body, all in the server's words.
+    ///
+    /// Our own headers are masked in them, because they may be secrets that the server repeats.
     fn error(&self, request: &Request, most: usize) -> String {
         let secrets = secrets(request);
         let kept = KEPT.iter().filter_map(|name| {
             let value = self.headers.get(*name)?;
-            // What follows the path may be a secret.
+            // The part after the path may be a secret.
             let value = if *name == "location" { value.split(['?', '#']).next().unwrap_or_default() } else { value };
             let value: String = tidy(value, &secrets).chars().take(KEPT_CHARS).collect();
             (!value.is_empty()).then(|| format!("{name}: {value}"))
@@ -86,7 +85,7 @@ impl Response {
     }
 }
 
-/// Whom an answer slows down, where it says so.
+/// Returns the scope that an answer slows down, if it names one.
 fn scope(headers: &Headers) -> Option<Scope> {
     let word = |name: &str| headers.get(name).map(|text| text.trim().to_ascii_lowercase());
     match word("x-ratelimit-scope").as_deref() {
@@ -97,7 +96,7 @@ fn scope(headers: &Headers) -> Option<Scope> {
     }
 }
 
-/// What of ours is crossed out.
+/// Returns the texts of the request that must be masked.
 fn secrets(request: &Request) -> Vec<String> {
     let mut secrets = Vec::new();
     for (_, value) in &request.headers {
@@ -107,12 +106,13 @@ fn secrets(request: &Request) -> Vec<String> {
     }
     secrets.extend(Credentials::of(&request.url).iter().flat_map(Credentials::forms));
     secrets.retain(|secret| secret.len() >= SECRET_BYTES);
-    // The longer first, so that nothing is left of one that holds another.
+    // The longer first, so that nothing is left of one that contains another.
     secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
     secrets
 }
 
-/// Somebody else's words on one line, without what is ours. They may be cut off, so the beginning of a secret at their end goes too.
+/// Puts a server's text on one line and masks secrets in it. The text may be cut off, so the
+/// beginning of a secret at its end is masked too.
 fn tidy(text: &str, secrets: &[String]) -> String {
     let mut text = secrets.iter().fold(text.to_owned(), |text, secret| text.replace(secret.as_str(), "***"));
     let begun = |secret: &String| {

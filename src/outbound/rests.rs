@@ -1,40 +1,42 @@
-//! Hosts that pushed back, for jobs without a key: those go to many servers, so what one of them says stops its own jobs only.
+//! Hosts that pushed back, for jobs without a key: those go to many servers, so one server's answer
+//! stops only its own jobs.
 //!
-//! A lane is what throttles pause, and all jobs without a key are one lane. So each process remembers by itself which hosts want to
-//! be left alone, and puts their jobs off before anything is sent. After the rest one goes first, as with a key; no rate is learned.
+//! Throttles pause lanes, and all jobs without a key share one lane. So each process remembers by
+//! itself which hosts need a rest, and postpones their jobs before anything is sent. After the rest
+//! one job goes first, as with a key; no rate is learned.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Hosts that are remembered, at most.
+/// Most hosts that are remembered.
 const MAX_HOSTS: usize = 4096;
 
-/// The rest after a refusal that does not say how long; it doubles with each further one in a row,
+/// The rest after a first refusal without a delay; it doubles with each further one in a row.
 const FIRST_REST: Duration = Duration::from_secs(1);
 
-/// as often as this.
+/// Most doublings of the rest.
 const MAX_DOUBLINGS: u32 = 8;
 
-/// How long the others wait for the answer of the one that goes first.
+/// Wait of the other jobs for the answer of the one that goes first.
 const PROBE: Duration = Duration::from_secs(2);
 
-/// A host is forgotten so long after its last rest.
+/// Time after its last rest at which a host is forgotten.
 const KEEP: Duration = Duration::from_secs(600);
 
-/// The longest rest, whatever is said.
+/// The longest rest, even if the host asks for more.
 const LONGEST: Duration = Duration::from_secs(3600);
 
 /// A throttle and a host that its jobs go to.
 pub type Whom = (String, String);
 
-/// The throttle and the host of a URL.
+/// Returns the throttle and the host of a URL.
 pub fn whom(throttle: &str, url: &str) -> Whom {
     let authority = url.split_once("://").map_or("", |(_, rest)| rest).split(['/', '?', '#']).next().unwrap_or_default();
     let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
     (throttle.to_owned(), host.to_ascii_lowercase())
 }
 
-/// What is remembered. Times are counted from any one beginning.
+/// The rests of hosts. Times are durations since an arbitrary origin.
 #[derive(Debug, Default)]
 pub struct Rests {
     known: BTreeMap<Whom, Rest>,
@@ -47,8 +49,10 @@ struct Rest {
 }
 
 impl Rests {
-    /// How long a job for the host is to be put off; nothing where it may go. `spread` from 0 to 1 says how late it comes within as
-    /// much time again, so that not all come back at once.
+    /// Returns the delay of a job for the host; `None` if it may go.
+    ///
+    /// `spread`, from 0 to 1, adds that share of the delay, which counts as at least one second, so
+    /// that the jobs do not all come back at once.
     pub fn wait(&mut self, whom: &Whom, now: Duration, spread: f64) -> Option<Duration> {
         let rest = self.known.get_mut(whom)?;
         let left = rest.until.saturating_sub(now);
@@ -59,7 +63,7 @@ impl Rests {
         Some(left + left.max(FIRST_REST).mul_f64(spread.clamp(0.0, 1.0)))
     }
 
-    /// The host refused a job, and said for how long or did not.
+    /// Records that the host refused a job, with the delay that it asked for, if any.
     pub fn refused(&mut self, whom: Whom, said: Option<Duration>, now: Duration) {
         if self.known.len() >= MAX_HOSTS && !self.known.contains_key(&whom) {
             self.make_room(now);
@@ -70,12 +74,12 @@ impl Rests {
         rest.strikes += 1;
     }
 
-    /// The host took a job.
+    /// Records that the host accepted a job.
     pub fn welcomed(&mut self, whom: &Whom) {
         self.known.remove(whom);
     }
 
-    /// Forgets who has not been heard of for long, and else who is back first.
+    /// Forgets hosts that rested long ago, or else the one whose rest ends first.
     fn make_room(&mut self, now: Duration) {
         self.known.retain(|_, rest| rest.until + KEEP > now);
         if self.known.len() >= MAX_HOSTS

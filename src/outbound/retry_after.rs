@@ -1,27 +1,30 @@
-//! How long a server asks us to stay away, in any of the ways in which servers say so.
+//! Reads the delay that a server asks for, in any of the usual forms.
 //!
-//! In this order: `Retry-After` (seconds or a date), `RateLimit` with `t` or `reset` (IETF drafts), `RateLimit-Reset`,
-//! `X-RateLimit-Reset-After`, `X-RateLimit-Reset` (seconds from now, or a unix time in seconds or milliseconds), and as the
-//! last resort the window `w` of `RateLimit-Policy`. Dates and unix times are compared with the answer's own `Date`, so
-//! that a wrong clock on either side does no harm.
+//! In this order: `Retry-After` (seconds or a date), `RateLimit` with `t` or `reset` (IETF drafts),
+//! `RateLimit-Reset`, `X-RateLimit-Reset-After`, `X-RateLimit-Reset` (seconds from now, or a unix
+//! time in seconds or milliseconds), and as the last resort the window `w` of `RateLimit-Policy`.
+//! Dates and unix times are compared with the answer's own `Date`, so that a wrong clock on either
+//! side does no harm.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, UNIX_EPOCH};
 
-/// The longest pause, whatever the server says.
+/// The longest delay, even if the server asks for more.
 pub const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
-/// A server's headers by their names in lower case; the values of repeated ones are joined by commas.
+/// A server's headers by their names in lower case; the values of repeated ones are joined by
+/// commas.
 pub type Headers = BTreeMap<String, String>;
 
-/// What `Retry-After` says, at most [`LONGEST`]; 0 and what is past mean at once. `now_s` (unix seconds) counts where there is no `Date`.
+/// Returns the delay of `Retry-After`, at most [`LONGEST`]; 0 and past dates mean at once. `now_s`
+/// (unix seconds) counts if there is no `Date`.
 pub fn retry_after(headers: &Headers, now_s: i64) -> Option<Duration> {
     let text = headers.get("retry-after")?.trim();
     let seconds = seconds(text).or_else(|| Some((date(text)? - clock(headers, now_s)) as f64))?;
     Some(clamped(seconds))
 }
 
-/// What any header says, as [`retry_after`].
+/// Returns the delay of the first header that has one, as [`retry_after`] does.
 pub fn any_delay(headers: &Headers, now_s: i64) -> Option<Duration> {
     let number = |name: &str| headers.get(name).and_then(|text| seconds(text.trim()));
     retry_after(headers, now_s).or_else(|| {
@@ -40,24 +43,25 @@ fn clamped(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds.clamp(0.0, LONGEST.as_secs_f64()))
 }
 
-/// A number of seconds that is not negative.
+/// Parses a number of seconds that is not negative.
 pub(super) fn seconds(text: &str) -> Option<f64> {
     let plain = !text.is_empty() && text.chars().all(|c| c.is_ascii_digit() || c == '.');
     text.parse().ok().filter(|n: &f64| plain && n.is_finite())
 }
 
-/// An HTTP date as unix seconds.
+/// Parses an HTTP date as unix seconds.
 fn date(text: &str) -> Option<i64> {
     let since = httpdate::parse_http_date(text).ok()?.duration_since(UNIX_EPOCH).ok()?;
     i64::try_from(since.as_secs()).ok()
 }
 
-/// The server's clock where it tells, else ours.
+/// Returns the server's clock if it sends a `Date`, else ours.
 pub(super) fn clock(headers: &Headers, now_s: i64) -> i64 {
     headers.get("date").and_then(|text| date(text.trim())).unwrap_or(now_s)
 }
 
-/// A reset that may be seconds from now, unix seconds or unix milliseconds; no pause is longer than ten years.
+/// Returns the seconds from now of a reset in seconds from now, unix seconds or unix milliseconds;
+/// a number above 3e8, nearly ten years, must be a time.
 pub(super) fn from_now(reset: f64, clock_s: i64) -> f64 {
     match reset {
         ms if ms > 1e11 => ms / 1000.0 - clock_s as f64,
@@ -66,8 +70,8 @@ pub(super) fn from_now(reset: f64, clock_s: i64) -> f64 {
     }
 }
 
-/// `limit=100, remaining=0, reset=50`, or `"burst";r=0;t=5, "day";r=9;t=400`: the longest wait of a limit that has nothing
-/// left; where none says so, the longest of all.
+/// Returns the longest wait of a limit that has nothing left, or else the longest of all, from
+/// `limit=100, remaining=0, reset=50` or `"burst";r=0;t=5, "day";r=9;t=400`.
 fn reset_of_rate_limit(text: &str) -> Option<f64> {
     if let Some(reset) = longest(text, "reset") {
         return Some(reset);
@@ -76,7 +80,7 @@ fn reset_of_rate_limit(text: &str) -> Option<f64> {
     longest(&spent.join(","), "t").or_else(|| longest(text, "t"))
 }
 
-/// The largest value of a parameter over all items of a list.
+/// Returns the largest value of a parameter over all items of a list.
 fn longest(text: &str, name: &str) -> Option<f64> {
     text.split(',').filter_map(|item| parameter(item, name)).reduce(f64::max)
 }

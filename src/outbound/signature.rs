@@ -1,4 +1,5 @@
-//! Signatures by which a receiver knows who sent a request and that nobody changed it, as Standard Webhooks has them.
+//! Signatures that prove a request's sender and integrity to its receiver, in the form of Standard
+//! Webhooks.
 //!
 //! ```text
 //!   webhook-id           the same for every attempt of a job
@@ -6,7 +7,8 @@
 //!   webhook-signature    v1,<base64 of HMAC-SHA256 over "id.timestamp.body">, one for each secret
 //! ```
 //!
-//! Secrets are named by jobs and kept by the workers, in the environment or in files that it names; a job never holds one.
+//! Jobs name secrets and the workers hold them, in the environment or in files that it names; a job
+//! never holds one.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,37 +17,38 @@ use aws_lc_rs::hmac;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-/// What variables of secrets begin with. The rest is the secret's name, and `_FILE` after it says that a file holds the text.
+/// Prefix of variables of secrets. The rest is the secret's name; the suffix `_FILE` means that the
+/// value is a file's path.
 pub const PREFIX: &str = "FLYBALL_WEBHOOK_SECRET_";
 
-/// What a name ends with whose value is a file's path.
+/// Suffix of variables whose value is a file's path.
 const FILE: &str = "_FILE";
 
-/// What a secret's text begins with.
+/// Prefix of a secret's text.
 const MARK: &str = "whsec_";
 
-/// Fewest and most bytes of a key.
+/// Least and most bytes of a key.
 const KEY_BYTES: std::ops::RangeInclusive<usize> = 24..=64;
 
 /// The headers that a signature sets.
 pub const HEADERS: [&str; 3] = ["webhook-id", "webhook-timestamp", "webhook-signature"];
 
-/// Secrets by their names, in capitals. Several under one name all sign, so that one can take another's place.
+/// Secrets by their names, in capitals. All secrets under one name sign, so that one can replace
+/// another.
 #[derive(Clone, Default)]
 pub struct Secrets(BTreeMap<String, Vec<hmac::Key>>);
 
-/// A variable that holds no secret. It names the variable and never what it holds.
+/// A variable that holds no valid secret. The error names the variable and never its value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{variable} {message}")]
 pub struct SecretError {
-    /// The variable.
     pub variable: String,
-    /// What was wrong and what is allowed.
+    /// The fault, and the allowed values.
     pub message: String,
 }
 
 impl Secrets {
-    /// Takes the secrets from an environment; `read` reads the file that a variable names.
+    /// Reads the secrets from an environment; `read` reads the file that a variable names.
     pub fn from_variables(
         variables: impl IntoIterator<Item = (String, String)>,
         read: impl Fn(&str) -> std::io::Result<String>,
@@ -74,12 +77,13 @@ impl Secrets {
         Ok(secrets)
     }
 
-    /// The names of the secrets, in capitals.
+    /// Returns the names of the secrets, in capitals.
     pub fn names(&self) -> impl Iterator<Item = &String> {
         self.0.keys()
     }
 
-    /// The headers that sign a body, one attempt at it, under `id`; `None` if there is no secret of that name.
+    /// Returns the headers that sign a body for one attempt under `id`; `None` if there is no
+    /// secret of that name.
     pub fn sign(&self, name: &str, id: &str, now_s: i64, body: &[u8]) -> Option<[(&'static str, String); 3]> {
         let keys = self.0.get(&name.to_ascii_uppercase())?;
         let signatures: Vec<String> = keys
@@ -102,10 +106,10 @@ impl fmt::Debug for Secrets {
     }
 }
 
-/// What a name may be, completing "it must be …".
+/// The allowed form of a name, completing "it must be …".
 pub const NAMES: &str = "1 to 64 letters, digits or underscores";
 
-/// True for what may name a secret.
+/// Returns true for a valid name of a secret.
 pub fn is_name(name: &str) -> bool {
     (1..=64).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }

@@ -1,10 +1,12 @@
-//! Bodies from templates: text with places that the job's data fill in. What a template may do is bounded, because whoever may
-//! enqueue a job writes it.
+//! Bodies from templates: text with places that the job's data fill in. A template's work is
+//! bounded, because any user who may enqueue a job writes it.
 //!
-//! A template can take values from `data`, choose (`if`) and repeat (`for`), and pass values through a few filters. It cannot
-//! make a text or a list grow: there are no assignments, no blocks that catch output and no operators that join or repeat, so
-//! that all growth goes through the output, which is bounded. Work is counted in steps, in bytes that values have where they are
-//! read, and in time; each is bounded, and all that repeats looks at the clock, so that no rendering outlives its time by much.
+//! A template can take values from `data`, choose (`if`) and repeat (`for`), and pass values
+//! through a few filters. It cannot make a text or a list grow: there are no assignments, no blocks
+//! that capture output and no operators that join or repeat, so that all growth goes through the
+//! output, which is bounded. Work is counted in steps, in the bytes of values that are read, and in
+//! time. Each is bounded, and every loop checks the clock, so that no rendering exceeds its time by
+//! much.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -24,7 +26,7 @@ pub const MAX_OUTPUT_BYTES: usize = 1024 * 1024;
 /// Most steps of one rendering.
 pub const MAX_STEPS: u64 = 50_000;
 
-/// Most bytes that one rendering may read and write, each time counted.
+/// Most bytes that one rendering may read and write, counted each time.
 pub const MAX_WORK_BYTES: u64 = 32 * 1024 * 1024;
 
 /// Deepest nesting.
@@ -33,14 +35,14 @@ const MAX_DEPTH: usize = 50;
 /// Statements that a template may use.
 const STATEMENTS: [&str; 6] = ["if", "elif", "else", "endif", "for", "endfor"];
 
-/// What is wrong with a template before it has met any data.
+/// Checks a template before it has any data.
 pub fn check(template: &str) -> Result<(), String> {
     check_words(template)?;
     let environment = environment(&Work::new(|| false));
     environment.template_from_named_str(NAME, template).map(drop).map_err(|error| told(&error))
 }
 
-/// The text that a template makes of data, or why it cannot be made. It ends soon after `is_over` says that its time is over.
+/// Renders a template with data. It ends soon after `is_over` returns true.
 pub fn render(
     template: &str,
     data: &serde_json::Value,
@@ -52,7 +54,7 @@ pub fn render(
     let template = environment.template_from_named_str(NAME, template).map_err(|error| told(&error))?;
     let mut output = Bounded::new(&work);
     let rendered = template.render_captured_to(watched(data, &work), &mut output).map(drop);
-    // What was cut short may look like the end, or like another error.
+    // An output that was cut short may look complete, or like another error.
     if let Some(why) = work.ended() {
         return Err(why);
     }
@@ -60,7 +62,7 @@ pub fn render(
     String::from_utf8(output.bytes).map_err(|_| "made something that is no text".to_owned())
 }
 
-/// What one rendering may still do.
+/// The remaining budget of one rendering.
 #[derive(Clone)]
 struct Work(Arc<Left>);
 
@@ -76,7 +78,7 @@ impl Work {
         Self(Arc::new(Left { bytes, is_late: AtomicBool::new(false), is_over: Box::new(is_over) }))
     }
 
-    /// Counts so many bytes; false where the rendering has to end.
+    /// Counts `bytes`. Returns false if the rendering must end.
     fn goes_on(&self, bytes: usize) -> bool {
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX).saturating_add(1);
         let left = self.0.bytes.load(Ordering::Relaxed).saturating_sub(bytes);
@@ -88,7 +90,7 @@ impl Work {
     }
 
     fn charge(&self, bytes: usize) -> Result<(), Error> {
-        // Why it ended is told by the one who began it.
+        // `render` reports the reason for the end.
         if self.goes_on(bytes) { Ok(()) } else { Err(Error::from(ErrorKind::OutOfFuel)) }
     }
 
@@ -107,7 +109,8 @@ impl fmt::Debug for Work {
     }
 }
 
-/// Data as values whose parts are counted where they are read, and which have no more parts when the rendering has to end.
+/// Wraps data in values whose parts are counted as they are read, and which have no more parts when
+/// the rendering must end.
 fn watched(data: &serde_json::Value, work: &Work) -> Value {
     match data {
         serde_json::Value::Array(items) => {
@@ -122,7 +125,8 @@ fn watched(data: &serde_json::Value, work: &Work) -> Value {
     }
 }
 
-/// What it costs to read a value where nobody looks at all of it yet: whatever does is counted by itself, or looks at the clock.
+/// Returns the cost of reading a value before its whole content is used; such uses are counted
+/// separately, or check the clock.
 fn bytes_of(value: &Value) -> usize {
     value.as_str().map_or(1, str::len).min(4096)
 }
@@ -177,7 +181,7 @@ impl Object for Fields {
     }
 }
 
-/// Parts one after the other, so many unless they end early.
+/// An iterator over `of` parts, which ends early if one cannot be read.
 struct Counted {
     next: usize,
     of: usize,
@@ -199,7 +203,7 @@ impl Iterator for Counted {
     }
 }
 
-/// The name under which errors speak of a template; it has no ending, so nothing is escaped.
+/// The name of a template in errors; it has no file ending, so nothing is escaped.
 const NAME: &str = "template";
 
 fn environment(work: &Work) -> Environment<'static> {
@@ -231,7 +235,7 @@ fn environment(work: &Work) -> Environment<'static> {
     environment
 }
 
-/// Refuses what could make values grow.
+/// Refuses syntax that could make values grow.
 fn check_words(template: &str) -> Result<(), String> {
     let mut begins = false;
     let mut statement = "";
@@ -264,7 +268,7 @@ fn check_words(template: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// A list as one text.
+/// Joins a list into one text.
 fn join(work: &Work, list: &Value, between: Rest<String>) -> Result<String, Error> {
     let between = between.first().map_or("", String::as_str);
     let mut output = Bounded::new(work);
@@ -275,7 +279,7 @@ fn join(work: &Work, list: &Value, between: Rest<String>) -> Result<String, Erro
     String::from_utf8(output.bytes).map_err(|_| Error::from(ErrorKind::BadSerialization))
 }
 
-/// Any value as JSON.
+/// Writes any value as JSON.
 fn tojson(work: &Work, value: &Value) -> Result<String, Error> {
     let mut output = Bounded::new(work);
     serde_json::to_writer(&mut output, value).map_err(|error| match error.is_io() {
@@ -289,12 +293,12 @@ fn too_long() -> Error {
     Error::new(ErrorKind::WriteFailure, "too long")
 }
 
-/// The error in words: what and where, without any of the data.
+/// Returns the error's message: fault and line, without any of the data.
 fn told(error: &Error) -> String {
     let what = match error.kind() {
         ErrorKind::OutOfFuel => format!("takes more than {MAX_STEPS} steps"),
         ErrorKind::WriteFailure => format!("makes more than {MAX_OUTPUT_BYTES} bytes"),
-        // The words of these name what stands in the template.
+        // The details of these name parts of the template.
         ErrorKind::SyntaxError | ErrorKind::UnknownFilter | ErrorKind::UnknownTest | ErrorKind::UnknownFunction => {
             format!("{}: {}", error.kind(), error.detail().unwrap_or_default())
         }
@@ -306,7 +310,7 @@ fn told(error: &Error) -> String {
     }
 }
 
-/// Takes so many bytes and no more, as long as the rendering may go on.
+/// A writer for a bounded number of bytes, as long as the rendering may go on.
 struct Bounded<'w> {
     bytes: Vec<u8>,
     work: &'w Work,

@@ -1,23 +1,25 @@
-//! Reading a row whose columns may hold more than a type of Rust does: a number such as 1e400 or 200 levels of brackets in a
-//! `jsonb`, a time after the year 9999. Such a row must not take down what was read beside it.
+//! Reads of a row whose columns may hold more than a Rust type can: a number such as 1e400 or 200
+//! levels of brackets in a `jsonb`, a time after the year 9999. Such a row must not fail the rows
+//! read with it.
 
 use serde_json::Value;
 use sqlx::postgres::{PgRow, Postgres};
 use sqlx::{Column as _, ColumnIndex, Decode, Row as _, Type};
 
-/// The columns of one row. The first that cannot be read is remembered, and stands for its default.
+/// The columns of one row. An unreadable column yields its default, and the first one is
+/// remembered.
 pub struct Columns<'r> {
     row: &'r PgRow,
     unreadable: Option<String>,
 }
 
 impl<'r> Columns<'r> {
-    /// The columns of `row`.
+    /// Wraps `row` for reading.
     pub fn of(row: &'r PgRow) -> Self {
         Self { row, unreadable: None }
     }
 
-    /// A column, or the default of its type.
+    /// Returns a column, or the default of its type if it is unreadable.
     pub fn get<T>(&mut self, column: impl ColumnIndex<PgRow> + Copy) -> T
     where
         T: Decode<'r, Postgres> + Type<Postgres> + Default,
@@ -29,7 +31,7 @@ impl<'r> Columns<'r> {
         })
     }
 
-    /// A `jsonb`, or its text.
+    /// Returns a `jsonb`, or its text if it is unreadable.
     pub fn json(&mut self, column: impl ColumnIndex<PgRow> + Copy) -> Value {
         match self.row.try_get(column) {
             Ok(value) => value,
@@ -40,14 +42,14 @@ impl<'r> Columns<'r> {
         }
     }
 
-    /// What was wrong, without the data itself.
+    /// Returns the name of the first unreadable column and the reason, without the data itself.
     pub fn unreadable(self) -> Option<String> {
         self.unreadable
     }
 
     fn note(&mut self, column: impl ColumnIndex<PgRow>, error: sqlx::Error) {
         let name = self.row.try_column(column).map_or("a column", |column| column.name());
-        // What the driver adds says only where the column stands.
+        // The driver's own prefix adds only the column's position.
         let reason = match error {
             sqlx::Error::ColumnDecode { source, .. } => source.to_string(),
             other => other.to_string(),
@@ -56,13 +58,13 @@ impl<'r> Columns<'r> {
     }
 }
 
-/// A `jsonb` as people may see it: as it is, or as its text where it cannot be read.
+/// Returns a `jsonb` for display: its value, or its text if it is unreadable.
 pub fn shown(row: &PgRow, column: &str) -> Value {
     row.try_get(column).unwrap_or_else(|_| text(row, column))
 }
 
 fn text(row: &PgRow, column: impl ColumnIndex<PgRow>) -> Value {
-    // On the wire a `jsonb` is its text behind the number of a version.
+    // On the wire a `jsonb` is a version byte followed by its text.
     let text = row.try_get_unchecked::<Option<String>, _>(column).ok().flatten();
     text.map_or(Value::Null, |text| Value::String(text.trim_start_matches('\u{1}').to_owned()))
 }

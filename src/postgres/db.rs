@@ -1,4 +1,4 @@
-//! The executor that every store runs its statements on.
+//! The executor on which every store runs its statements.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,11 +13,11 @@ use sqlx::{Database, Describe, Either, Execute, Executor, PgPool, Postgres, Row,
 use super::Transaction;
 use super::transaction::BEGIN;
 
-/// The settings that the statements were measured under, in both forms.
+/// The settings under which the statements were measured, as `set` or as `set local`.
 ///
-/// JIT and re-planning cost more than these statements themselves do; a plan that was made while a table was empty must not
-/// scan it once it is full, nor gather all that an index has of it before a limit sees the first; a forgotten transaction must
-/// not pin old rows.
+/// JIT compilation and re-planning cost more than the statements themselves. A plan made while a
+/// table was empty must not scan it sequentially once it is full, nor collect all matches from an
+/// index before a limit sees the first. A forgotten transaction must not pin old rows.
 macro_rules! settings {
     ($set:literal) => {
         concat!(
@@ -35,36 +35,38 @@ macro_rules! settings {
     };
 }
 
-/// Said once on a connection that is ours alone.
+/// The statements sent once on a connection of our own.
 const SESSION: &str = settings!("set");
 
-/// Said with every transaction where the connection to the server is lent: what one sets for longer, the next one finds.
+/// The statements that begin a transaction on a lent connection, because a setting for longer would
+/// reach the next borrower.
 const BEGIN_LENT: &str = concat!("begin; ", settings!("set local"));
 
-/// What our connections are called in `pg_stat_activity`, unless the URL says something else.
+/// The name of our connections in `pg_stat_activity`, unless the URL gives another.
 const APPLICATION: &str = "flyball";
 
-/// Pause before another try at the first connection.
+/// The pause between two attempts at the first connection.
 const AGAIN_AFTER: Duration = Duration::from_millis(200);
 
-/// What stands between us and Postgres.
+/// The pooler between us and Postgres.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pooler {
-    /// Nothing, or a pooler in session mode: a connection keeps what it is told.
+    /// No pooler, or one in session mode: a connection keeps its settings.
     #[default]
     None,
-    /// A pooler that lends a connection to the server for one transaction: PgBouncer with `pool_mode = transaction`.
+    /// A pooler that lends a server connection for one transaction: PgBouncer with `pool_mode =
+    /// transaction`.
     Transaction,
 }
 
-/// How the database is reached.
+/// The access to the database.
 #[derive(Clone, Debug, Default)]
 pub struct Access {
-    /// Its URL.
+    /// The database URL.
     pub url: String,
-    /// What that URL leads through.
+    /// The pooler that the URL leads through.
     pub pooler: Pooler,
-    /// A URL that leads past the pooler, for what needs a session: LISTEN.
+    /// A URL that bypasses the pooler, for LISTEN, which needs a session.
     pub direct_url: Option<String>,
 }
 
@@ -80,25 +82,29 @@ impl From<&String> for Access {
     }
 }
 
-/// A pool of connections on which `&Db` runs single statements, whatever stands between us and the server.
+/// A pool of connections on which `&Db` runs single statements, with or without a pooler before the
+/// server.
 ///
-/// Without a pooler it is the pool itself. Behind one in transaction mode, where a prepared statement, a setting or a lock of
-/// the session would be left on a connection that the next transaction of somebody else is given, each statement is parsed
-/// without a name, inside a transaction of its own which is committed before the first row is handed out. A call that is
+/// Without a pooler it is the pool itself. Behind a pooler in transaction mode, a prepared
+/// statement, a setting or a lock of the session would stay on a connection that the next
+/// transaction of another client receives. Each statement is therefore parsed without a name,
+/// inside a transaction of its own that commits before the first row is returned. A call that is
 /// dropped half-way closes its connection, so that no open transaction ever returns to the pool.
 #[derive(Clone)]
 pub struct Db {
     pool: PgPool,
-    /// How a transaction begins where connections are lent; `None` where they are ours.
+    /// The statement that begins a transaction on a lent connection; `None` if connections are
+    /// ours.
     lent: Option<&'static str>,
 }
 
 impl Db {
-    /// Connects, waiting up to `patience` for the server; at most `connections` at a time.
+    /// Opens at most `connections` connections, waiting up to `patience` for the server.
     pub async fn connect(access: &Access, connections: u32, patience: Duration) -> Result<Self, sqlx::Error> {
         let db = Self::lazy(PgConnectOptions::from_str(&access.url)?, access.pooler, connections, patience);
-        // The first connection is made now, so that a wrong URL is told now. The pool waits for a server that refuses, but not
-        // for one that is so far down that it has no socket, or that goes down in the middle of the greeting.
+        // The first connection is made now, so that a wrong URL is reported now. The pool waits for
+        // a server that refuses, but not for one without a socket, nor for one that goes down
+        // during the greeting.
         let until = Instant::now() + patience;
         loop {
             match db.acquire().await {
@@ -111,21 +117,22 @@ impl Db {
         }
     }
 
-    /// The same without connecting yet.
+    /// Creates the pool without connecting yet.
     pub fn lazy(options: PgConnectOptions, pooler: Pooler, connections: u32, patience: Duration) -> Self {
-        // PgBouncer refuses parameters that it does not know. Since Postgres 12 this one says what is the default anyway.
+        // PgBouncer refuses parameters that it does not know. Since Postgres 12 this one repeats
+        // the default anyway.
         let mut options = options.extra_float_digits(None);
         if options.get_application_name().is_none() {
             options = options.application_name(APPLICATION);
         }
         let pool = PgPoolOptions::new().max_connections(connections).acquire_timeout(patience);
-        // A `begin` that was sent by hand and cancelled half-way leaves its connection inside a transaction; such a one is
-        // thrown away.
+        // A manual `begin` that was cancelled half-way leaves its connection inside a transaction;
+        // such a connection is discarded.
         let pool = pool.after_release(|connection, _| {
             Box::pin(async move {
-                // Only the simple protocol keeps the two times equal outside a transaction.
+                // Outside a transaction the two times are equal only under the simple protocol.
                 let look = sqlx::raw_sql("select now() < statement_timestamp()").fetch_one(&mut *connection);
-                // A connection that hangs without a word must not keep its place in the pool.
+                // A connection that hangs silently must not keep its place in the pool.
                 let row = tokio::time::timeout(Duration::from_secs(2), look).await.map_err(|_| sqlx::Error::WorkerCrashed)??;
                 Ok(!row.try_get::<bool, _>(0)?)
             })
@@ -140,44 +147,47 @@ impl Db {
         }
     }
 
-    /// Connections that are lent, on a pool with options of the caller's own; each transaction begins with `begin`.
+    /// Creates a pool of lent connections with the caller's options; each transaction begins with
+    /// `begin`.
     pub fn lent(pool: PgPoolOptions, options: PgConnectOptions, begin: &'static str) -> Self {
         let options = options.extra_float_digits(None).statement_cache_capacity(0);
         Self { pool: pool.connect_lazy_with(options), lent: Some(begin) }
     }
 
-    /// Another pool to the same database, for those who must not wait behind others.
+    /// Returns another pool to the same database, for work that must not queue behind other work.
     pub fn apart(&self, connections: u32, patience: Duration) -> Self {
         let options = self.pool.options().clone().min_connections(0).max_connections(connections).acquire_timeout(patience);
         Self { pool: options.connect_lazy_with((*self.pool.connect_options()).clone()), lent: self.lent }
     }
 
-    /// What stands between us and the server.
+    /// Returns the pooler between us and the server.
     pub fn pooler(&self) -> Pooler {
         if self.lent.is_some() { Pooler::Transaction } else { Pooler::None }
     }
 
-    /// The pool. Behind a pooler only single statements of the simple protocol (`sqlx::raw_sql`, COPY) may be run on it.
+    /// Returns the pool. Behind a pooler only single statements of the simple protocol
+    /// (`sqlx::raw_sql`, COPY) may run on it.
     pub fn pool(&self) -> &PgPool {
         &self.pool
     }
 
-    /// A connection. What holds for [`Db::pool`] holds for it.
+    /// Returns a connection, with the restriction of [`Db::pool`].
     pub async fn acquire(&self) -> Result<sqlx::pool::PoolConnection<Postgres>, sqlx::Error> {
         self.pool.acquire().await
     }
 
-    /// Begins a transaction of several statements. Each must be `.persistent(false)`, or its name outlives the transaction.
+    /// Begins a transaction of several statements. Each must be `.persistent(false)`, because its
+    /// name would outlive the transaction.
     pub async fn begin(&self) -> Result<Transaction, sqlx::Error> {
         Transaction::begin(&self.pool, self.lent.unwrap_or(BEGIN)).await
     }
 
-    /// The same, begun by words of the caller's own.
+    /// Begins a transaction with the caller's own `begin` statement.
     pub async fn begin_with(&self, begin: &str) -> Result<Transaction, sqlx::Error> {
         Transaction::begin(&self.pool, begin).await
     }
 
-    /// Waits for connections that are in use, and closes all.
+    /// Waits for connections in use, then closes all.
     pub async fn close(&self) {
         self.pool.close().await;
     }
@@ -217,7 +227,7 @@ impl<'p> Executor<'p> for &'_ Db {
     {
         let Some(begin) = self.lent else { return self.pool.fetch_many(query) };
         let pool = self.pool.clone();
-        // Nothing is handed out before the commit, so that what was handed out is true.
+        // Nothing is returned before the commit, so that every returned row is durable.
         let done = async move {
             let mut transaction = Transaction::begin(&pool, begin).await?;
             let items: Result<Vec<_>, _> = transaction.fetch_many(Unnamed(query)).try_collect().await;
@@ -265,10 +275,12 @@ fn cannot_prepare() -> sqlx::Error {
     sqlx::Error::Configuration("a statement cannot be prepared for later behind a pooler in transaction mode".into())
 }
 
-/// A statement that the driver parses without a name, so that nothing of it is left on the server's connection.
+/// A statement that the driver parses without a name, so that nothing of it stays on the server's
+/// connection.
 ///
-/// The driver looks up types that it does not know by a query of its own, which removes the statement without a name: neither
-/// parameters nor columns may be of a type that some schema defines. Cast them to text.
+/// The driver looks up unknown types by a query of its own, which removes the unnamed statement.
+/// Neither parameters nor columns may therefore be of a type that a schema defines; cast them to
+/// text.
 struct Unnamed<E>(E);
 
 impl<'q, E> Execute<'q, Postgres> for Unnamed<E>

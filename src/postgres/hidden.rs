@@ -1,21 +1,22 @@
-//! Noticing a pooler in transaction mode that nobody has told us of.
+//! Detection of a pooler in transaction mode that the settings do not name.
 
 use sqlx::Row;
 
 use super::{Db, Pooler};
 
-/// Which server process answers; asked by the simple protocol, which works everywhere.
+/// The process id of the server backend, queried by the simple protocol, which works behind any
+/// pooler.
 const BACKEND: &str = "select pg_backend_pid()";
 
-/// A pooler hands its server connections out in turns of its own, so one look may miss it.
+/// The number of comparisons, because a pooler rotates its server connections and one may miss it.
 const LOOKS: usize = 4;
 
-/// What helps.
+/// The error text that names the remedy.
 const HELP: &str = "the database URL leads through a pooler in transaction mode, such as PgBouncer; \
      set DATABASE_POOLER=transaction (database_pooler)";
 
-/// Fails, naming the setting, if two connections at once are answered by one server process: then it is not we who own them,
-/// and prepared statements would run on the wrong connection.
+/// Fails, naming the setting, if one server process answers two open connections: a pooler lends it
+/// to both, and prepared statements would run on the wrong connection.
 pub async fn refuse_hidden_pooler(db: &Db) -> Result<(), sqlx::Error> {
     if db.pooler() != Pooler::None || db.pool().options().get_max_connections() < 2 {
         return Ok(());
@@ -33,12 +34,13 @@ pub async fn refuse_hidden_pooler(db: &Db) -> Result<(), sqlx::Error> {
     Ok(())
 }
 
-/// The sentence that helps, if this error is what such a pooler makes of prepared statements or of our greeting.
+/// Returns the text that names the remedy if `error` is typical of prepared statements or of our
+/// startup packet behind such a pooler.
 pub fn is_hidden_pooler(error: &sqlx::Error) -> Option<&'static str> {
     let error = error.as_database_error()?;
     let code = error.code()?;
     let found = match &*code {
-        // One of that name exists already, or exists no more.
+        // A prepared statement of that name already exists, or no longer exists.
         "42P05" | "26000" => true,
         "08P01" => ["startup parameter", "bind message supplies"].iter().any(|words| error.message().contains(words)),
         _ => false,

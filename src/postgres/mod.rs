@@ -1,8 +1,8 @@
 //! Connections to Postgres, straight to the server or through a pooler in transaction mode.
 //!
-//! Whoever stores something in Postgres takes a [`Db`]: it runs single statements like a pool of sqlx does, and where the
-//! pooler lends a server connection for one transaction only, it makes each of them such a transaction. What is stored, and
-//! with which statements, is the business of the rooms that store it.
+//! A room that stores data in Postgres takes a [`Db`]. It runs single statements as an sqlx pool
+//! does, and makes each a transaction of its own behind a pooler that lends a server connection for
+//! one transaction only. The data and the statements are the business of the rooms that store them.
 
 mod columns;
 mod db;

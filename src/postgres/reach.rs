@@ -1,4 +1,5 @@
-//! Whether Postgres can be used at all, in words that name the place and the remedy. The pool would only say that it waited.
+//! A check that Postgres can be used, with errors that name the place and the remedy, because the
+//! pool would only report that it timed out.
 
 use std::io::ErrorKind;
 use std::str::FromStr;
@@ -9,28 +10,29 @@ use sqlx::postgres::{PgConnectOptions, PgConnection};
 
 use super::Access;
 
-/// Pause before another try.
+/// The pause between two attempts.
 const AGAIN_AFTER: Duration = Duration::from_millis(200);
 
-/// Why Postgres cannot be used. It never tells the password.
+/// The reason why Postgres cannot be used. It never contains the password.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unusable {
-    /// Nobody is there.
+    /// No server listens.
     #[error("nothing listens at {0}")]
     Nothing(String),
-    /// Somebody is there who does not let us in yet.
+    /// A server listens but does not accept connections yet.
     #[error("{0}")]
     NotYet(String),
-    /// Waiting would not help.
+    /// The server refuses us, and waiting would not help.
     #[error("{0}")]
     Never(String),
 }
 
-/// Opens a connection and closes it. A server that is just starting is waited for, and with `waits` also one that is not there.
+/// Opens a connection and closes it, waiting up to `patience` for a server that is starting and,
+/// with `waits`, for one that does not listen yet.
 pub async fn reach(access: &Access, patience: Duration, waits: bool) -> Result<(), Unusable> {
-    // What is wrong with a URL is told by the one who connects.
+    // An invalid URL is reported by the room that connects.
     let Ok(options) = PgConnectOptions::from_str(&access.url) else { return Ok(()) };
-    // A pooler refuses parameters that it does not know.
+    // A pooler refuses startup parameters that it does not know.
     let options = options.extra_float_digits(None);
     let begun = Instant::now();
     let mut told = false;
@@ -86,7 +88,7 @@ fn judge(error: &sqlx::Error, options: &PgConnectOptions) -> Unusable {
                 _ => Unusable::Never(format!("{place} refuses role {role:?}: {}", said.message())),
             }
         }
-        // One that goes down in the middle of the greeting.
+        // The server went down during the greeting.
         sqlx::Error::Protocol(_) => Unusable::NotYet(format!("{place} broke off the greeting")),
         error => Unusable::Never(format!("{place} cannot be used: {error}")),
     }
@@ -99,7 +101,7 @@ fn place(options: &PgConnectOptions) -> String {
     }
 }
 
-/// A name as SQL writes it.
+/// Quotes `name` as an SQL identifier.
 fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }

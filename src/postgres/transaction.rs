@@ -5,40 +5,44 @@ use std::ops::{Deref, DerefMut};
 use sqlx::pool::PoolConnection;
 use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres};
 
-/// How a transaction begins where the connection is ours alone.
+/// The statement that begins a transaction on a connection of our own.
 pub(super) const BEGIN: &str = "begin";
 
-/// An open transaction. Dropped without [`Transaction::commit`] or [`Transaction::rollback`], also half-way through a statement
-/// or through one of those two, it closes its connection, which ends the transaction on the server.
+/// An open transaction.
+///
+/// Dropped without [`Transaction::commit`] or [`Transaction::rollback`], even in the middle of a
+/// statement or of one of those two, it closes its connection, which ends the transaction on the
+/// server.
 #[derive(Debug)]
 pub struct Transaction {
-    /// `None` only once it has ended.
+    /// `None` only after the end of the transaction.
     connection: Option<PoolConnection<Postgres>>,
 }
 
 impl Transaction {
     pub(super) async fn begin(pool: &PgPool, begin: &str) -> Result<Self, sqlx::Error> {
         let mut transaction = Self { connection: Some(pool.acquire().await?) };
-        // From here on a drop closes the connection: whether the server has begun is not known before it has answered.
+        // From here on a drop closes the connection, because it is unknown whether the transaction
+        // has begun until the server answers.
         transaction.say(begin).await?;
         Ok(transaction)
     }
 
-    /// Makes it true. After an error it is not known whether it is.
+    /// Commits the transaction. After an error it is unknown whether the commit took place.
     pub async fn commit(mut self) -> Result<(), sqlx::Error> {
         self.say("commit").await?;
         self.connection = None;
         Ok(())
     }
 
-    /// Undoes it.
+    /// Rolls the transaction back.
     pub async fn rollback(mut self) -> Result<(), sqlx::Error> {
         self.say("rollback").await?;
         self.connection = None;
         Ok(())
     }
 
-    /// Ends it by these words, one after the other, the last of which must leave no transaction open.
+    /// Ends the transaction by `words`, executed in order; the last must leave no transaction open.
     pub async fn end_with(mut self, words: &[&str]) -> Result<(), sqlx::Error> {
         for words in words {
             self.say(words).await?;
@@ -52,7 +56,8 @@ impl Transaction {
         match result {
             Ok(value) => self.commit().await.map(|()| value),
             Err(error) => {
-                // Where this fails the connection is closed, which undoes it as well.
+                // If the rollback fails, the connection is closed, which undoes the transaction as
+                // well.
                 let _ = self.rollback().await;
                 Err(error)
             }

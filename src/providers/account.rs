@@ -3,17 +3,17 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// A credential. It is shown nowhere.
+/// A credential. Its debug text is `***`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
 impl Secret {
-    /// Takes a credential as it was read; blanks and line ends around it are no part of it.
+    /// Wraps a credential, without the blanks and line ends around it.
     pub fn new(text: impl AsRef<str>) -> Self {
         Self(text.as_ref().trim().to_owned())
     }
 
-    /// The credential, for the request that needs it.
+    /// Returns the credential in the clear, for the request that needs it.
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -25,28 +25,29 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// An account of a pool. What its `options` and `secrets` are is the driver's table of [`super::Field`]s.
+/// An account of a pool. The driver's table of [`super::Field`]s defines its `options` and
+/// `secrets`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Account {
-    /// Unique in its pool; shown in records, metrics and pages.
+    /// The account's name, unique in its pool; shown in records, metrics and pages.
     pub name: String,
-    /// Where requests go instead of the provider's own address, without a slash at the end.
+    /// The base URL of requests in place of the provider's own, without a trailing slash.
     pub base_url: Option<String>,
-    /// More headers of each request; values may be credentials.
+    /// Additional headers of each request; values may be credentials.
     pub headers: Vec<(String, Secret)>,
-    /// Settings that are no credentials.
+    /// Settings that are not credentials.
     pub options: BTreeMap<String, String>,
-    /// Credentials, from the environment or from files.
+    /// Credentials, read from the environment or from files.
     pub secrets: BTreeMap<String, Secret>,
 }
 
 impl Account {
-    /// A setting; `None` where it is absent.
+    /// Returns a setting, or `None` if it is absent.
     pub fn option(&self, name: &str) -> Option<&str> {
         self.options.get(name).map(String::as_str)
     }
 
-    /// A credential; `None` where it is absent.
+    /// Returns a credential in the clear, or `None` if it is absent.
     pub fn secret(&self, name: &str) -> Option<&str> {
         self.secrets.get(name).map(Secret::reveal)
     }

@@ -1,4 +1,5 @@
-//! What is wrong with a message before it is sent, and its `extra` read, for the drivers of hosted providers.
+//! Checks of a message's arguments before it is sent, and accessors for its `extra`, for the
+//! drivers of hosted providers.
 
 use serde_json::Value;
 
@@ -6,12 +7,13 @@ use super::mailbox::ONE_MAILBOX;
 use super::{Mailbox, Message};
 use crate::jobs::Issue;
 
-/// An issue with an argument.
+/// Builds an issue with an argument.
 pub fn issue(pointer: &str, message: impl Into<String>) -> Issue {
     Issue { pointer: pointer.to_owned(), message: message.into() }
 }
 
-/// What is wrong with the sender and the size of a mail. Its recipient was read at the door.
+/// Checks the sender, the reply addresses, the subject and the size of a mail. The recipient was
+/// validated when it was parsed.
 pub fn check_mail(message: &Message, own_from: Option<&Mailbox>, most_bytes: usize) -> Vec<Issue> {
     let mut issues = Vec::new();
     match message.from.as_deref().map(Mailbox::parse) {
@@ -36,12 +38,13 @@ pub fn check_mail(message: &Message, own_from: Option<&Mailbox>, most_bytes: usi
     issues
 }
 
-/// Who sends a mail.
+/// Returns the sender of a mail: its own `from`, else the account's.
 pub fn sender(message: &Message, own_from: Option<&Mailbox>) -> Option<Mailbox> {
     message.from.as_deref().and_then(Mailbox::parse).or_else(|| own_from.cloned())
 }
 
-/// Headers that are made of the other fields; some of them would add recipients.
+/// Headers built from the other fields, which a message may not set: some of them would add
+/// recipients.
 const MADE_HERE: &[&str] = &[
     "bcc",
     "cc",
@@ -61,7 +64,8 @@ const MADE_HERE: &[&str] = &[
     "to",
 ];
 
-/// What is wrong with the headers that a mail's `extra` adds, beside the names that its provider keeps for itself.
+/// Checks the headers that a mail's `extra` adds; `reserved` are names that the provider keeps for
+/// itself, in lower case.
 pub fn check_headers(message: &Message, reserved: &[&str]) -> Vec<Issue> {
     let given = message.extra.get("headers").and_then(Value::as_object);
     let wrong = given.into_iter().flatten().filter(|(name, value)| {
@@ -74,20 +78,20 @@ pub fn check_headers(message: &Message, reserved: &[&str]) -> Vec<Issue> {
     wrong.map(|(name, _)| issue(&format!("/extra/headers/{}", name.replace('~', "~0").replace('/', "~1")), text)).collect()
 }
 
-/// What a key of `extra` holds.
+/// The type of a value in `extra`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A text.
+    /// A string.
     Text,
-    /// A text or a list of texts.
+    /// A string or a non-empty list of strings.
     Texts,
     /// A whole number above 0.
     Count,
     /// True or false.
     Flag,
-    /// An object.
+    /// A JSON object.
     Object,
-    /// An object whose values are texts.
+    /// A JSON object whose values are strings.
     Labels,
 }
 
@@ -117,7 +121,7 @@ impl Kind {
     }
 }
 
-/// What is wrong with a message's `extra`, of which these keys are known.
+/// Checks a message's `extra` against the `known` keys and their types.
 pub fn check_extra(message: &Message, known: &[(&str, Kind)]) -> Vec<Issue> {
     let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
     let wrong = message.extra.iter().filter_map(|(key, value)| {
@@ -131,12 +135,12 @@ pub fn check_extra(message: &Message, known: &[(&str, Kind)]) -> Vec<Issue> {
     wrong.collect()
 }
 
-/// A text of a message's `extra`.
+/// Returns a string from a message's `extra`.
 pub fn extra_text<'a>(message: &'a Message, key: &str) -> Option<&'a str> {
     message.extra.get(key)?.as_str()
 }
 
-/// A text or texts of a message's `extra`.
+/// Returns the strings under a key of a message's `extra`: one, a list, or none.
 pub fn extra_texts<'a>(message: &'a Message, key: &str) -> Vec<&'a str> {
     match message.extra.get(key) {
         Some(Value::Array(texts)) => texts.iter().filter_map(Value::as_str).collect(),

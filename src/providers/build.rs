@@ -1,9 +1,9 @@
-//! Which driver a provider has.
+//! The driver of each provider.
 
 use super::{Account, Driver, Field, Provider, Refused, Tools};
 use super::{apns, fcm, mailgun, sendgrid, ses, slack, smtp, telegram, twilio, webhook};
 
-/// The keys that an account of the provider may have, besides those that all accounts have.
+/// Returns the account settings that are specific to a provider.
 pub fn fields(provider: Provider) -> &'static [Field] {
     match provider {
         Provider::Twilio => twilio::FIELDS,
@@ -19,7 +19,9 @@ pub fn fields(provider: Provider) -> &'static [Field] {
     }
 }
 
-/// The driver of an account, or what is wrong with its settings.
+/// Builds the driver of an account.
+///
+/// Fails with the first setting that the driver cannot use.
 pub fn build(provider: Provider, account: &Account, tools: &Tools) -> Result<Box<dyn Driver>, Refused> {
     match provider {
         Provider::Twilio => twilio::build(account, tools),

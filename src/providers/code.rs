@@ -1,62 +1,65 @@
-//! Tables of answers: which status and code means what. Each driver has one, and a test for each of its rows.
+//! Tables that map a provider's status and code to an outcome. Each driver has one, and a test for
+//! each of its rows.
 
 use super::Scope;
 
-/// What an answer means.
+/// The meaning of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// As [`super::Sent::Delivered`].
+    /// Maps to [`super::Sent::Delivered`].
     Delivered,
-    /// As [`super::Sent::Accepted`].
+    /// Maps to [`super::Sent::Accepted`].
     Accepted,
-    /// As [`super::Sent::Throttled`].
+    /// Maps to [`super::Sent::Throttled`].
     Throttled(Scope),
-    /// As [`super::Sent::Transient`].
+    /// Maps to [`super::Sent::Transient`].
     Transient,
-    /// As [`super::Sent::PermanentRecipient`] without suppression.
+    /// Maps to [`super::Sent::PermanentRecipient`] without suppression.
     Recipient,
-    /// As [`super::Sent::PermanentRecipient`] with it.
+    /// Maps to [`super::Sent::PermanentRecipient`] with suppression.
     Suppress,
-    /// As [`super::Sent::PermanentRequest`].
+    /// Maps to [`super::Sent::PermanentRequest`].
     Request,
-    /// As [`super::Sent::AccountFailure`].
+    /// Maps to [`super::Sent::AccountFailure`].
     Account,
-    /// As [`super::Sent::Ambiguous`].
+    /// Maps to [`super::Sent::Ambiguous`].
     Ambiguous,
 }
 
-/// One row: the first of a table that fits an answer counts.
+/// A row of a table. The first row that matches an answer applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Code {
-    /// The status as text: `429`, `5xx`, `4.7.x`; `*` for any. An `x` stands for any digits.
+    /// The status pattern: `429`, `5xx`, `4.7.x`, or `*` for any. An `x` matches any digit, and any
+    /// number of digits where it is a whole part between dots.
     pub status: &'static str,
-    /// The provider's own code or word; empty for any.
+    /// The provider's own code or word; empty matches any.
     pub code: &'static str,
-    /// What it means.
+    /// The class of a matching answer.
     pub class: Class,
-    /// Why, for people.
+    /// The reason, for people.
     pub about: &'static str,
 }
 
-/// A row of a table.
+/// Builds a row of a table.
 pub(super) const fn row(status: &'static str, code: &'static str, class: Class, about: &'static str) -> Code {
     Code { status, code, class, about }
 }
 
 impl Code {
-    /// True if the row fits an answer. Codes are compared without regard to case.
+    /// Returns true if the row matches an answer. Codes are compared case-insensitively.
     pub fn fits(&self, status: &str, code: &str) -> bool {
         status_fits(self.status, status) && (self.code.is_empty() || self.code.eq_ignore_ascii_case(code))
     }
 }
 
-/// The first row that fits.
+/// Returns the first row that matches.
 pub fn find<'a>(table: &'a [Code], status: &str, code: &str) -> Option<&'a Code> {
     table.iter().find(|row| row.fits(status, code))
 }
 
-/// `*` fits all. Otherwise parts between dots are compared one by one: a part `x` fits any digits, and within a part of several
-/// characters each `x` fits one digit.
+/// Matches a status against a pattern. `*` matches everything. Otherwise the parts between dots are
+/// compared one by one: a part `x` matches any digits, and within a longer part each `x` matches
+/// one digit.
 fn status_fits(pattern: &str, status: &str) -> bool {
     if pattern == "*" {
         return true;

@@ -1,25 +1,25 @@
-//! What a provider tells afterwards, by its event webhook.
+//! Events that providers report by webhook after a message was sent.
 
-/// What happened to a message, or to its recipient's will.
+/// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Happened {
-    /// The provider has handed it on, or tries to.
+    /// The provider has passed the message on, or is trying to.
     Sent,
-    /// It reached the recipient.
+    /// The message reached the recipient.
     Delivered,
-    /// The recipient's side refused it for good: nothing more goes to this recipient.
+    /// The recipient's side rejected the message for good; the recipient is suppressed.
     Bounced,
-    /// It could not be delivered, which may be otherwise another time.
+    /// The message was not delivered; another one may be.
     Failed,
-    /// The recipient calls it spam.
+    /// The recipient reported the message as spam.
     Complained,
-    /// The recipient wants no more.
+    /// The recipient unsubscribed.
     Unsubscribed,
 }
 
 impl Happened {
-    /// The word in records, metrics and SQL.
+    /// Returns the name used in records, metrics and SQL.
     pub fn word(self) -> &'static str {
         match self {
             Self::Sent => "sent",
@@ -31,24 +31,25 @@ impl Happened {
         }
     }
 
-    /// Nothing more shall go to the recipient on this channel.
+    /// Returns true if the event suppresses the recipient on this channel.
     pub fn suppresses(self) -> bool {
         matches!(self, Self::Bounced | Self::Complained | Self::Unsubscribed)
     }
 }
 
-/// One event of one message.
+/// An event of one message.
 #[derive(Clone, PartialEq)]
 pub struct Event {
-    /// Unique for the event at its provider, so that one that comes twice counts once; made of its parts where the provider has none.
+    /// The id of the event, unique at its provider, so that a repeated event counts once. It is
+    /// composed of the event's fields if the provider sends no id.
     pub event_id: String,
-    /// The provider's id of the message, as the driver's [`super::Sent`] told it.
+    /// The provider's id of the message, as in the driver's [`super::Sent`].
     pub provider_id: String,
-    /// What happened.
+    /// The kind of the event.
     pub happened: Happened,
-    /// Whom it was sent to, where the event says so; never logged.
+    /// The recipient, if the event names one; never logged.
     pub recipient: Option<String>,
-    /// When, unix seconds.
+    /// The time of the event, in unix seconds.
     pub at_s: i64,
     /// The provider's words and codes on one line, without addresses.
     pub reason: String,
@@ -60,34 +61,34 @@ impl std::fmt::Debug for Event {
     }
 }
 
-/// A webhook's request as it came.
+/// A webhook request as received.
 pub struct Posted<'a> {
-    /// The whole URL as the provider knows it: the public one, with its query.
+    /// The whole public URL, with its query, as the provider knows it.
     pub url: &'a str,
-    /// Headers by their names in lower case.
+    /// The headers, with names in lower case.
     pub headers: &'a std::collections::BTreeMap<String, String>,
-    /// The bytes.
+    /// The raw body.
     pub body: &'a [u8],
-    /// Our clock, unix seconds.
+    /// Our clock, in unix seconds.
     pub now_s: i64,
 }
 
-/// Why a webhook's request is not believed.
+/// The reason for rejecting a webhook request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Disbelieved {
-    /// The signature is missing or wrong, or too old.
+    /// The signature is missing, wrong, or too old.
     #[error("the signature is not valid: {0}")]
     Signature(String),
-    /// It is signed and cannot be read.
+    /// The request is signed correctly but cannot be parsed.
     #[error("the events cannot be read: {0}")]
     Unreadable(String),
-    /// It cannot be checked at present; its sender is to try again.
+    /// The signature cannot be checked at present; the sender may retry.
     #[error("it cannot be checked now: {0}")]
     Later(String),
     /// The account has no secret to check signatures with.
     #[error("account {account} has no {field}, so its events cannot be believed")]
     NoSecret {
-        /// The account.
+        /// The name of the account.
         account: String,
         /// The missing key of its settings.
         field: &'static str,

@@ -1,4 +1,4 @@
-//! For tests of drivers: messages, tools, and an answer's status for each row of a table.
+//! Fixtures for driver tests: messages, tools, and an example status for each row of a table.
 
 use std::sync::Arc;
 
@@ -8,10 +8,11 @@ use super::code::{self, Code};
 use super::{Account, Channel, Class, Http, HttpAnswer, Message, Recipient, Secret, Sent, Tools};
 use crate::outbound::Guard;
 
-/// Our clock in tests.
+/// The clock in tests, in unix seconds.
 pub const NOW_S: i64 = 1_700_000_000;
 
-/// Each row with a status that it is the first to fit. A row that can never count fails the test.
+/// Pairs each row with a status for which it is the first match. Panics at a row that no answer can
+/// match.
 pub fn rows(table: &'static [Code]) -> Vec<(&'static Code, u16)> {
     let status_of = |row: &Code| {
         (200..600_u16)
@@ -20,7 +21,7 @@ pub fn rows(table: &'static [Code]) -> Vec<(&'static Code, u16)> {
     table.iter().map(|row| (row, status_of(row).unwrap_or_else(|| panic!("{row:?} never counts")))).collect()
 }
 
-/// Whether an outcome is of a class.
+/// Returns true if an outcome belongs to a class.
 pub fn is(sent: &Sent, class: Class) -> bool {
     match (sent, class) {
         (Sent::Throttled { scope, .. }, Class::Throttled(expected)) => *scope == expected,
@@ -36,13 +37,13 @@ pub fn is(sent: &Sent, class: Class) -> bool {
     }
 }
 
-/// An answer.
+/// Builds an answer.
 pub fn answer(status: u16, headers: &[(&str, &str)], body: &str) -> HttpAnswer {
     let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     HttpAnswer { status, headers, body: body.as_bytes().to_vec() }
 }
 
-/// An account called `main`.
+/// Builds an account named `main`.
 pub fn account(options: &[(&str, &str)], secrets: &[(&str, &str)]) -> Account {
     Account {
         name: "main".to_owned(),
@@ -52,7 +53,7 @@ pub fn account(options: &[(&str, &str)], secrets: &[(&str, &str)]) -> Account {
     }
 }
 
-/// A message.
+/// Builds a message to one recipient.
 pub fn message(channel: Channel, to: &str, extra: Value) -> Message {
     Message {
         id: "job_1_2".to_owned(),
@@ -67,7 +68,7 @@ pub fn message(channel: Channel, to: &str, extra: Value) -> Message {
     }
 }
 
-/// Clients that reach everything.
+/// Builds clients that may reach every address.
 pub fn tools() -> Tools {
     let http = Arc::new(Http::new(Guard::open()).unwrap());
     Tools { http: Arc::clone(&http), guarded: http }

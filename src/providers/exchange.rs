@@ -1,10 +1,11 @@
-//! One request of a driver and its answer, or why there is none.
+//! One request of a driver and its outcome.
 
 use futures_util::future::BoxFuture;
 
 use super::{Answer, Call, Http, HttpAnswer, Sent, Told, Unanswered};
 
-/// Sends a call and lets `judge` say what the answer means.
+/// Sends a call and returns the verdict of `judge` on its answer; without an answer, the outcome
+/// follows from the failure.
 pub fn exchange<'a>(
     http: &'a Http,
     call: Call,
@@ -19,7 +20,7 @@ pub fn exchange<'a>(
     })
 }
 
-/// What no answer means.
+/// Maps a missing answer to an outcome.
 fn unsaid(unanswered: Unanswered) -> Sent {
     match unanswered {
         Unanswered::Unsent(reason) => Sent::Transient { reason },
@@ -55,7 +56,8 @@ mod tests {
         }
     }
 
-    /// Sends a text message to a server that reads it and then says this, or has the sender stopped; returns what was read.
+    /// Sends a text message to a server that reads it and answers `says`, or, for `None`, cancels
+    /// the sender. Returns the outcome and the bytes that the server read.
     async fn send(says: Option<&'static str>) -> (Answer, String) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let base_url = Some(format!("http://{}", listener.local_addr().unwrap()));
@@ -69,7 +71,7 @@ mod tests {
                 Some(says) => stream.write_all(says.as_bytes()).await.unwrap(),
                 None => {
                     stopping.cancel();
-                    // Keeps the connection until the other side gives up.
+                    // Keeps the connection open until the client gives up.
                     _ = stream.read_buf(&mut Vec::new()).await;
                 }
             }

@@ -1,4 +1,4 @@
-//! Firebase Cloud Messaging, HTTP v1. The recipient is a device's token, or `/topics/<name>`.
+//! Firebase Cloud Messaging, HTTP v1. The recipient is a device token, or `/topics/<name>`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use super::{
 use crate::jobs::Issue;
 use crate::outbound::retry_after::{any_delay, retry_after};
 
-/// Keys of the settings.
+/// The keys of an account's settings.
 #[rustfmt::skip]
 pub const FIELDS: &[Field] = &[
     field("service_account", true, true, "the JSON of a service account's key, as Google gives it out"),
@@ -24,23 +24,24 @@ pub const FIELDS: &[Field] = &[
     field("token_uri", false, false, "where access tokens are asked for; the service account's own where it is absent"),
 ];
 
-/// What access tokens are for.
+/// The OAuth scope of access tokens.
 const SCOPE: &str = "https://www.googleapis.com/auth/firebase.messaging";
 
-/// Most bytes of notification and data.
+/// The maximum length of notification and data together, in bytes.
 const PAYLOAD_BYTES: usize = 4096;
 
-/// How long to wait after a 429 that does not say: Google asks for a minute.
+/// The delay to assume for an answer without one: Google asks for a minute after a 429.
 const REST: Duration = Duration::from_secs(60);
 
-/// What is wrong with one platform's key concerns its tokens, and not those of others.
+/// The error code for an invalid key of one platform. It affects that platform's tokens only.
 const THIRD_PARTY: &str = "THIRD_PARTY_AUTH_ERROR";
 
-/// Keys of `extra` that go into the message as they are.
+/// The keys of `extra` that are copied into the message.
 const OBJECTS: &[&str] = &["android", "apns", "fcm_options", "webpush"];
 
-/// What answers mean. The code is `error.details[].errorCode`, else `error.status`; `sent` stands for an answer with a
-/// message's name, `bad_token` for an INVALID_ARGUMENT that is about the token.
+/// The meaning of answers. The code is `error.details[].errorCode`, else `error.status`; `sent`
+/// stands for an answer with a message's name, `bad_token` for an INVALID_ARGUMENT that is about
+/// the token.
 #[rustfmt::skip]
 pub const CODES: &[Code] = &[
     row("200", "sent", Class::Accepted, "taken"),
@@ -68,7 +69,7 @@ pub const CODES: &[Code] = &[
     row("*", "", Class::Transient, "FCM has a problem; a 502 is a page of HTML"),
 ];
 
-/// The driver of an account.
+/// Builds the driver of an account.
 pub fn build(account: &Account, tools: &Tools) -> Result<Box<dyn Driver>, Refused> {
     Ok(Box::new(Fcm::new(account, tools)?))
 }
@@ -118,7 +119,8 @@ impl Fcm {
                 Err(error) => return outcome::unanswered(error, &hidden),
             };
             let (judged, word) = judge(&answer, told.now_s, message.to.address());
-            // The token may have been withdrawn before its time. Nothing was processed, so once another one is tried.
+            // The token may have been revoked before it expired. Nothing was processed, so a new
+            // one is tried once.
             let is_token = answer.status == 401 && word != THIRD_PARTY;
             if !is_token || rejected.is_some() {
                 return judged;
@@ -187,7 +189,7 @@ impl Driver for Fcm {
     }
 }
 
-/// The request's body.
+/// Builds the body of a request.
 pub(super) fn body(message: &Message, now_s: i64) -> Value {
     let mut sent = Map::new();
     match message.to.address().strip_prefix("/topics/") {
@@ -200,7 +202,7 @@ pub(super) fn body(message: &Message, now_s: i64) -> Value {
         notification.insert("body".to_owned(), json!(message.body));
     }
     notification.extend(message.extra.get("image").map(|image| ("image".to_owned(), image.clone())));
-    // Without any of these it is a message of data only, which the app handles itself.
+    // A message without any of these carries data only; the app handles it itself.
     if !notification.is_empty() {
         sent.insert("notification".to_owned(), Value::Object(notification));
     }
@@ -235,7 +237,7 @@ pub(super) fn body(message: &Message, now_s: i64) -> Value {
     body
 }
 
-/// What an answer means for the recipient `to`, and its code.
+/// Maps an answer to an outcome for the recipient `to`, and returns its code as well.
 pub(super) fn judge(answer: &HttpAnswer, now_s: i64, to: &str) -> (Answer, String) {
     let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
     let error = &body["error"];
@@ -259,7 +261,8 @@ pub(super) fn judge(answer: &HttpAnswer, now_s: i64, to: &str) -> (Answer, Strin
     (Answer { delay: retry_after(&answer.headers, now_s), ..Answer::new(sent, status) }, word.to_owned())
 }
 
-/// The word for a quota of one device or topic: QUOTA_EXCEEDED is said of all of them, and only the violation tells which.
+/// Returns the code for the quota of a device or a topic. QUOTA_EXCEEDED covers all quotas; only
+/// the violation distinguishes them.
 fn narrow_quota(details: &[Value]) -> Option<&'static str> {
     details.iter().filter_map(|detail| detail["violations"].as_array()).flatten().find_map(|violation| {
         let text = violation.to_string().to_lowercase();
@@ -271,7 +274,7 @@ fn narrow_quota(details: &[Value]) -> Option<&'static str> {
     })
 }
 
-/// True for an INVALID_ARGUMENT whose violation is the token's.
+/// Returns true for an INVALID_ARGUMENT whose violation is the token's.
 fn is_about_token(details: &[Value], text: &str) -> bool {
     let mut fields = details.iter().filter_map(|detail| detail["fieldViolations"].as_array()).flatten();
     fields.any(|violation| violation["field"] == "message.token") || text.contains("not a valid FCM registration token")

@@ -121,7 +121,7 @@ fn wrong_messages_and_settings_are_told() {
     assert_eq!(field(&[("token_uri", "ftp://x")], &service().to_string()), "token_uri");
 }
 
-/// A server whose token `t1` is withdrawn after the first message that it took.
+/// A server that withdraws token `t1` after the first message that it accepted.
 #[derive(Default)]
 struct Google {
     grants: AtomicUsize,

@@ -1,4 +1,4 @@
-//! The HTTP client of drivers: one request, one answer, and whether the request may have left where there is none.
+//! The HTTP client of drivers: one request, and its answer or the reason for having none.
 
 use std::time::Duration;
 
@@ -10,71 +10,70 @@ use crate::outbound::resolve::Resolver;
 use crate::outbound::retry_after::Headers;
 use crate::outbound::{Guard, Request};
 
-/// Most bytes of a body that are read.
+/// The maximum number of bytes read from a body.
 const BODY_BYTES: usize = 64 * 1024;
 
-/// Longest that connecting may take.
+/// The timeout for connecting.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A request.
 #[derive(Clone, Debug)]
 pub struct Call {
-    /// In capitals.
+    /// The method, in capitals.
     pub method: &'static str,
-    /// Absolute.
+    /// The absolute URL.
     pub url: String,
     /// Names and values; values may be credentials.
     pub headers: Vec<(String, String)>,
-    /// The bytes to send, as text.
+    /// The body, as text.
     pub body: String,
-    /// From connecting to the head of the answer.
+    /// The timeout from connecting to the head of the answer.
     pub timeout: Duration,
 }
 
 /// An answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HttpAnswer {
-    /// The status.
+    /// The status code.
     pub status: u16,
-    /// The headers.
     pub headers: Headers,
-    /// The beginning of the body.
+    /// The beginning of the body, at most 64 KiB.
     pub body: Vec<u8>,
 }
 
-/// Why there is no answer.
+/// The reason for having no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unanswered {
-    /// Nothing was sent, so it is safe to send again.
+    /// Nothing was sent, so a retry is safe.
     #[error("{0}")]
     Unsent(String),
-    /// Nothing was sent, because this process has no descriptor left.
+    /// Nothing was sent, because the process is out of file descriptors.
     #[error("{0}")]
     Short(String),
-    /// It may have been sent.
+    /// The request may have been sent.
     #[error("{0}")]
     Ambiguous(String),
-    /// The address must not be reached, or the request cannot be made.
+    /// The address is forbidden, or the request cannot be built.
     #[error("{0}")]
     Refused(String),
 }
 
-/// The client of a process.
+/// The HTTP client of a process.
 pub struct Http(HttpClient);
 
 impl Http {
-    /// A client that reaches what `guard` lets it.
+    /// Creates a client that reaches only the addresses that `guard` allows.
     pub fn new(guard: Guard) -> std::io::Result<Self> {
         let resolver = Resolver::new(guard.clone(), None);
         Ok(Self(HttpClient::new(guard, resolver)?))
     }
 
-    /// What is wrong with a URL that looks good on paper.
+    /// Checks that a URL is well-formed and allowed by the guard, without resolving its name.
     pub fn check_url(&self, url: &str) -> Result<(), String> {
         self.0.check_url(url)
     }
 
-    /// Sends once, over a connection that is kept. Redirects are answers like others.
+    /// Sends one request over a pooled connection. Redirects are not followed.
     pub async fn send(&self, call: Call, stop: &CancellationToken) -> Result<HttpAnswer, Unanswered> {
         let request = Request {
             method: call.method.to_owned(),

@@ -1,30 +1,37 @@
-//! A mail address with the name that may stand before it, read once; what is sent is built from these parts and never from the text.
+//! A mail address with an optional name before it. It is parsed once; outgoing headers are built
+//! from the parsed parts and never from the text.
 //!
-//! Whatever could be read as two addresses is refused. The grammar is that of RFC 5322 without what only few programs read alike:
-//! comments, groups, quoted local parts and addresses of hosts.
+//! Text that could be read as two addresses is rejected. The grammar is that of RFC 5322 without
+//! the constructs that programs interpret differently: comments, groups, quoted local parts and
+//! host addresses.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-/// What a mailbox must be.
+/// The error message for text that is not exactly one mailbox.
 pub const ONE_MAILBOX: &str = "must be exactly one mail address, such as ann@example.com or Ann <ann@example.com>; a name with commas, colons or brackets stands in double quotes";
 
-/// Longest name, in characters.
+/// The maximum length of a name, in characters.
 const NAME_CHARS: usize = 256;
 
-/// Longest address, local part, domain and part of a domain, in bytes (RFC 5321).
+/// The maximum length of an address, in bytes (RFC 5321).
 const ADDRESS_BYTES: usize = 254;
+/// The maximum length of a local part, in bytes (RFC 5321).
 const LOCAL_BYTES: usize = 64;
+/// The maximum length of a domain, in bytes (RFC 5321).
 const DOMAIN_BYTES: usize = 253;
+/// The maximum length of a domain label, in bytes (RFC 5321).
 const LABEL_BYTES: usize = 63;
 
-/// Most bytes of a name in one encoded word: with what stands around them they have fewer than 75 characters.
+/// The maximum number of bytes of a name in one encoded word: with its delimiters the word then has
+/// fewer than 75 characters.
 const WORD_BYTES: usize = 42;
 
-/// Signs that are an `@`, a bracket or a comma to whoever folds wide and small forms.
+/// Characters that become address syntax, such as `@`, in programs that fold wide and small forms,
+/// and Unicode line separators.
 const LOOKALIKES: &[char] = &['＠', '﹫', '＜', '＞', '﹤', '﹥', '，', '﹐', '；', '﹔', '＂', '\u{2028}', '\u{2029}'];
 
-/// One mail address and its name.
+/// A mail address and its optional name.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Mailbox {
     name: Option<String>,
@@ -32,7 +39,8 @@ pub struct Mailbox {
 }
 
 impl Mailbox {
-    /// Reads `ann@example.com`, `Ann Example <ann@example.com>` or `"Example, Ann" <ann@example.com>`; `None` for all else.
+    /// Parses `ann@example.com`, `Ann Example <ann@example.com>` or `"Example, Ann"
+    /// <ann@example.com>`; returns `None` for anything else.
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.trim_matches([' ', '\t', '\r', '\n']);
         let (name, address) = match text.strip_suffix('>') {
@@ -45,17 +53,18 @@ impl Mailbox {
         Some(Self { name, address: address_of(address)? })
     }
 
-    /// The name, without quotes.
+    /// Returns the name, without quotes.
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
 
-    /// The address; its domain is in lower case and in ASCII.
+    /// Returns the address; its domain is in lower case and in ASCII.
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// The text of a header, with a name in quotes where it needs them; letters beyond ASCII stay as they are.
+    /// Formats the mailbox as a header value, with the name in quotes if it needs them. Letters
+    /// beyond ASCII stay as they are.
     pub fn quoted(&self) -> String {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-/=?^_`{|}~ ".contains(c);
         match &self.name {
@@ -65,7 +74,8 @@ impl Mailbox {
         }
     }
 
-    /// The text of a header in ASCII: a name with other letters is in encoded words (RFC 2047).
+    /// Formats the mailbox as a header value in ASCII; a name with other letters becomes encoded
+    /// words (RFC 2047).
     pub fn encoded(&self) -> String {
         match &self.name {
             Some(name) if !name.is_ascii() => format!("{} <{}>", encoded_words(name), self.address),
@@ -74,7 +84,8 @@ impl Mailbox {
     }
 }
 
-/// The name before an address; `Some(None)` where there is none, `None` where it could hold more than a name.
+/// Parses the name before an address. Returns `Some(None)` for an empty name, and `None` for text
+/// that could hold more than a name.
 fn display_name(text: &str) -> Option<Option<String>> {
     let text = text.trim();
     let name = match text.strip_prefix('"') {
@@ -83,12 +94,12 @@ fn display_name(text: &str) -> Option<Option<String>> {
         None => text.to_owned(),
     };
     let is_odd = |c: char| c.is_control() || "<>@".contains(c) || LOOKALIKES.contains(&c);
-    // An encoded word may hold anything once it is decoded.
+    // An encoded word may hold any characters once it is decoded.
     let fits = name.chars().count() <= NAME_CHARS && !name.contains(is_odd) && !name.contains("=?");
     fits.then_some(Some(name).filter(|name| !name.is_empty()))
 }
 
-/// The text between quotes; `None` if one stands inside by itself.
+/// Returns the text between quotes, unescaped, or `None` if it contains an unescaped quote.
 fn unquoted(text: &str) -> Option<String> {
     let mut out = String::new();
     let mut chars = text.chars();
@@ -120,7 +131,8 @@ fn encoded_words(name: &str) -> String {
     words.join(" ")
 }
 
-/// The address with its domain in the one spelling; `None` if it is not exactly one address.
+/// Returns the address with its domain normalised, or `None` if the text is not exactly one
+/// address.
 fn address_of(text: &str) -> Option<String> {
     let (local, domain) = text.rsplit_once('@')?;
     let is_atom = |part: &str| {
@@ -131,7 +143,8 @@ fn address_of(text: &str) -> Option<String> {
     fits.then(|| format!("{local}@{domain}"))
 }
 
-/// A domain in lower case and in ASCII, as it is looked up; `None` for what is no domain.
+/// Returns a domain in lower case and in ASCII, as it is looked up, or `None` if the text is not a
+/// domain.
 fn domain_of(text: &str) -> Option<String> {
     if text.contains('%') {
         return None;

@@ -1,7 +1,8 @@
 //! Mails through Mailgun.
 //!
-//! `POST /v3/<domain>/messages`, a form, with basic authentication as the user `api`. Success is 200 with the `Message-Id`. A limit
-//! is told by 429 or 420, at times with `retry-seconds` in the body.
+//! `POST /v3/<domain>/messages`, a form, with basic authentication as the user `api`. Success is
+//! 200 with the `Message-Id`. A limit is reported by 429 or 420, sometimes with `retry-seconds` in
+//! the body.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,13 +24,13 @@ use crate::jobs::Issue;
 use crate::outbound::quota::quota;
 use crate::outbound::retry_after::{LONGEST, any_delay, retry_after};
 
-/// Where requests go.
+/// The base URL of Mailgun's API.
 pub const BASE_URL: &str = "https://api.mailgun.net";
 
-/// Where requests go for domains in Europe.
+/// The base URL for domains in Europe.
 pub const EU_URL: &str = "https://api.eu.mailgun.net";
 
-/// The variable of each mail that holds the message's own id, and comes back with its events.
+/// The variable that carries the message's own id on each mail and comes back with its events.
 pub const ID_VARIABLE: &str = "flyball_id";
 
 /// The keys of an account's settings.
@@ -42,7 +43,7 @@ pub const FIELDS: &[Field] = &[
     field("webhook_max_age_s", false, false, "how old a webhook's request may be, in seconds; 600 if absent"),
 ];
 
-/// What the answers mean. Mailgun has no codes; ours are words that its message contains.
+/// The meaning of answers. Mailgun has no codes; ours are words that its message contains.
 pub const CODES: &[Code] = &[
     row("200", "", Class::Accepted, "queued"),
     row("2xx", "", Class::Ambiguous, "not Mailgun's form of an answer"),
@@ -62,7 +63,7 @@ pub const CODES: &[Code] = &[
     row("*", "", Class::Request, "anything else would be answered the same again"),
 ];
 
-/// What a message's `extra` may hold.
+/// The keys of a message's `extra` and their types.
 const EXTRA: &[(&str, Kind)] = &[
     ("reply_to", Kind::Text),
     ("tags", Kind::Texts),
@@ -74,14 +75,15 @@ const EXTRA: &[(&str, Kind)] = &[
     ("test_mode", Kind::Flag),
 ];
 
-/// Most tags of a mail, and most bytes of one.
+/// The maximum number of tags of a mail.
 const TAGS: usize = 10;
+/// The maximum length of a tag, in bytes.
 const TAG_BYTES: usize = 128;
 
-/// Most bytes of the texts of a mail: Mailgun takes 25 MB with everything around.
+/// The maximum length of a mail's texts, in bytes: Mailgun accepts 25 MB for the whole mail.
 const BODY_BYTES: usize = 16_000_000;
 
-/// How long to wait where nothing was said: Mailgun's limits count minutes.
+/// The delay to assume for an answer without one: Mailgun's limits are counted in minutes.
 const DELAY: Duration = Duration::from_secs(60);
 
 /// Builds the driver of an account.
@@ -89,7 +91,7 @@ pub fn build(account: &Account, tools: &Tools) -> Result<Box<dyn Driver>, Refuse
     Ok(Box::new(Mailgun::new(account, Arc::clone(&tools.http))?))
 }
 
-/// Sends for one account.
+/// The driver of one account.
 pub struct Mailgun {
     account: Account,
     url: String,
@@ -121,14 +123,15 @@ impl Mailgun {
         })
     }
 
-    /// The request for a message.
+    /// Builds the request for a message.
     pub fn request(&self, message: &Message, timeout: Duration) -> Call {
         let text = |key| arguments::extra_text(message, key).map(str::to_owned);
         let labels = |key: &str| message.extra.get(key).and_then(Value::as_object).cloned().unwrap_or_default();
         let mut fields: Vec<(String, String)> = Vec::new();
         let mut put = |name: &str, value: Option<String>| fields.extend(value.map(|value| (name.to_owned(), value)));
         put("from", arguments::sender(message, self.from.as_ref()).map(|from| from.quoted()));
-        // The form takes a list, so the one mailbox is written by us, its name in quotes.
+        // The field accepts a list, so the single mailbox is formatted here, with its name in
+        // quotes.
         put("to", message.to.mailbox().map(|to| to.quoted()));
         put("subject", message.subject.clone());
         put("text", Some(message.body.clone()).filter(|body| !body.is_empty()));
@@ -157,12 +160,12 @@ impl Mailgun {
         Call { method: "POST", url: self.url.clone(), headers, body: words::form(&fields), timeout }
     }
 
-    /// What an answer means.
+    /// Maps an answer to an outcome.
     pub fn judge(&self, answer: &HttpAnswer, now_s: i64) -> Answer {
         let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
         let text = body["message"].as_str().map_or_else(|| words::foreign(&answer.body, "Mailgun"), str::to_owned);
         let status = answer.status.to_string();
-        // The events tell the same id without brackets.
+        // Events report the same id without brackets.
         let id = body["id"].as_str().map(|id| id.trim_matches(['<', '>']).to_owned());
         let class = match code::find(CODES, &status, word(&text)).map_or(Class::Request, |row| row.class) {
             Class::Accepted if id.is_none() => Class::Ambiguous,
@@ -179,13 +182,13 @@ impl Mailgun {
     }
 }
 
-/// The words of [`CODES`] that a message contains; quotes do not count.
+/// Finds the words of [`CODES`] in a message, ignoring case and quotes.
 fn word(text: &str) -> &'static str {
     let text = text.to_ascii_lowercase().replace(['\'', '"'], "");
     CODES.iter().map(|row| row.code).find(|code| !code.is_empty() && text.contains(code)).unwrap_or_default()
 }
 
-/// Seconds as a number or a text.
+/// Parses seconds from a number or a string.
 fn seconds(value: &Value) -> Option<Duration> {
     let seconds = value.as_f64().or_else(|| value.as_str()?.trim().parse().ok())?;
     Duration::try_from_secs_f64(seconds).ok().map(|delay| delay.min(LONGEST))

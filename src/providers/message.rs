@@ -1,4 +1,4 @@
-//! A message as drivers are given it: filled in, checked for its channel, ready to be sent.
+//! A message as drivers receive it: rendered, checked for its channel, and ready to be sent.
 
 use std::fmt;
 
@@ -6,28 +6,28 @@ use serde_json::{Map, Value};
 
 use super::Recipient;
 
-/// How a message reaches people.
+/// The medium of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Channel {
     /// A text message; the recipient is a number in E.164 form.
     Sms,
-    /// A mail; the recipient is an address.
+    /// A mail; the recipient is a mail address.
     Email,
     /// A push notification; the recipient is a device token.
     Push,
-    /// A chat message; the recipient is a chat's id, a channel's id, or a user's.
+    /// A chat message; the recipient is the id of a chat, a channel or a user.
     Chat,
-    /// A request; the recipient is a URL.
+    /// An HTTP request; the recipient is a URL.
     Webhook,
 }
 
 impl Channel {
-    /// All of them, by their words.
+    /// All channels and their names.
     pub const WORDS: [(&str, Self); 5] =
         [("sms", Self::Sms), ("email", Self::Email), ("push", Self::Push), ("chat", Self::Chat), ("webhook", Self::Webhook)];
 
-    /// The word in arguments, records and metrics.
+    /// Returns the name used in arguments, records and metrics.
     pub fn word(self) -> &'static str {
         Self::WORDS.iter().find(|(_, channel)| *channel == self).map_or("", |(word, _)| word)
     }
@@ -36,23 +36,23 @@ impl Channel {
 /// A message. Its debug text shows neither address nor body.
 #[derive(Clone, PartialEq)]
 pub struct Message {
-    /// Unique for the message, the same for all its attempts: `job_<id>`. Goes along where a provider takes such an id.
+    /// The id `job_<id>`, unique for the message and the same for all its attempts. Drivers pass it
+    /// on if the provider accepts such an id.
     pub id: String,
-    /// How it travels.
     pub channel: Channel,
-    /// Whom it is for.
     pub to: Recipient,
-    /// Who sends it, where not the account's own `from`.
+    /// The sender, if it is not the account's own `from`.
     pub from: Option<String>,
-    /// Subject of a mail, or title of a push notification.
+    /// The subject of a mail, or the title of a push notification.
     pub subject: Option<String>,
-    /// The text; for a webhook the body, which is JSON.
+    /// The text; for a webhook, a JSON body.
     pub body: String,
-    /// The same as HTML, for mails.
+    /// The HTML version of a mail.
     pub html: Option<String>,
-    /// What only one provider understands, such as `collapse_id` or `media_url`; each driver's documentation lists its own.
+    /// Arguments for one provider only, such as `collapse_id` or `media_url`; each driver's
+    /// documentation lists its own.
     pub extra: Map<String, Value>,
-    /// Unix seconds after which it is worth nothing, where there is such a time.
+    /// The time of expiry, in unix seconds; `None` for a message that does not expire.
     pub expires_at_s: Option<i64>,
 }
 

@@ -1,4 +1,4 @@
-//! What pools count. Labels are pools and accounts, which whoever runs Flyball names.
+//! The metrics of pools. Their labels are pools and accounts, whose names come from the settings.
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -9,7 +9,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::pool::{Change, Flow, PoolView};
 
-/// How a message ended at an account.
+/// The labels of an attempt to send.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct OfSend {
     pool: String,
@@ -46,7 +46,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Makes the metrics and registers them.
+    /// Creates and registers the metrics.
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self {
             sends: Family::default(),
@@ -68,13 +68,13 @@ impl Metrics {
         metrics
     }
 
-    /// One attempt at an account ended after so many seconds.
+    /// Records an attempt at an account and its duration in seconds.
     pub fn sent(&self, pool: &str, account: &str, outcome: &'static str, seconds: f64) {
         self.sends.get_or_create(&OfSend { pool: pool.to_owned(), account: account.to_owned(), outcome }).inc();
         self.duration.get_or_create(&OfPool { pool: pool.to_owned() }).observe(seconds);
     }
 
-    /// A pool as it stands.
+    /// Records the current state of a pool.
     pub fn of_pool(&self, view: &PoolView) {
         for flow in Flow::ALL {
             let count = view.accounts.iter().filter(|account| account.state == flow).count();
@@ -83,7 +83,7 @@ impl Metrics {
         self.capacity.get_or_create(&OfPool { pool: view.name.clone() }).set(view.capacity_rps.unwrap_or(-1.0));
     }
 
-    /// An account's breaker changed.
+    /// Records a change of an account's breaker.
     pub fn changed(&self, pool: &str, change: &Change) {
         let (pool, account) = (pool.to_owned(), change.account.clone());
         self.changes.get_or_create(&OfChange { pool, account, state: change.to.word() }).inc();

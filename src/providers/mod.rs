@@ -1,7 +1,8 @@
-//! Providers that deliver messages: what is sent, what became of it, and the pool of accounts it goes through.
+//! Message providers: the drivers, the outcome of an attempt, and the pool of accounts.
 //!
-//! A [`Driver`] speaks one provider's wire format for one account and maps every answer to one [`Sent`]; which answer means
-//! what is a table of [`Code`]s. What is left out: retries (the queue retries), tenants, and whom to send to.
+//! A [`Driver`] speaks one provider's wire format for one account and maps every answer to one
+//! [`Sent`] through a table of [`Code`]s. Out of scope: retries (the queue retries), tenants, and
+//! the choice of recipients.
 
 pub mod account;
 pub mod apns;

@@ -1,5 +1,5 @@
-//! Access tokens of Google, by a service account's key: asked for once, by whoever needs one first, and kept until shortly
-//! before they expire.
+//! Google access tokens for a service account. A token is fetched on first use and cached until
+//! shortly before it expires.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use super::outcome::{self, refused};
 use super::{Call, Http, HttpAnswer, Refused, Scope, Sent, Told, Unanswered};
 use crate::outbound::retry_after::retry_after;
 
-/// How long before its end a token is no longer used, in seconds.
+/// The time before its expiry at which a token is no longer used, in seconds.
 const EARLY_S: i64 = 300;
 
-/// What a service account is, without its key.
+/// A service account and its key.
 pub(super) struct Service {
     pub project_id: Option<String>,
     email: String,
@@ -25,7 +25,7 @@ pub(super) struct Service {
 }
 
 impl Service {
-    /// Reads the file that Google gives out; `field` is what errors are said of.
+    /// Parses the key file of a service account; errors name `field`.
     pub(super) fn parse(json: &str, field: &str) -> Result<Self, Refused> {
         let lacks = |name: &str| refused(field, format!("must be the JSON of a service account's key, with {name}"));
         let json: Value =
@@ -40,7 +40,7 @@ impl Service {
             audience: text("token_uri").unwrap_or_else(|| "https://oauth2.googleapis.com/token".to_owned()),
             key,
         };
-        // A key that cannot sign is told of at the start and not with the first message.
+        // A key that cannot sign must fail at start-up and not with the first message.
         service.assertion("", 0).map_err(|_| lacks("private_key, which can sign"))?;
         Ok(service)
     }
@@ -53,25 +53,26 @@ impl Service {
     }
 }
 
-/// A token and until when it is used.
+/// An access token and the time until which it is used.
 struct Token {
     text: String,
     until_s: i64,
 }
 
-/// Where tokens come from.
+/// The cached token of a service account, and the client that fetches new ones.
 pub(super) struct Tokens {
     service: Service,
     scope: &'static str,
-    /// Where tokens are asked for.
+    /// The token endpoint.
     uri: String,
     http: Arc<Http>,
-    /// Whoever holds it asks; the others wait and find the token.
+    /// The holder of the lock fetches a token; the other callers wait and then find it.
     token: tokio::sync::Mutex<Option<Token>>,
 }
 
 impl Tokens {
-    /// Tokens for a scope; asked for at `uri` where it is given, and otherwise where the service account says.
+    /// Creates the cache for a scope. Tokens come from `uri`, or from the service account's own
+    /// endpoint if it is `None`.
     pub(super) fn new(service: Service, scope: &'static str, uri: Option<&str>, http: Arc<Http>) -> Result<Self, Refused> {
         let uri = uri.unwrap_or(&service.audience).to_owned();
         let is_fit = Url::parse(&uri).is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
@@ -81,8 +82,9 @@ impl Tokens {
         }
     }
 
-    /// A token that is good; `rejected` is one that is known not to be. An error is what becomes of the message, which was
-    /// not sent.
+    /// Returns a valid token; `rejected` is a token that the provider has refused.
+    ///
+    /// Returns the outcome of the message, which was not sent.
     pub(super) async fn token(&self, told: &Told, rejected: Option<&str>) -> Result<String, Sent> {
         let asking = async {
             let mut token = self.token.lock().await;
@@ -119,7 +121,7 @@ impl Tokens {
         match self.http.send(call, &told.stop).await {
             Ok(answer) => judge(&answer, told.now_s),
             Err(Unanswered::Short(reason)) => Err(Sent::Unable { reason }),
-            // Whatever became of this request, the message was not sent.
+            // The message itself was not sent, whatever the fate of this request.
             Err(error) => Err(Sent::Transient { reason: outcome::line(&format!("no access token: {error}"), &[&assertion]) }),
         }
     }
@@ -129,7 +131,7 @@ fn account(reason: &str) -> Sent {
     Sent::AccountFailure { reason: reason.to_owned() }
 }
 
-/// What the answer to a request for a token means.
+/// Maps the answer of the token endpoint to a token or an outcome.
 fn judge(answer: &HttpAnswer, now_s: i64) -> Result<Token, Sent> {
     let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
     let word = body["error"].as_str().unwrap_or_default();

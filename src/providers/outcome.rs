@@ -1,26 +1,27 @@
-//! From an answer and its row in a table to what became of a message, in words that tell nothing they must not.
+//! The mapping from an answer to an outcome, with reasons that reveal no secrets, and helpers that
+//! read an account's settings.
 
 use std::time::Duration;
 
 use super::{Account, Answer, Class, Code, Refused, Scope, Sent, Unanswered, code};
 
-/// Longest reason, in characters.
+/// The maximum length of a reason, in characters.
 const REASON_CHARS: usize = 200;
 
-/// What an answer told besides its class.
+/// The facts of an answer besides its class.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Facts {
     /// The provider's own id of the message.
     pub provider_id: Option<String>,
-    /// Whom a throttle concerns, where it is not the account.
+    /// The key of a throttle, if it is not the account.
     pub key: Option<String>,
-    /// How long it lasts.
+    /// The delay that the provider asks for.
     pub delay: Option<Duration>,
-    /// What was answered.
+    /// The reason for a failure.
     pub reason: String,
 }
 
-/// An outcome of that class.
+/// Builds the outcome of a class.
 pub(super) fn sent(class: Class, facts: Facts) -> Sent {
     let Facts { provider_id, key, delay, reason } = facts;
     match class {
@@ -39,12 +40,13 @@ pub(super) fn sent(class: Class, facts: Facts) -> Sent {
     }
 }
 
-/// The class of an answer by its table. Tables end with a row for any; without one an answer that nobody knows is transient.
+/// Looks up the class of an answer. Tables end with a row that matches everything; without one, an
+/// unknown answer is transient.
 pub(super) fn class(table: &[Code], status: &str, word: &str) -> Class {
     code::find(table, status, word).map_or(Class::Transient, |row| row.class)
 }
 
-/// What becomes of a message that got no answer.
+/// Maps a missing answer to an outcome; the reason omits `hidden`.
 pub(super) fn unanswered(error: Unanswered, hidden: &[&str]) -> Answer {
     let reason = line(&error.to_string(), hidden);
     let sent = match error {
@@ -56,7 +58,8 @@ pub(super) fn unanswered(error: Unanswered, hidden: &[&str]) -> Answer {
     Answer::new(sent, "")
 }
 
-/// A provider's words as one short line without what is hidden, and without anything that looks like a mail address.
+/// Shortens a provider's words to one line, without the `hidden` texts and without anything that
+/// looks like a mail address.
 pub(super) fn line(text: &str, hidden: &[&str]) -> String {
     let mut text = text.to_owned();
     for hidden in hidden.iter().filter(|hidden| hidden.len() > 2) {
@@ -67,11 +70,11 @@ pub(super) fn line(text: &str, hidden: &[&str]) -> String {
     words.join(" ").chars().take(REASON_CHARS).collect()
 }
 
-/// The text with stars for each place where the hidden part stands, in capitals or not.
+/// Replaces each occurrence of the hidden text with stars, ignoring ASCII case.
 fn without(text: &str, hidden: &str) -> String {
     let (low, hidden) = (text.to_ascii_lowercase(), hidden.to_ascii_lowercase());
     let (mut out, mut from) = (String::with_capacity(text.len()), 0);
-    // ASCII letters keep their length, so that places in the one are places in the other.
+    // Lowering ASCII letters keeps the length, so the offsets are the same in both texts.
     for (at, found) in low.match_indices(&hidden) {
         out.push_str(&text[from..at]);
         out.push_str("***");
@@ -86,19 +89,19 @@ fn is_address(word: &str) -> bool {
         .is_some_and(|(user, domain)| user.chars().any(char::is_alphanumeric) && domain.chars().any(char::is_alphanumeric))
 }
 
-/// A credential that must be there.
+/// Returns a credential that must be present.
 pub(super) fn secret<'a>(account: &'a Account, name: &str) -> Result<&'a str, Refused> {
     account.secret(name).filter(|text| !text.is_empty()).ok_or_else(|| {
         refused(name, format!("is missing: give {name}_env, a variable that holds it, or {name}_file, a file that does"))
     })
 }
 
-/// A setting that must be there.
+/// Returns a setting that must be present.
 pub(super) fn option<'a>(account: &'a Account, name: &str) -> Result<&'a str, Refused> {
     account.option(name).filter(|text| !text.trim().is_empty()).ok_or_else(|| refused(name, "is missing"))
 }
 
-/// A number among the settings, or what it is where absent.
+/// Parses a number among the settings; returns `absent` if it is missing.
 pub(super) fn number(account: &Account, name: &str, absent: u32, within: std::ops::RangeInclusive<u32>) -> Result<u32, Refused> {
     let Some(text) = account.option(name) else { return Ok(absent) };
     text.trim()
@@ -108,7 +111,7 @@ pub(super) fn number(account: &Account, name: &str, absent: u32, within: std::op
         .ok_or_else(|| refused(name, format!("must be a whole number from {} to {}", within.start(), within.end())))
 }
 
-/// Where requests go: the account's own address, or the provider's.
+/// Returns the base URL of requests: the account's own, or `absent`. It has no trailing slash.
 pub(super) fn base_url(account: &Account, absent: &str) -> Result<String, Refused> {
     let Some(given) = account.base_url.as_deref() else { return Ok(absent.to_owned()) };
     let url = url::Url::parse(given).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
@@ -118,7 +121,8 @@ pub(super) fn base_url(account: &Account, absent: &str) -> Result<String, Refuse
     }
 }
 
-/// The headers of a request: the driver's, then the account's own, which come first where both name one.
+/// Merges the driver's headers with the account's; the account's replace the driver's of the same
+/// name.
 pub(super) fn headers(account: &Account, own: Vec<(&str, String)>) -> Vec<(String, String)> {
     let more = account.headers.iter().map(|(name, value)| (name.clone(), value.reveal().to_owned()));
     let is_free = |name: &str| !account.headers.iter().any(|(other, _)| other.eq_ignore_ascii_case(name));
@@ -126,7 +130,7 @@ pub(super) fn headers(account: &Account, own: Vec<(&str, String)>) -> Vec<(Strin
     own.chain(more).collect()
 }
 
-/// A setting that cannot be used.
+/// Builds the error for an unusable setting.
 pub(super) fn refused(field: &str, message: impl Into<String>) -> Refused {
     Refused { field: field.to_owned(), message: message.into() }
 }

@@ -1,8 +1,8 @@
-//! The providers that there are drivers for.
+//! The supported providers.
 
 use super::Channel;
 
-/// A provider, by the word that settings use.
+/// A provider, named as in the settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Provider {
@@ -24,12 +24,12 @@ pub enum Provider {
     Telegram,
     /// Slack, by incoming webhook or Web API.
     Slack,
-    /// A webhook of the recipient's own, signed as Standard Webhooks says.
+    /// A webhook of the recipient's own, signed according to Standard Webhooks.
     Webhook,
 }
 
 impl Provider {
-    /// All of them.
+    /// All providers.
     pub const ALL: [Self; 10] = [
         Self::Twilio,
         Self::Sendgrid,
@@ -43,7 +43,7 @@ impl Provider {
         Self::Webhook,
     ];
 
-    /// The word in settings, records and metrics.
+    /// Returns the name used in settings, records and metrics.
     pub fn word(self) -> &'static str {
         match self {
             Self::Twilio => "twilio",
@@ -59,7 +59,7 @@ impl Provider {
         }
     }
 
-    /// What it carries.
+    /// Returns the channel of the provider's messages.
     pub fn channel(self) -> Channel {
         match self {
             Self::Twilio => Channel::Sms,
@@ -70,7 +70,8 @@ impl Provider {
         }
     }
 
-    /// The server that answers is the recipient's own: whatever is wrong with it says nothing about the account.
+    /// Returns true if the answering server is the recipient's own, so that its faults say nothing
+    /// about the account.
     pub fn is_recipients(self) -> bool {
         self == Self::Webhook
     }

@@ -1,5 +1,5 @@
-//! A recipient: one address of a channel, read once at the door. Every driver sends to this address and to nothing else, and it is
-//! what suppressions are looked up by.
+//! A recipient: one address of a channel, parsed once on input. Drivers send to this address only,
+//! and suppressions are looked up by it.
 
 use std::fmt;
 
@@ -8,35 +8,37 @@ use url::{Position, Url};
 use super::mailbox::{Mailbox, ONE_MAILBOX};
 use super::{Channel, words};
 
-/// What is blank at the ends of a recipient, and anywhere in a number.
+/// Blanks that are trimmed from a recipient and removed from within a number.
 const BLANKS: [char; 6] = [' ', '\t', '\n', '\r', '\u{c}', '\u{b}'];
 
-/// What people put between the digits of a number.
+/// Separators that people write between the digits of a number.
 const BETWEEN_DIGITS: [char; 4] = ['-', '(', ')', '.'];
 
-/// Stands before a number that is written to by WhatsApp.
+/// The prefix of a number that receives WhatsApp messages.
 const WHATSAPP: &str = "whatsapp:";
 
-/// Longest token of a device, and longest name of a chat, in bytes.
+/// The maximum length of a device token, in bytes.
 const TOKEN_BYTES: usize = 4096;
+/// The maximum length of a chat's id or name, in bytes.
 const CHAT_BYTES: usize = 128;
 
-/// A token of so many hexadecimal digits is one of Apple's, in which capitals mean nothing.
+/// The minimum length of a token of hexadecimal digits that is taken for one of Apple's, which are
+/// case-insensitive.
 const HEX_TOKEN: usize = 64;
 
-/// One recipient. Its debug text shows nothing of it.
+/// A recipient. Its debug text shows only the channel.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Recipient {
     channel: Channel,
     name: Option<String>,
     address: String,
     identity: String,
-    /// As it was given, but for blanks around.
+    /// The input, trimmed of blanks.
     given: String,
 }
 
 impl Recipient {
-    /// Reads a recipient, or says what it must be; never shows what was given.
+    /// Parses a recipient. The error says what it must be and never shows the input.
     pub fn parse(channel: Channel, text: &str) -> Result<Self, &'static str> {
         let given = text.trim_matches(BLANKS);
         if given.is_empty() {
@@ -49,7 +51,8 @@ impl Recipient {
         let (name, address, identity) = match channel {
             Channel::Email => {
                 let mailbox = Mailbox::parse(given).ok_or(ONE_MAILBOX)?;
-                // Nobody has two boxes that differ by capitals alone, and events name them in capitals of their own.
+                // Mailboxes do not differ by case in practice, and the events of providers change
+                // the case.
                 let identity = mailbox.address().to_ascii_lowercase();
                 (mailbox.name().map(str::to_owned), mailbox.address().to_owned(), identity)
             }
@@ -78,38 +81,39 @@ impl Recipient {
         Ok(Self { channel, name, address, identity, given: given.to_owned() })
     }
 
-    /// A recipient in a provider's words, which may put a name of any form before an address.
+    /// Parses a recipient as reported by a provider, possibly with a name of any form before an
+    /// address.
     pub fn reported(channel: Channel, text: &str) -> Option<Self> {
         let address = text.trim_matches(BLANKS).strip_suffix('>').and_then(|text| Some(text.rsplit_once('<')?.1));
         Self::parse(channel, text).ok().or_else(|| Self::parse(channel, address.filter(|_| channel == Channel::Email)?).ok())
     }
 
-    /// How it is reached.
     pub fn channel(&self) -> Channel {
         self.channel
     }
 
-    /// The name before a mail address.
+    /// Returns the name before a mail address.
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
 
-    /// The one address that messages go to, as it stands in the request of its driver.
+    /// Returns the address that messages go to, as it appears in the driver's request.
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// The address in the one spelling by which two recipients are told apart.
+    /// Returns the normalised address by which recipients are compared.
     pub fn identity(&self) -> &str {
         &self.identity
     }
 
-    /// The mailbox, of a mail's recipient.
+    /// Returns the mailbox of a mail's recipient; `None` on other channels.
     pub fn mailbox(&self) -> Option<Mailbox> {
         Mailbox::parse(&self.given).filter(|_| self.channel == Channel::Email)
     }
 
-    /// Every text under which it may have been suppressed: its identity first, then what versions before took for it.
+    /// Returns every spelling under which the recipient may have been suppressed: its identity
+    /// first, then the spellings that earlier versions stored.
     pub fn known_as(&self) -> Vec<String> {
         let mut all = vec![self.identity.clone()];
         match self.channel {
@@ -134,7 +138,7 @@ impl fmt::Debug for Recipient {
     }
 }
 
-/// The prefix of a number's channel, and the number.
+/// Splits a number into the prefix of its channel and the digits.
 fn number(text: &str) -> Option<(&'static str, String)> {
     let number: String = text.chars().filter(|c| !BLANKS.contains(c) && !BETWEEN_DIGITS.contains(c)).collect();
     let (prefix, number) = match number.get(..WHATSAPP.len()).is_some_and(|start| start.eq_ignore_ascii_case(WHATSAPP)) {
@@ -144,7 +148,8 @@ fn number(text: &str) -> Option<(&'static str, String)> {
     words::is_e164(&number).then_some((prefix, number))
 }
 
-/// A chat in the one spelling: numbers as numbers are written, names that begin with a sign in lower case, ids as they are.
+/// Normalises a chat: a number to its decimal form, a name that begins with `@` or `#` to lower
+/// case; other ids are unchanged.
 fn chat(text: &str) -> Option<String> {
     let is_odd = |c: char| c.is_whitespace() || ",;<>\"".contains(c);
     if text.len() > CHAT_BYTES || text.contains(is_odd) {
@@ -157,14 +162,15 @@ fn chat(text: &str) -> Option<String> {
     })
 }
 
-/// A URL as it is requested: what stands behind a `#` never is.
+/// Parses a URL and drops its fragment, which is never requested.
 fn web_url(text: &str) -> Option<Url> {
     let mut url = Url::parse(text).ok().filter(|_| !text.contains(char::is_whitespace))?;
     url.set_fragment(None);
     (matches!(url.scheme(), "http" | "https") && url.has_host()).then_some(url)
 }
 
-/// A URL in the one spelling: without the dot of a full name, and with escapes where they are needed only (RFC 3986, 6.2.2).
+/// Normalises a URL: no trailing dot after the host, and percent-encoding only where it is needed
+/// (RFC 3986, 6.2.2).
 fn url_identity(url: &Url) -> String {
     let host = url[..Position::AfterHost].trim_end_matches('.');
     let rest = &url[Position::AfterHost..];

@@ -1,7 +1,8 @@
 //! Mails through SendGrid.
 //!
-//! `POST /v3/mail/send`, JSON, with the key as bearer. An accepted mail is answered 202 with an empty body and its id in
-//! `X-Message-Id`. Every answer tells what is left of the limit: `X-RateLimit-Remaining` until `X-RateLimit-Reset` (unix time).
+//! `POST /v3/mail/send`, JSON, with the key as bearer token. An accepted mail is answered by 202
+//! with an empty body and its id in `X-Message-Id`. Every answer reports the remaining quota:
+//! `X-RateLimit-Remaining` until `X-RateLimit-Reset` (unix time).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,13 +24,13 @@ use crate::jobs::Issue;
 use crate::outbound::quota::quota;
 use crate::outbound::retry_after::{any_delay, retry_after};
 
-/// Where requests go.
+/// The base URL of SendGrid's API.
 pub const BASE_URL: &str = "https://api.sendgrid.com";
 
-/// Where requests go for accounts whose data stay in Europe.
+/// The base URL for accounts whose data stay in Europe.
 pub const EU_URL: &str = "https://api.eu.sendgrid.com";
 
-/// The argument of each mail that holds the message's own id, and comes back with its events.
+/// The argument that carries the message's own id on each mail and comes back with its events.
 pub const ID_ARGUMENT: &str = "flyball_id";
 
 /// The keys of an account's settings.
@@ -42,7 +43,8 @@ pub const FIELDS: &[Field] = &[
     field("webhook_max_age_s", false, false, "how old an event webhook's request may be, in seconds; 600 if absent"),
 ];
 
-/// What the answers mean. SendGrid has no codes; ours name the field or the words of its first error that tells more than the status.
+/// The meaning of answers. SendGrid has no codes; ours are the field or the words of its first
+/// error, where they are more specific than the status.
 pub const CODES: &[Code] = &[
     row("202", "", Class::Accepted, "accepted"),
     row("2xx", "", Class::Ambiguous, "not SendGrid's form of an answer"),
@@ -67,7 +69,7 @@ pub const CODES: &[Code] = &[
     row("*", "", Class::Request, "anything else would be answered the same again"),
 ];
 
-/// What a message's `extra` may hold.
+/// The keys of a message's `extra` and their types.
 const EXTRA: &[(&str, Kind)] = &[
     ("reply_to", Kind::Text),
     ("categories", Kind::Texts),
@@ -79,15 +81,18 @@ const EXTRA: &[(&str, Kind)] = &[
     ("send_at", Kind::Count),
 ];
 
-/// Most categories of a mail, most characters of one, and most bytes of the arguments with ours beside them.
+/// The maximum number of categories of a mail.
 const CATEGORIES: usize = 10;
+/// The maximum length of a category, in characters.
 const CATEGORY_CHARS: usize = 255;
+/// The maximum length of a message's custom arguments as JSON, in bytes; ours needs the rest of
+/// SendGrid's 10,000.
 const CUSTOM_BYTES: usize = 9_900;
 
-/// Headers that SendGrid refuses besides those that every mail has.
+/// The headers that SendGrid rejects besides those that every mail has.
 const RESERVED: &[&str] = &["dkim-signature", "received", "x-sg-eid", "x-sg-id"];
 
-/// Most bytes of the texts of a mail: SendGrid takes 30 MB with everything around.
+/// The maximum length of a mail's texts, in bytes: SendGrid accepts 30 MB for the whole mail.
 const BODY_BYTES: usize = 20_000_000;
 
 /// Builds the driver of an account.
@@ -95,7 +100,7 @@ pub fn build(account: &Account, tools: &Tools) -> Result<Box<dyn Driver>, Refuse
     Ok(Box::new(Sendgrid::new(account, Arc::clone(&tools.http))?))
 }
 
-/// Sends for one account.
+/// The driver of one account.
 pub struct Sendgrid {
     account: Account,
     url: String,
@@ -128,12 +133,13 @@ impl Sendgrid {
         })
     }
 
-    /// The request for a message.
+    /// Builds the request for a message.
     pub fn request(&self, message: &Message, timeout: Duration) -> Call {
         let text = |key| arguments::extra_text(message, key);
         let mut arguments = message.extra.get("custom_args").and_then(Value::as_object).cloned().unwrap_or_default();
         arguments.insert(ID_ARGUMENT.to_owned(), message.id.clone().into());
-        // In the personalisation, where SendGrid's published schema has objects; of the mail itself it asks for a text.
+        // SendGrid's published schema has an object in the personalisation, but a text in the mail
+        // itself.
         let mut whom = Map::from_iter([
             ("custom_args".to_owned(), arguments.into()),
             ("to".to_owned(), json!([message.to.mailbox().as_ref().map(person)])),
@@ -163,7 +169,7 @@ impl Sendgrid {
         Call { method: "POST", url: self.url.clone(), headers, body: Value::from(body).to_string(), timeout }
     }
 
-    /// What an answer means.
+    /// Maps an answer to an outcome.
     pub fn judge(&self, answer: &HttpAnswer, now_s: i64) -> Answer {
         let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
         let error = &body["errors"][0];
@@ -182,7 +188,8 @@ impl Sendgrid {
     }
 }
 
-/// What an error is called in [`CODES`]: some words of its own, or its field without the numbers of places.
+/// Returns the code of an error in [`CODES`]: some words of its message, or its field without list
+/// indexes.
 fn word(error: &Value) -> String {
     let text = error["message"].as_str().unwrap_or_default().to_ascii_lowercase();
     if text.contains("maximum credits exceeded") {
@@ -193,7 +200,7 @@ fn word(error: &Value) -> String {
     names.join(".")
 }
 
-/// A mailbox as SendGrid has it.
+/// Formats a mailbox as SendGrid's JSON.
 fn person(mailbox: &Mailbox) -> Value {
     match mailbox.name() {
         Some(name) => json!({ "email": mailbox.address(), "name": name }),

@@ -1,14 +1,14 @@
-//! What became of one message at one account: the one outcome type of all drivers.
+//! The outcome of one attempt at one account, common to all drivers.
 
 use std::fmt;
 use std::time::Duration;
 
-/// Whom a provider's "slow down" concerns. Only [`Scope::Account`] blocks the account.
+/// The scope of a provider's rate limit. Only [`Scope::Account`] blocks the account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scope {
     /// The account (project, key, IP).
     Account,
-    /// The connection alone, such as an APNs connection with too many tokens.
+    /// A single connection, such as an APNs connection with too many tokens.
     Connection,
     /// One sender number or address of the account.
     Sender,
@@ -16,69 +16,74 @@ pub enum Scope {
     Recipient,
 }
 
-/// What became of one attempt to send one message through one account.
+/// The outcome of one attempt to send one message through one account.
 ///
-/// Reasons are the provider's own words or ours, cut to a line; they hold no secret, no address and no body.
-/// Its debug text does not show the key of a throttle, which may be an address.
+/// Reasons are the provider's words or ours, on one short line; they contain no secret, no address
+/// and no body. The debug text omits the key of a throttle, which may be an address.
 #[derive(Clone, PartialEq)]
 pub enum Sent {
-    /// It is delivered; nothing more will be heard.
+    /// The message was delivered; no further event is expected.
     Delivered {
-        /// The provider's own id of the message, where it has one.
+        /// The provider's own id of the message, if any.
         provider_id: Option<String>,
     },
-    /// The provider has taken it; the final state comes by its event webhook, where it has one.
+    /// The provider accepted the message; the final state arrives by its event webhook, if it has
+    /// one.
     Accepted {
-        /// The provider's own id of the message, where it has one.
+        /// The provider's own id of the message, if any.
         provider_id: Option<String>,
     },
-    /// It was not processed because of a limit, and is safe to send again later or elsewhere.
+    /// The message was not processed because of a limit; it is safe to send later or elsewhere.
     Throttled {
-        /// Whom it concerns.
+        /// The scope of the limit.
         scope: Scope,
-        /// Which of them (a sender, a chat), where the scope is not the account; never shown or logged.
+        /// The limited sender, chat or device if the scope is not the account; never shown or
+        /// logged.
         key: Option<String>,
-        /// How long to wait, where it was said.
+        /// The delay that the provider asked for, if any.
         delay: Option<Duration>,
-        /// What was answered.
+        /// The provider's reason.
         reason: String,
     },
-    /// It failed for no lasting reason and was not processed. It counts for the account's breaker.
+    /// The message was not processed, because of a temporary failure. It counts as a failure for
+    /// the account's breaker.
     Transient {
-        /// What happened.
+        /// The failure.
         reason: String,
     },
-    /// Nothing was tried, because this process has no descriptor left. It says nothing about the account or the message.
+    /// No attempt was made, because the process is out of file descriptors. This says nothing about
+    /// the account or the message.
     Unable {
-        /// What was lacking.
+        /// The missing resource.
         reason: String,
     },
-    /// The recipient cannot be reached, by this account or any other.
+    /// The recipient cannot be reached through this or any other account.
     PermanentRecipient {
-        /// Nothing shall be sent to this recipient on this channel any more.
+        /// Suppresses the recipient on this channel.
         suppress: bool,
-        /// What was answered.
+        /// The provider's reason.
         reason: String,
     },
-    /// The request is wrong and would be answered the same again.
+    /// The request is invalid and would be rejected again.
     PermanentRequest {
-        /// What was answered.
+        /// The provider's reason.
         reason: String,
     },
-    /// The account cannot be used: credentials, suspension, no credit. Its breaker opens at once.
+    /// The account cannot be used: credentials, suspension, no credit. Its breaker opens as soon as
+    /// a second message confirms it.
     AccountFailure {
-        /// What was answered.
+        /// The provider's reason.
         reason: String,
     },
-    /// It may have been sent: the answer got lost after the request was written.
+    /// The message may have been sent: the answer was lost after the request was written.
     Ambiguous {
-        /// What happened.
+        /// The failure.
         reason: String,
     },
 }
 
 impl Sent {
-    /// The word for records, metrics and people.
+    /// Returns the name used in records, metrics and messages.
     pub fn word(&self) -> &'static str {
         match self {
             Self::Delivered { .. } => "delivered",
@@ -93,7 +98,7 @@ impl Sent {
         }
     }
 
-    /// What was answered or happened; empty for a success.
+    /// Returns the reason for a failure; empty on success.
     pub fn reason(&self) -> &str {
         match self {
             Self::Delivered { .. } | Self::Accepted { .. } => "",
@@ -107,7 +112,7 @@ impl Sent {
         }
     }
 
-    /// The provider has it.
+    /// Returns true if the provider has the message.
     pub fn is_success(&self) -> bool {
         matches!(self, Self::Delivered { .. } | Self::Accepted { .. })
     }

@@ -1,7 +1,8 @@
 //! Mails through Amazon SES.
 //!
-//! `POST /v2/email/outbound-emails`, JSON, signed by Signature Version 4. SES tells no delay with a limit, only words: the rate of
-//! a second or the quota of a day. What the account may send it says itself (`GET /v2/email/account`).
+//! `POST /v2/email/outbound-emails`, JSON, signed with Signature Version 4. SES reports a limit
+//! without a delay; only the words distinguish the rate per second from the daily quota. The
+//! account's allowed rate comes from `GET /v2/email/account`.
 
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
@@ -26,7 +27,7 @@ use crate::jobs::Issue;
 use crate::outbound::quota::quota;
 use crate::outbound::retry_after::{any_delay, retry_after};
 
-/// The tag of each mail that holds the message's own id, and comes back with its events.
+/// The tag that carries the message's own id on each mail and comes back with its events.
 pub const ID_TAG: &str = "flyball_id";
 
 /// The keys of an account's settings.
@@ -47,11 +48,11 @@ pub const FIELDS: &[Field] = &[
     ),
 ];
 
-/// What the answers mean. The codes are the error's type or, before it, words of its message.
+/// The meaning of answers. The code is words of the error's message or, if none is known, its type.
 pub const CODES: &[Code] = &[
     row("200", "", Class::Accepted, "accepted"),
     row("2xx", "", Class::Ambiguous, "not SES's form of an answer"),
-    // Slower: by words, because the types are the same for a second and a day.
+    // Limits, matched by their words, because the types are the same for a second and a day.
     row("*", DAILY, Class::Throttled(Scope::Account), "the quota of 24 hours is used up"),
     row("*", RATE, Class::Throttled(Scope::Account), "more mails each second than the account may send"),
     row("*", "TooManyRequestsException", Class::Throttled(Scope::Account), "too many requests"),
@@ -59,7 +60,7 @@ pub const CODES: &[Code] = &[
     row("*", "Throttling", Class::Throttled(Scope::Account), "too many requests"),
     row("*", "Throttling failure", Class::Throttled(Scope::Account), "too many requests, in the words of SES's SMTP"),
     row("*", "RequestLimitExceeded", Class::Throttled(Scope::Account), "too many requests"),
-    // The account.
+    // Problems of the account.
     row("*", "SendingPausedException", Class::Account, "sending is paused for the account"),
     row("*", "AccountSuspendedException", Class::Account, "the account is suspended for good"),
     row("*", "LimitExceededException", Class::Account, "a limit of the account's resources is reached"),
@@ -78,11 +79,11 @@ pub const CODES: &[Code] = &[
     row("*", "AccessDenied", Class::Account, "the access key may not send"),
     row("*", "AccessDeniedException", Class::Account, "the access key may not send"),
     row("*", "OptInRequired", Class::Account, "the account has not subscribed to SES"),
-    // The recipient.
+    // Problems of the recipient.
     row("4xx", "Address blacklisted", Class::Suppress, "the recipient is on the suppression list"),
     row("4xx", "Illegal address", Class::Recipient, "the recipient's address is not valid"),
     row("4xx", "Missing final '@domain'", Class::Recipient, "the recipient's address is not valid"),
-    // The request.
+    // Problems of the request.
     row("4xx", "MessageRejected", Class::Request, "the mail is refused: an unverified sender, or its content"),
     row("4xx", "MailFromDomainNotVerifiedException", Class::Request, "the MAIL FROM domain is not verified"),
     row("4xx", "MailFromDomainNotVerified", Class::Request, "the MAIL FROM domain is not verified"),
@@ -92,14 +93,14 @@ pub const CODES: &[Code] = &[
     row("4xx", "ValidationException", Class::Request, "the request is not valid"),
     row("4xx", "ValidationError", Class::Request, "the request is not valid"),
     row("4xx", "InvalidParameterValue", Class::Request, "the request is not valid"),
-    // Another time.
+    // Temporary failures.
     row("4xx", "ConflictException", Class::Transient, "the resource is being changed"),
     row("4xx", "ConcurrentModificationException", Class::Transient, "the resource is being changed"),
     row("*", "InternalServiceErrorException", Class::Transient, "an error of the server"),
     row("*", "InternalFailure", Class::Transient, "an error of the server"),
     row("*", "ServiceUnavailable", Class::Transient, "the service is unavailable"),
     row("*", "ServiceUnavailableException", Class::Transient, "the service is unavailable"),
-    // Where no type is told that is known.
+    // Statuses without a known error type.
     row("401", "", Class::Account, "the credentials are not valid"),
     row("403", "", Class::Account, "the access key may not send"),
     row("404", "", Class::Account, "the address of the API is wrong"),
@@ -115,13 +116,14 @@ pub const CODES: &[Code] = &[
 const DAILY: &str = "Daily message quota exceeded";
 const RATE: &str = "Maximum sending rate exceeded";
 
-/// Codes that are words of messages.
+/// The codes that are words of an error's message.
 const WORDS: [&str; 6] = [DAILY, RATE, "Throttling failure", "Address blacklisted", "Illegal address", "Missing final '@domain'"];
 
-/// How long to wait after a day's quota, which frees itself over 24 hours. A second's rate is left to the throttle's own back-off.
+/// The delay after a daily quota, which frees itself over 24 hours. The rate per second is left to
+/// the throttle's own back-off.
 const DAILY_DELAY: Duration = Duration::from_secs(3600);
 
-/// What a message's `extra` may hold.
+/// The keys of a message's `extra` and their types.
 const EXTRA: &[(&str, Kind)] = &[
     ("reply_to", Kind::Texts),
     ("tags", Kind::Labels),
@@ -130,13 +132,17 @@ const EXTRA: &[(&str, Kind)] = &[
     ("template_data", Kind::Object),
 ];
 
-/// Most tags and headers of a mail, and most bytes of a header's name and value.
+/// The maximum number of tags of a mail, ours included.
 const TAGS: usize = 50;
+/// The maximum number of headers that a message may add.
 const HEADERS: usize = 15;
+/// The maximum length of a header's name, in bytes.
 const HEADER_NAME: usize = 126;
+/// The maximum length of a header's value, in bytes.
 const HEADER_VALUE: usize = 870;
 
-/// Most bytes of the texts of a mail: SES takes 40 MB with everything around, and base64 grows them by a third.
+/// The maximum length of a mail's texts, in bytes: SES accepts 40 MB for the whole mail, and base64
+/// grows the texts by a third.
 const BODY_BYTES: usize = 20_000_000;
 
 /// Builds the driver of an account.
@@ -144,7 +150,7 @@ pub fn build(account: &Account, tools: &Tools) -> Result<Box<dyn Driver>, Refuse
     Ok(Box::new(Ses::new(account, Arc::clone(&tools.http))?))
 }
 
-/// Sends for one account.
+/// The driver of one account.
 pub struct Ses {
     account: Account,
     base: String,
@@ -177,7 +183,7 @@ impl Ses {
         })
     }
 
-    /// The request for a message.
+    /// Builds the request for a message.
     pub fn request(&self, message: &Message, now_s: i64, timeout: Duration) -> Result<Call, String> {
         let labels = |key: &str| message.extra.get(key).and_then(Value::as_object).into_iter().flatten();
         let pairs = |key: &str| labels(key).map(|(name, value)| json!({ "Name": name, "Value": value })).collect::<Vec<_>>();
@@ -196,7 +202,7 @@ impl Ses {
         self.signed("POST", "/v2/email/outbound-emails", Value::from(body).to_string(), now_s, timeout)
     }
 
-    /// A request with its signature.
+    /// Builds a signed request.
     fn signed(&self, method: &'static str, path: &str, body: String, now_s: i64, timeout: Duration) -> Result<Call, String> {
         let url = format!("{}{path}", self.base);
         let kind = [("content-type", "application/json")];
@@ -219,14 +225,15 @@ impl Ses {
         Ok(Call { method, url, headers, body, timeout })
     }
 
-    /// What an answer means.
+    /// Maps an answer to an outcome.
     pub fn judge(&self, answer: &HttpAnswer, now_s: i64) -> Answer {
         let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
         let text = ["message", "Message"].into_iter().find_map(|key| body[key].as_str()).map(str::to_owned);
         let text = text.unwrap_or_else(|| words::foreign(&answer.body, "SES"));
         let kind = answer.headers.get("x-amzn-errortype").map(String::as_str);
         let kind = kind.or_else(|| body["__type"].as_str()).or_else(|| body["code"].as_str()).unwrap_or_default();
-        // `TooManyRequestsException:http://internal...` and `com.amazon#TooManyRequestsException` are the same.
+        // `TooManyRequestsException:http://internal...` and `com.amazon#TooManyRequestsException`
+        // are the same.
         let kind = kind.split(':').next().unwrap_or_default().rsplit('#').next().unwrap_or_default().trim();
         let told = WORDS.into_iter().find(|words| contains(&text, words)).unwrap_or(kind);
         let status = answer.status.to_string();
@@ -247,14 +254,15 @@ impl Ses {
     }
 }
 
-/// What the account may send each second, by the answer of `GET /v2/email/account`; SES says -1 for no limit.
+/// Reads the account's allowed rate, in messages per second, from the answer of `GET
+/// /v2/email/account`; `None` for no limit, which SES reports as -1.
 fn max_send_rate(answer: &HttpAnswer) -> Option<f64> {
     let body: Value = serde_json::from_slice(&answer.body).ok()?;
     let rate = body["SendQuota"]["MaxSendRate"].as_f64()?;
     (answer.status == 200 && rate.is_finite() && rate > 0.0).then_some(rate)
 }
 
-/// What the mail says.
+/// Builds the content of a mail: a template or texts.
 fn content(message: &Message, headers: Vec<Value>) -> Value {
     let mut content = Map::new();
     let mut put = |name: &str, value: Value| _ = content.insert(name.to_owned(), value);
@@ -281,7 +289,7 @@ fn content(message: &Message, headers: Vec<Value>) -> Value {
     json!({ name: content })
 }
 
-/// A text as SES lets tags hold it.
+/// Replaces the characters that SES does not allow in tags, and cuts to 256 characters.
 fn label(text: &str) -> String {
     text.chars().take(256).map(|c| if c.is_ascii_alphanumeric() || "_-".contains(c) { c } else { '_' }).collect()
 }

@@ -98,7 +98,8 @@ fn the_request_is_json() {
     assert_eq!(body["Content"], json!({ "Template": { "TemplateName": "t", "TemplateData": "{\"n\":1}" } }));
 }
 
-/// The signature as Amazon's description of Signature Version 4 has it, written a second time.
+/// Computes the signature after Amazon's description of Signature Version 4, independently of the
+/// library that the driver uses.
 fn signature(secret: &str, host: &str, path: &str, time: &str, body: &str) -> String {
     use aws_lc_rs::{digest, hmac};
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();

@@ -1,50 +1,52 @@
-//! Pools as the settings describe them, after they were checked and their credentials read.
+//! The pools of the settings, validated and with their credentials.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::{Account, Channel, Provider};
 
-/// A pool of accounts at one provider. Its jobs pass through the throttle of the same name; the accounts' buckets are the keys of
-/// the throttle `<name>:accounts`.
+/// A pool of accounts at one provider. Its jobs pass through the throttle of the same name; the
+/// accounts' buckets are the keys of the throttle `<name>:accounts`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pool {
-    /// Its name, which is its throttle's as well.
+    /// The name of the pool and of its throttle.
     pub name: String,
-    /// Whose accounts they are.
+    /// The provider of all its accounts.
     pub provider: Provider,
-    /// The accounts in the order in which they take turns; at least one.
+    /// The accounts in their order of rotation; at least one.
     pub accounts: Vec<Limited>,
-    /// Reduces what the whole pool sends when accounts are blocked. Without it, the others take what the blocked ones leave.
+    /// Lowers the rate of the whole pool while accounts are blocked. Without it, the remaining
+    /// accounts take over the blocked accounts' share.
     pub shedding: bool,
-    /// The share of each limit that is used, above 0, at most 1.
+    /// The share of each limit that is used: above 0, at most 1.
     pub headroom: f64,
-    /// Failures within `window` that open an account's breaker.
+    /// The number of failures within `breaker_window` that opens an account's breaker.
     pub breaker_failures: u32,
-    /// The span in which failures are counted.
+    /// The window in which failures are counted.
     pub breaker_window: Duration,
-    /// How long an open breaker stays so before one message goes as a probe.
+    /// The time that a breaker stays open before one message is sent as a probe.
     pub breaker_cooldown: Duration,
-    /// Where changes of breakers are told, as a signed webhook; `None` for nowhere.
+    /// The URL that receives changes of breakers as a signed webhook, if any.
     pub alert_url: Option<String>,
-    /// The name of the secret that signs them, as the kind `http` knows it.
+    /// The name of the secret that signs these webhooks, as in the `http` kind.
     pub alert_secret: Option<String>,
-    /// A message that got no answer after it was written is sent again; otherwise it is kept as a dead letter.
+    /// Retries a message whose answer was lost after it was written; otherwise it becomes a dead
+    /// letter.
     pub retry_ambiguous: bool,
-    /// How long a message waits for an account where it does not say so itself.
+    /// The time that a message may wait before it expires, unless it sets its own.
     pub valid_for: Duration,
-    /// Messages that died because no account was there run again when one is.
+    /// Requeues the messages that died for lack of an account as soon as an account is available
+    /// again.
     pub requeue_on_recovery: bool,
-    /// Longest time of one attempt at one account.
+    /// The timeout of one attempt at one account.
     pub timeout: Duration,
 }
 
-/// An account and what it may send.
+/// An account and its rate limit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Limited {
-    /// The account.
     pub account: Account,
-    /// Messages each second; below 0 for no limit.
+    /// The limit, in messages per second; below 0 for none.
     pub rps: f64,
 }
 
@@ -53,24 +55,26 @@ pub struct Limited {
 pub struct Pools(pub BTreeMap<String, Pool>);
 
 impl Pool {
-    /// What it carries.
+    /// Returns the channel of the pool's provider.
     pub fn channel(&self) -> Channel {
         self.provider.channel()
     }
 
-    /// The account of that name.
+    /// Finds an account by name.
     pub fn account(&self, name: &str) -> Option<&Account> {
         self.accounts.iter().map(|limited| &limited.account).find(|account| account.name == name)
     }
 }
 
 impl Pools {
-    /// The pool of that name.
+    /// Finds a pool by name.
     pub fn get(&self, name: &str) -> Option<&Pool> {
         self.0.get(name)
     }
 
-    /// The pool for a message: the one named, as a pool or as a provider, else the first by name that carries the channel.
+    /// Selects the pool for a message: the pool called `named`, else the first pool by name whose
+    /// provider is `named`; without a name, the first pool by name. The pool must carry the
+    /// channel.
     pub fn route(&self, channel: Channel, named: Option<&str>) -> Option<&Pool> {
         let carries = |pool: &&Pool| pool.channel() == channel;
         match named {

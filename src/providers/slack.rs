@@ -1,7 +1,7 @@
 //! Slack, by an incoming webhook (`webhook_url`) or by the Web API's `chat.postMessage` (`token`).
 //!
-//! A webhook answers in plain words and belongs to one channel; the Web API answers with 200 and `"ok": false` where
-//! something is wrong, and the recipient is a channel's or a user's id.
+//! A webhook answers in plain words and belongs to one channel. The Web API reports errors with
+//! status 200 and `"ok": false`, and the recipient is the id of a channel or a user.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,14 +17,14 @@ use super::{Account, Answer, Call, Class, Code, Driver, Field, Http, Message, Pr
 use crate::jobs::Issue;
 use crate::outbound::retry_after::{Headers, any_delay, retry_after};
 
-/// Keys of the settings: one of the two.
+/// The keys of an account's settings; exactly one of the two is set.
 #[rustfmt::skip]
 pub const FIELDS: &[Field] = &[
     field("webhook_url", true, false, "the address of an incoming webhook; this or token"),
     field("token", true, false, "a bot's token, xoxb-..., with chat:write; this or webhook_url"),
 ];
 
-/// Keys of `extra` that go along as they are.
+/// The keys of `extra` that are copied into the request.
 const EXTRA: &[&str] = &[
     "attachments",
     "blocks",
@@ -41,22 +41,24 @@ const EXTRA: &[&str] = &[
     "username",
 ];
 
-/// Longest id or name of a channel, in bytes.
+/// The maximum length of a channel's id or name, in bytes.
 const TO_BYTES: usize = 80;
 
-/// Most characters of a text; Slack cuts what is longer.
+/// The maximum length of a text, in characters; Slack cuts longer ones.
 const TEXT_CHARS: usize = 40_000;
 
-/// Most attachments of a message.
+/// The maximum number of attachments of a message.
 const ATTACHMENTS: usize = 100;
 
-/// Most blocks of a message.
+/// The maximum number of blocks of a message.
 const BLOCKS: usize = 50;
 
-/// How long a channel rests where the answer does not say: one message each second is what a channel may get.
+/// The pause of a channel if the answer names none: Slack allows one message per second and
+/// channel.
 const REST: Duration = Duration::from_secs(1);
 
-/// What answers mean. The code is the word of a webhook's answer, or `error` of a Web API's. A 429 is never permanent.
+/// The meaning of answers. The code is the word in a webhook's answer, or the `error` of a Web
+/// API's. A 429 is never permanent.
 #[rustfmt::skip]
 pub const CODES: &[Code] = &[
     row("2xx", "ok", Class::Delivered, "posted"),
@@ -132,7 +134,7 @@ pub const CODES: &[Code] = &[
     row("*", "", Class::Transient, "Slack has a problem"),
 ];
 
-/// The driver of an account.
+/// Builds the driver of an account.
 pub fn build(account: &Account, tools: &Tools) -> Result<Box<dyn Driver>, Refused> {
     Ok(Box::new(Slack::new(account, tools)?))
 }
@@ -178,7 +180,7 @@ impl Slack {
     }
 }
 
-/// A webhook's address, at the account's `base_url` where it has one.
+/// Parses a webhook's address and moves it to the account's `base_url`, if there is one.
 fn webhook_url(account: &Account, url: &str) -> Result<String, Refused> {
     let parsed = Url::parse(url).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
     let parsed = parsed.ok_or_else(|| refused("webhook_url", "must be the URL of an incoming webhook"))?;
@@ -238,7 +240,7 @@ impl Driver for Slack {
     }
 }
 
-/// What an answer means for the channel `to`.
+/// Maps an answer to an outcome for the channel `to`.
 fn judge(status: u16, headers: &Headers, body: &[u8], now_s: i64, to: &str) -> Answer {
     let text = String::from_utf8_lossy(body);
     let json: Value = serde_json::from_slice(body).unwrap_or_default();
@@ -252,7 +254,7 @@ fn judge(status: u16, headers: &Headers, body: &[u8], now_s: i64, to: &str) -> A
         provider_id: json["ts"].as_str().map(str::to_owned),
         key: Some(to.to_owned()),
         delay: Some(any_delay(headers, now_s).unwrap_or(REST)),
-        // Only words that Slack has made up are told; a page of a proxy tells nothing.
+        // Only Slack's own words are recorded; a proxy's page is not.
         reason: if is_word { word.to_owned() } else { format!("answered {status}") },
     };
     let class = outcome::class(CODES, &status, if is_word { word } else { "" });

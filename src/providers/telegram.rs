@@ -1,6 +1,6 @@
 //! Telegram bots: `sendMessage` of the Bot API. The recipient is a chat's id, or `@channel`.
 //!
-//! The bot's token is part of the path; it is in no error and no log.
+//! The bot's token is part of the path; it appears in no error and no log.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,10 +15,10 @@ use super::{Account, Answer, Call, Class, Code, Driver, Field, Http, Message, Pr
 use crate::jobs::Issue;
 use crate::outbound::retry_after::{Headers, LONGEST, retry_after};
 
-/// Keys of the settings.
+/// The keys of an account's settings.
 pub const FIELDS: &[Field] = &[field("token", true, true, "the bot's token, 123456:ABC..., from @BotFather")];
 
-/// Keys of `extra` that go along as they are.
+/// The keys of `extra` that are copied into the request.
 const EXTRA: &[&str] = &[
     "allow_paid_broadcast",
     "business_connection_id",
@@ -33,15 +33,16 @@ const EXTRA: &[&str] = &[
     "reply_parameters",
 ];
 
-/// Most UTF-16 units of a text.
+/// The maximum length of a text, in UTF-16 units.
 const TEXT_UNITS: usize = 4096;
 
-/// How long a chat rests where the answer does not say: one message each second is what a chat may get.
+/// The pause of a chat if the answer names none: Telegram allows one message per second and chat.
 const REST: Duration = Duration::from_secs(1);
 
-/// What answers mean. The code is the part of `description` behind the status in words; `migrated` stands for an answer with
-/// `migrate_to_chat_id`. The limit of the whole bot is told as that of a chat is, so a 429 pauses the chat; the account's
-/// own rate keeps the bot's.
+/// The meaning of answers. The code is the part of `description` after the status in words;
+/// `migrated` stands for an answer with `migrate_to_chat_id`. Telegram reports the limit of the
+/// whole bot like that of a chat, so a 429 pauses the chat; the account's own rate enforces the
+/// bot's limit.
 #[rustfmt::skip]
 pub const CODES: &[Code] = &[
     row("200", "ok", Class::Delivered, "sent"),
@@ -75,7 +76,7 @@ pub const CODES: &[Code] = &[
     row("*", "", Class::Transient, "Telegram has a problem"),
 ];
 
-/// The driver of an account.
+/// Builds the driver of an account.
 pub fn build(account: &Account, tools: &Tools) -> Result<Box<dyn Driver>, Refused> {
     let token = outcome::secret(account, "token")?;
     let is_fit = |c: char| c.is_ascii_alphanumeric() || matches!(c, ':' | '_' | '-');
@@ -145,7 +146,7 @@ impl Driver for Telegram {
         if message.extra.get("message_thread_id").is_some_and(|value| value.as_i64().is_none()) {
             issue("/extra/message_thread_id", "must be a whole number");
         }
-        // Mark-up does not count, so a text with mark-up may be longer than what is seen of it.
+        // Mark-up does not count, so a text with mark-up may be longer than its visible part.
         if !message.extra.contains_key("parse_mode") && message.body.encode_utf16().count() > TEXT_UNITS {
             issue("/body", "must have at most 4096 characters");
         }
@@ -167,11 +168,11 @@ fn is_name(text: &str) -> bool {
     (1..=64).contains(&text.len()) && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// What an answer means; `hidden` are the token and the chat.
+/// Maps an answer to an outcome; `hidden` are the token and the chat.
 fn judge(status: u16, headers: &Headers, body: &[u8], now_s: i64, hidden: &[&str; 2]) -> Answer {
     let body: Value = serde_json::from_slice(body).unwrap_or_default();
     let description = body["description"].as_str().unwrap_or_default();
-    // Behind a proxy the status may be another than the answer's own.
+    // Behind a proxy the HTTP status may differ from the answer's own.
     let status = body["error_code"].as_u64().map_or_else(|| status.to_string(), |code| code.to_string());
     let parameters = &body["parameters"];
     let word = match () {

@@ -1,7 +1,8 @@
 //! Text messages through Twilio.
 //!
-//! `POST /2010-04-01/Accounts/<sid>/Messages.json`, a form, with basic authentication. Twilio queues what it takes (201) and tells
-//! the rest by status callbacks. A 429 speaks of requests at once, not of messages each second, and carries no `Retry-After`.
+//! `POST /2010-04-01/Accounts/<sid>/Messages.json`, a form, with basic authentication. Twilio
+//! queues the messages that it accepts (201) and reports their fate by status callbacks. A 429
+//! limits concurrent requests, not messages per second, and carries no `Retry-After`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +23,7 @@ use crate::jobs::Issue;
 use crate::outbound::quota::quota;
 use crate::outbound::retry_after::{any_delay, retry_after};
 
-/// Where requests go.
+/// The base URL of Twilio's API.
 pub const BASE_URL: &str = "https://api.twilio.com";
 
 /// The keys of an account's settings.
@@ -36,11 +37,11 @@ pub const FIELDS: &[Field] = &[
     field("status_callback", false, false, "where Twilio posts what becomes of messages"),
 ];
 
-/// What the answers mean. The codes are Twilio's own, from the answer's body.
+/// The meaning of answers. The codes are Twilio's own, from the answer's body.
 pub const CODES: &[Code] = &[
     row("201", "", Class::Accepted, "queued"),
     row("2xx", "", Class::Ambiguous, "not Twilio's form of an answer"),
-    // Slower.
+    // Limits.
     row("4xx", "20429", Class::Throttled(Scope::Account), "too many requests at once; none was processed"),
     row(
         "4xx",
@@ -55,7 +56,7 @@ pub const CODES: &[Code] = &[
     row("4xx", "30027", Class::Throttled(Scope::Sender), "the 10DLC cap of the day at T-Mobile is reached"),
     row("4xx", "63018", Class::Throttled(Scope::Sender), "more messages than the sender may send on its channel"),
     row("4xx", "14107", Class::Throttled(Scope::Recipient), "too many messages to the same number"),
-    // The recipient.
+    // Problems of the recipient.
     row("4xx", "21610", Class::Suppress, "the recipient has unsubscribed"),
     row("4xx", "21211", Class::Recipient, "the recipient's number is not valid"),
     row("4xx", "21214", Class::Recipient, "the recipient's number cannot be reached"),
@@ -72,7 +73,7 @@ pub const CODES: &[Code] = &[
     row("4xx", "30011", Class::Recipient, "the recipient's phone takes no media"),
     row("4xx", "30450", Class::Recipient, "Twilio protects the recipient's prefix from fraud"),
     row("4xx", "30453", Class::Recipient, "Twilio protects the recipient's prefix from fraud"),
-    // The account.
+    // Problems of the account.
     row("*", "20003", Class::Account, "the credentials are not valid"),
     row("*", "20005", Class::Account, "the account is suspended or closed"),
     row("*", "20006", Class::Account, "access is denied"),
@@ -81,13 +82,13 @@ pub const CODES: &[Code] = &[
     row("*", "10002", Class::Account, "a trial account cannot do this"),
     row("*", "30002", Class::Account, "the account is suspended"),
     row("*", "90010", Class::Account, "the account is not active"),
-    // Another time.
+    // Temporary failures.
     row("*", "30003", Class::Transient, "the recipient's phone cannot be reached at present"),
     row("*", "30008", Class::Transient, "unknown error of the carrier"),
     row("*", "30410", Class::Transient, "the carrier did not answer in time"),
     row("*", "20500", Class::Transient, "internal error"),
     row("*", "20503", Class::Transient, "the service is unavailable"),
-    // The request.
+    // Problems of the request, and an unknown account.
     row("4xx", "20404", Class::Account, "there is no such account"),
     row("4xx", "21212", Class::Request, "the sender is not valid"),
     row("4xx", "21266", Class::Request, "sender and recipient are the same"),
@@ -110,7 +111,7 @@ pub const CODES: &[Code] = &[
     row("4xx", "30024", Class::Request, "the sender is not provisioned at the carrier"),
     row("4xx", "30032", Class::Request, "the toll-free sender is not verified"),
     row("4xx", "30034", Class::Request, "the sender is not registered for 10DLC"),
-    // Where the body tells no code that is known.
+    // Statuses without a known code in the body.
     row("401", "", Class::Account, "the credentials are not valid"),
     row("403", "", Class::Account, "access is denied"),
     row("404", "", Class::Account, "there is no such account"),
@@ -121,11 +122,12 @@ pub const CODES: &[Code] = &[
     row("*", "", Class::Request, "anything else would be answered the same again"),
 ];
 
-/// How long to wait where nothing was said. What slows the whole account down is not among them: the throttle's own back-off is better
-/// than a guess, because what is said is believed.
+/// The delays to assume for codes that come without one, in seconds. Too many requests (`20429`,
+/// 429) are not listed: the throttle's own back-off is better than a guess, because a delay that is
+/// given here overrides it.
 const DELAYS: &[(&str, u64)] = &[("63017", 1), ("14107", 30), ("21611", 60), ("30001", 60), ("30023", 3600), ("30027", 3600)];
 
-/// What a message's `extra` may hold.
+/// The keys of a message's `extra` and their types.
 const EXTRA: &[(&str, Kind)] = &[
     ("media_url", Kind::Texts),
     ("content_sid", Kind::Text),
@@ -136,13 +138,13 @@ const EXTRA: &[(&str, Kind)] = &[
     ("smart_encoded", Kind::Flag),
 ];
 
-/// Most characters of a body.
+/// The maximum length of a body, in characters.
 const BODY_CHARS: usize = 1600;
 
-/// Most media of a message.
+/// The maximum number of media URLs of a message.
 const MEDIA: usize = 10;
 
-/// Longest time for which Twilio keeps a message in its queue, in seconds.
+/// The maximum time that Twilio keeps a message in its queue, in seconds.
 const VALIDITY_S: i64 = 36_000;
 
 /// Builds the driver of an account.
@@ -150,7 +152,7 @@ pub fn build(account: &Account, tools: &Tools) -> Result<Box<dyn Driver>, Refuse
     Ok(Box::new(Twilio::new(account, Arc::clone(&tools.http))?))
 }
 
-/// Sends for one account.
+/// The driver of one account.
 pub struct Twilio {
     account: Account,
     url: String,
@@ -195,7 +197,7 @@ impl Twilio {
         })
     }
 
-    /// Who sends: a sender, a messaging service, or both.
+    /// Returns the sender and the messaging service of a message, of which either may be absent.
     fn sender<'a>(&'a self, message: &'a Message) -> (Option<&'a str>, Option<&'a str>) {
         match message.from.as_deref() {
             Some(service) if is_sid(service, "MG") => (None, Some(service)),
@@ -204,7 +206,8 @@ impl Twilio {
         }
     }
 
-    /// What is wrong with the time at which Twilio shall send a message: how far off it may be Twilio judges by its own clock.
+    /// Checks the time at which Twilio shall send a message. Twilio checks itself how far off that
+    /// time may be, by its own clock.
     fn check_schedule(&self, message: &Message) -> Vec<Issue> {
         let Some(at) = arguments::extra_text(message, "send_at") else { return Vec::new() };
         let mut issues = Vec::new();
@@ -220,7 +223,7 @@ impl Twilio {
         issues
     }
 
-    /// The request for a message.
+    /// Builds the request for a message.
     pub fn request(&self, message: &Message, now_s: i64, timeout: Duration) -> Call {
         let (from, service) = self.sender(message);
         let text = |key| arguments::extra_text(message, key).map(str::to_owned);
@@ -239,7 +242,8 @@ impl Twilio {
         put("ContentVariables", message.extra.get("content_variables").map(Value::to_string));
         put("StatusCallback", self.callback.clone());
         put("ScheduleType", scheduled.as_ref().map(|_| "fixed".to_owned()));
-        // A message of a later time keeps its validity at Twilio only from then on, so ours would be wrong.
+        // Twilio counts the validity of a scheduled message from its scheduled time, so ours would
+        // be wrong.
         put("ValidityPeriod", validity.filter(|_| scheduled.is_none()).map(|seconds| seconds.to_string()));
         put("SendAt", scheduled);
         put("MaxPrice", text("max_price"));
@@ -253,7 +257,7 @@ impl Twilio {
         Call { method: "POST", url: self.url.clone(), headers, body: words::form(&fields), timeout }
     }
 
-    /// What an answer means.
+    /// Maps an answer to an outcome.
     pub fn judge(&self, message: &Message, answer: &HttpAnswer, now_s: i64) -> Answer {
         let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
         let told = match &body["code"] {
@@ -338,7 +342,7 @@ impl Driver for Twilio {
     }
 }
 
-/// What a sender may be, completing "must be …".
+/// The permitted senders, completing "must be …".
 const SENDERS: &str =
     "a number in E.164 form such as +15550100, a short code of 3 to 8 digits, or a name of up to 11 letters, digits and blanks";
 

@@ -1,7 +1,9 @@
-//! A recipient's own webhook: the recipient is a URL, the body is JSON, signed as Standard Webhooks says.
+//! A recipient's own webhook: the recipient is a URL, the body is JSON, signed according to
+//! Standard Webhooks.
 //!
-//! The URL is a stranger's, so the guard against addresses inside stands before it, and redirects are not followed. The
-//! endpoint is the recipient: whatever is wrong with it concerns nobody else, so no answer of it counts against the account.
+//! The URL is untrusted, so requests pass the guard against private addresses, and redirects are
+//! not followed. The endpoint is the recipient: its faults affect no other recipient, so none of
+//! its answers counts against the account.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,20 +20,20 @@ use crate::jobs::Issue;
 use crate::outbound::retry_after::{Headers, any_delay};
 use crate::outbound::signature::{PREFIX, Secrets};
 
-/// Keys of the settings.
+/// The keys of an account's settings.
 #[rustfmt::skip]
 pub const FIELDS: &[Field] = &[
     field("signing_secret", true, true, "whsec_ and the base64 of 24 to 64 bytes; several with blanks between them all sign"),
 ];
 
-/// The name under which the account's secret is kept.
+/// The name under which the account's secret is stored.
 const NAME: &str = "ACCOUNT";
 
 const fn row(status: &'static str, class: Class, about: &'static str) -> Code {
     Code { status, code: "", class, about }
 }
 
-/// What answers mean.
+/// The meaning of answers.
 #[rustfmt::skip]
 pub const CODES: &[Code] = &[
     row("2xx", Class::Delivered, "taken"),
@@ -46,7 +48,7 @@ pub const CODES: &[Code] = &[
     row("*", Class::Recipient, "this is no answer of HTTP"),
 ];
 
-/// The driver of an account.
+/// Builds the driver of an account.
 pub fn build(account: &Account, tools: &Tools) -> Result<Box<dyn Driver>, Refused> {
     Ok(Box::new(Webhook::new(account, tools)?))
 }
@@ -107,7 +109,7 @@ impl Driver for Webhook {
     }
 }
 
-/// What an answer means for the endpoint `to`. Its body is a stranger's and says nothing.
+/// Maps an answer to an outcome for the endpoint `to`. The body is untrusted and ignored.
 fn judge(status: u16, headers: &Headers, now_s: i64, to: &str) -> Answer {
     let status = status.to_string();
     let facts = Facts {
@@ -119,14 +121,15 @@ fn judge(status: u16, headers: &Headers, now_s: i64, to: &str) -> Answer {
     Answer::new(outcome::sent(outcome::class(CODES, &status, ""), facts), status)
 }
 
-/// As for others, but for an endpoint that cannot be reached: that is its own trouble, and the account is as good as before.
+/// Maps a missing answer to an outcome. Unlike with other drivers, an unreachable endpoint pauses
+/// only that recipient, because its fault says nothing about the account.
 fn unanswered(error: Unanswered, to: &str, is_stopped: bool) -> Answer {
     let url = Url::parse(to).ok();
     let host = url.as_ref().and_then(Url::host_str).unwrap_or_default();
     let answer = outcome::unanswered(error, &[to, host]);
     let sent = match answer.sent {
         Sent::Transient { reason } => {
-            // A worker that stops says nothing about the endpoint.
+            // A stopping worker says nothing about the endpoint.
             let delay = is_stopped.then_some(Duration::ZERO);
             Sent::Throttled { scope: Scope::Recipient, key: Some(to.to_owned()), delay, reason }
         }

@@ -1,4 +1,5 @@
-//! What the tests of drivers share: accounts and messages, and answers built from the rows of a table.
+//! Fixtures shared by the tests of drivers: accounts, messages, and answers built from the rows of
+//! a table.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use super::{Account, Channel, Class, Http, Message, Recipient, Secret, Sent, Tol
 use crate::outbound::Guard;
 use crate::outbound::retry_after::Headers;
 
-/// An account with these settings and credentials.
+/// Builds an account with the given settings and credentials.
 pub fn account(options: &[(&str, &str)], secrets: &[(&str, &str)]) -> Account {
     Account {
         name: "main".to_owned(),
@@ -20,7 +21,7 @@ pub fn account(options: &[(&str, &str)], secrets: &[(&str, &str)]) -> Account {
     }
 }
 
-/// A message with a text and nothing more.
+/// Builds a message with a text and no other parts.
 pub fn message(channel: Channel, to: &str) -> Message {
     Message {
         id: "job_7".to_owned(),
@@ -35,28 +36,28 @@ pub fn message(channel: Channel, to: &str) -> Message {
     }
 }
 
-/// The object that the text is.
+/// Returns the object in a JSON value.
 pub fn extra(value: Value) -> Map<String, Value> {
     value.as_object().unwrap().clone()
 }
 
-/// Tools that reach this machine.
+/// Builds clients that reach this machine.
 pub fn tools() -> Tools {
     let http = Arc::new(Http::new(Guard::open()).unwrap());
     Tools { http: http.clone(), guarded: http }
 }
 
-/// What is said besides the message, with time enough for a busy machine.
+/// Builds the circumstances of an attempt, with a timeout generous enough for a busy machine.
 pub fn told(now_s: i64) -> Told {
     Told { now_s, timeout: Duration::from_secs(30), stop: CancellationToken::new() }
 }
 
-/// Headers by name and value.
+/// Builds headers from names and values.
 pub fn headers(pairs: &[(&str, &str)]) -> Headers {
     pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
 }
 
-/// A status that a row's pattern fits.
+/// Returns a status that matches a row's pattern.
 pub fn example(pattern: &str) -> String {
     match pattern {
         "*" => "302".to_owned(),
@@ -64,7 +65,7 @@ pub fn example(pattern: &str) -> String {
     }
 }
 
-/// The class that an outcome is of.
+/// Returns the class of an outcome.
 pub fn class_of(sent: &Sent) -> Class {
     match sent {
         Sent::Delivered { .. } => Class::Delivered,
@@ -79,7 +80,7 @@ pub fn class_of(sent: &Sent) -> Class {
     }
 }
 
-/// Bytes of a key as PEM.
+/// Encodes the bytes of a key as PEM.
 pub fn pem(der: &[u8]) -> String {
     use base64::Engine as _;
     let text = base64::engine::general_purpose::STANDARD.encode(der);
@@ -87,7 +88,8 @@ pub fn pem(der: &[u8]) -> String {
     format!("-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----\n", lines.join("\n"))
 }
 
-/// A server that answers each request, head and body, with a status and a body. Returns its address.
+/// Starts a server that answers each request, given as head and body, with a status and a body.
+/// Returns its address.
 pub async fn serve(answer: impl Fn(&str) -> (u16, String) + Send + Sync + 'static) -> String {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -1,4 +1,5 @@
-//! What the drivers of hosted providers share: somebody else's words cut to a line, addresses, forms, and settings read.
+//! Helpers for drivers of hosted providers: reasons cut to one line and stripped of private data,
+//! forms, and settings.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -7,28 +8,31 @@ use super::mailbox::ONE_MAILBOX;
 use super::outcome::refused;
 use super::{Account, Mailbox, Refused};
 
-/// Most characters of a reason.
+/// The maximum length of a reason, in characters.
 const REASON_CHARS: usize = 200;
 
-/// The shortest credential that is looked for in an answer, so that no common word is crossed out.
+/// The minimum length of a credential that is searched for in an answer, in bytes, so that common
+/// words are not masked.
 const SECRET_BYTES: usize = 6;
 
-/// So many digits in a row are taken for a number of somebody.
+/// The minimum number of consecutive digits that are masked as a phone number.
 const NUMBER_DIGITS: usize = 7;
 
-/// The reason in a record: the status, the provider's code and its words, without what is nobody's business.
+/// Builds the reason for a record: the status, the provider's code and its words, without private
+/// data.
 pub fn reason(account: &Account, status: u16, code: &str, text: &str) -> String {
     let code = if code.is_empty() { String::new() } else { format!(" ({code})") };
     let text = if text.trim().is_empty() { String::new() } else { format!(": {text}") };
     tidy(account, &format!("answered {status}{code}{text}"))
 }
 
-/// Somebody else's words on one line, without the account's credentials, addresses and numbers of people.
+/// Shortens a provider's words to one line, without the account's credentials, addresses and phone
+/// numbers.
 pub fn tidy(account: &Account, text: &str) -> String {
     let mut secrets: Vec<&str> =
         account.secrets.values().chain(account.headers.iter().map(|(_, value)| value)).map(|s| s.reveal()).collect();
     secrets.retain(|secret| secret.len() >= SECRET_BYTES);
-    // The longer first, so that nothing is left of one that holds another.
+    // Longer secrets come first, so that one which contains another is masked as a whole.
     secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
     let text = secrets.iter().fold(text.to_owned(), |text, secret| text.replace(secret, "***"));
     let line: Vec<String> =
@@ -36,7 +40,8 @@ pub fn tidy(account: &Account, text: &str) -> String {
     without_numbers(&line.join(" ")).chars().take(REASON_CHARS).collect()
 }
 
-/// What an answer says that is not in its provider's form: itself if it is a short plain text, as of a proxy, and never a page.
+/// Describes an answer that is not in the provider's format: returns the body itself if it is a
+/// short plain text, such as a proxy's, and never a page.
 pub fn foreign(body: &[u8], whose: &str) -> String {
     let text = String::from_utf8_lossy(body);
     match text.trim() {
@@ -46,7 +51,7 @@ pub fn foreign(body: &[u8], whose: &str) -> String {
     }
 }
 
-/// A word in which what stands around an `@` is crossed out.
+/// Masks the parts of a word that contain an `@`.
 fn without_address(word: &str) -> String {
     let is_edge = |c: char| "<>,;:\"'`()[]{}=".contains(c);
     word.split_inclusive(is_edge)
@@ -60,7 +65,7 @@ fn without_address(word: &str) -> String {
         .collect()
 }
 
-/// The text in which long numbers are crossed out; those that begin with a plus may be written in groups.
+/// Masks long numbers. The digits of a number that begins with a plus may be grouped.
 fn without_numbers(text: &str) -> String {
     let mut out = String::new();
     let mut run = String::new();
@@ -85,28 +90,28 @@ fn without_numbers(text: &str) -> String {
     out
 }
 
-/// The value of an `Authorization` header.
+/// Returns the value of a basic `Authorization` header.
 pub fn basic(user: &str, password: &str) -> String {
     format!("Basic {}", STANDARD.encode(format!("{user}:{password}")))
 }
 
-/// A body of the type `application/x-www-form-urlencoded`.
+/// Encodes a body of the type `application/x-www-form-urlencoded`.
 pub fn form(fields: &[(String, String)]) -> String {
     url::form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish()
 }
 
-/// True for a number in E.164 form.
+/// Returns true for a number in E.164 form.
 pub fn is_e164(text: &str) -> bool {
     let digits = text.strip_prefix('+').unwrap_or_default();
     (5..=15).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit()) && !digits.starts_with('0')
 }
 
-/// What is no credential to us, but may be given as one.
+/// Reads a field that is not secret but may be given as a credential.
 pub fn either<'a>(account: &'a Account, field: &str) -> Option<&'a str> {
     account.option(field).or_else(|| account.secret(field)).filter(|text| !text.is_empty())
 }
 
-/// The account's `from`, which must be one mailbox if it is given.
+/// Parses the account's `from`, which must be a single mailbox if it is given.
 pub fn from_option(account: &Account) -> Result<Option<Mailbox>, Refused> {
     let from = account.option("from").map(|from| Mailbox::parse(from).ok_or_else(|| refused("from", ONE_MAILBOX)));
     from.transpose()

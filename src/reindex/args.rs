@@ -1,4 +1,4 @@
-//! What a reindex job is asked to do, read from its arguments with every fault listed.
+//! Arguments of reindex jobs, parsed with every fault listed.
 
 use std::collections::BTreeMap;
 
@@ -9,44 +9,45 @@ use crate::jobs::Issue;
 
 /// Most documents that one bulk request may carry.
 pub const MAX_BATCH_DOCS: u64 = 10_000;
-/// Most bytes that one bulk request may carry: Elasticsearch itself refuses more than 100 MB.
+/// Most bytes that one bulk request may carry; Elasticsearch itself refuses more than 100 MB.
 pub const MAX_BATCH_BYTES: u64 = 50_000_000;
 /// Most bulk requests in flight.
 pub const MAX_CONCURRENCY: u64 = 64;
 
-/// The arguments of a reindex job, all of them usable.
+/// The arguments of a reindex job, all of them valid.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Args {
-    /// Where documents come from.
+    /// The source of the documents.
     pub source: Source,
-    /// Where they go.
+    /// The destination of the documents.
     pub sink: Sink,
     /// Most documents in one bulk request, 1 to 10,000; default 500.
     pub batch_docs: usize,
-    /// Most bytes in one bulk request, 1,000 to 50,000,000; default 5,000,000. A larger document travels alone.
+    /// Most bytes in one bulk request, 1,000 to 50,000,000; default 5,000,000. A larger document
+    /// travels alone.
     pub batch_bytes: usize,
     /// Most bulk requests in flight, 1 to 64; default 8.
     pub concurrency: usize,
-    /// What happens at the end when the index refused documents for good.
+    /// The outcome of a job some of whose documents the index refused for good.
     pub on_bad_document: OnBadDocument,
 }
 
 /// A table or statement in Postgres, read in the order of a unique key.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Source {
-    /// Where the database's URL is; the queue's own database without it.
+    /// The location of the database's URL; `None` for the queue's own database.
     pub database: Option<Hidden>,
-    /// As whom it is read, and for how long.
+    /// The role to read as, and the limit on each statement's time.
     pub rights: Rights,
-    /// What is read.
+    /// The table or query to read.
     pub rows: Rows,
     /// Columns that together are unique and never null; the scan follows them upwards.
     pub key: Vec<String>,
-    /// Columns that make the document; all of them without it.
+    /// Columns that make up the document; `None` for all.
     pub columns: Option<Vec<String>>,
 }
 
-/// What is read from the source.
+/// The rows of a source.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Rows {
     /// A table or view, as its schema (if named) and its name.
@@ -55,20 +56,20 @@ pub enum Rows {
     Query(String),
 }
 
-/// Where documents go.
+/// The destination of documents.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Sink {
     /// An endpoint that speaks Elasticsearch's `_bulk`.
     Elastic(Elastic),
-    /// A full-text table in Postgres: `id text`, `body jsonb`, `tsv tsvector`; created where absent.
+    /// A full-text table in Postgres: `id text`, `body jsonb`, `tsv tsvector`; created if absent.
     Postgres {
-        /// Where the database's URL is; the queue's own database without it.
+        /// The location of the database's URL; `None` for the queue's own database.
         database: Option<Hidden>,
-        /// As whom it is written, and for how long.
+        /// The role to write as, and the limit on each statement's time.
         rights: Rights,
         /// The table, as its schema (if named) and its name.
         table: Vec<String>,
-        /// Fields of the document that are searched; all texts without it.
+        /// Fields of the document that are searched; `None` for all texts.
         text: Option<Vec<String>>,
         /// Postgres' text search configuration; default `english`.
         config: String,
@@ -77,38 +78,37 @@ pub enum Sink {
     },
 }
 
-/// An index behind `_bulk`, and how documents are put into it.
+/// An index behind `_bulk`, and options for writing documents to it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Elastic {
     /// Base address, without a trailing slash.
     pub url: String,
-    /// The index.
     pub index: String,
     /// Column that is the document's id.
     pub id: String,
-    /// Where the text of the `authorization` header is.
+    /// The location of the text of the `authorization` header.
     pub authorization: Option<Hidden>,
     /// A file of certificates that are trusted besides the system's.
     pub ca_file: Option<String>,
-    /// The address is a job's own word, so that it is held against what jobs may reach.
+    /// True if the address comes from the job, so that the guard must allow it.
     pub is_guarded: bool,
-    /// A document is made and never overwritten, as data streams want it.
+    /// True if documents are created and never overwritten, as data streams require.
     pub creates: bool,
-    /// The ingest pipeline that documents pass.
+    /// The ingest pipeline for the documents.
     pub pipeline: Option<String>,
-    /// Column whose text chooses the shard.
+    /// Column whose text determines the shard.
     pub routing: Option<String>,
 }
 
 impl Sink {
-    /// The column that is the document's id.
+    /// Returns the column that is the document's id.
     pub fn id(&self) -> &str {
         match self {
             Self::Elastic(Elastic { id, .. }) | Self::Postgres { id, .. } => id,
         }
     }
 
-    /// The column that chooses a document's shard, if there is one.
+    /// Returns the column that determines a document's shard, if there is one.
     pub fn routing(&self) -> Option<&str> {
         match self {
             Self::Elastic(elastic) => elastic.routing.as_deref(),
@@ -117,38 +117,43 @@ impl Sink {
     }
 }
 
-/// What happens at the end when the index refused documents for good; either way all others are indexed.
+/// The outcome of a job some of whose documents the index refused for good; in either case all
+/// others are indexed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnBadDocument {
-    /// The job ends dead with the count and the first refused ids, so that somebody looks. Retrying it starts over.
+    /// The job ends dead with the count and the first refused ids, so that a person looks at it. A
+    /// retry starts over.
     #[default]
     DeadLetter,
     /// The job ends completed; its progress note keeps the count and the first refused ids.
     Skip,
 }
 
-/// What the names of variables begin with that hold databases' URLs and that jobs may name, where jobs may name any.
+/// Prefix of variables that hold databases' URLs and that jobs may name, if jobs may bring their
+/// own.
 const DATABASES: &str = "REINDEX_DATABASE_";
-/// The same of variables that hold texts of the `authorization` header.
+/// Prefix of variables that hold texts of the `authorization` header and that jobs may name, if
+/// jobs may bring their own.
 const AUTHORIZATIONS: &str = "REINDEX_AUTH_";
-/// What the name of the variable ends with that says where such a text may go.
+/// Suffix of the variable that lists the origins to which such a header may be sent.
 pub(super) const ORIGINS: &str = "_ORIGINS";
 
-/// Why a job may not say where it reads and writes.
+/// The refusal of addresses, tables and queries that a job brings.
 const NOT_FREE: &str = "is not allowed: a job names a source and a sink of the settings file, and brings no address, table, SQL or variable \
      of its own unless the operator sets allow_reindex_queries";
 
-/// Why a job carries no URL of a database.
+/// The refusal of a database's URL in a job.
 const NO_URL: &str =
     "credentials do not belong into a job: put the URL into an environment variable of the workers and name that in \"url_env\"";
 
 impl Args {
-    /// Reads arguments against what the operator has named, or lists everything that is wrong with them.
+    /// Parses arguments against the operator's catalogue, or lists everything that is wrong with
+    /// them.
     pub fn parse(args: &Value, catalogue: &Catalogue) -> Result<Self, Vec<Issue>> {
         let mut fields = Fields::new(args, "");
         let source = fields.part("source", |source| self::source(source, catalogue));
         let sink = {
-            // A source that could not be read is one fault, not two: its missing key is no fault of the sink.
+            // An invalid source is one fault, not two: its missing key is no fault of the sink.
             let key = source.as_ref().map_or(Some(String::new()), |s| (s.key.len() == 1).then(|| s.key[0].clone()));
             fields.part("sink", |sink| self::sink(sink, key, catalogue))
         };
@@ -168,13 +173,14 @@ impl Args {
         }
     }
 
-    /// The source or sink that these arguments name and that nobody has told this process of, for a message.
+    /// Returns a message about the source or sink that these arguments name and that this process
+    /// does not know.
     pub fn unknown(args: &Value, catalogue: &Catalogue) -> Option<String> {
         let (part, name) = Self::lacking(args, catalogue)?;
         Some(format!("the settings of this worker have no [reindex.{part}s.{name}]"))
     }
 
-    /// The same as `source` or `sink` and its name.
+    /// Returns `source` or `sink` and the name that this process does not know.
     pub fn lacking<'a>(args: &'a Value, catalogue: &Catalogue) -> Option<(&'static str, &'a str)> {
         let name = |part: &str| args.get(part)?.get("name")?.as_str();
         let source = name("source").filter(|name| !catalogue.sources.contains_key(*name)).map(|name| ("source", name));
@@ -183,7 +189,7 @@ impl Args {
     }
 }
 
-/// Looks up what a part names. Without a name, `None` if jobs may say everything themselves.
+/// Looks up the source or sink that a part names, and reports an unknown name.
 fn named<'p, T>(fields: &mut Fields<'_>, known: &'p BTreeMap<String, T>, part: &str) -> Option<&'p T> {
     let name = fields.text("name")?;
     let found = known.get(&name);
@@ -196,7 +202,7 @@ fn named<'p, T>(fields: &mut Fields<'_>, known: &'p BTreeMap<String, T>, part: &
     found
 }
 
-/// Refuses every field of a part without a name, where jobs may not say everything themselves.
+/// Refuses every field of a part without a name, because jobs may not bring their own.
 fn refuse_free<T>(fields: &mut Fields<'_>, part: &str, known: Vec<&String>) -> Option<T> {
     for name in ["type", "url", "url_env", "authorization_env", "query"] {
         fields.refuse(name, NOT_FREE);
@@ -360,7 +366,7 @@ fn index_name(fields: &mut Fields<'_>, index: String) -> Option<String> {
     Some(index)
 }
 
-/// A name that can stand in a URL as it is.
+/// Accepts a name that needs no escaping in a URL.
 fn pipeline_name(fields: &mut Fields<'_>, pipeline: String) -> Option<String> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if pipeline.len() > 255 || !pipeline.chars().all(allowed) {
@@ -371,12 +377,12 @@ fn pipeline_name(fields: &mut Fields<'_>, pipeline: String) -> Option<String> {
 
 // === Fields: one JSON object, read field by field ===
 
-/// Reads an object's fields, collects what is wrong, and refuses what nobody asked for.
+/// Reads an object's fields, collects faults, and refuses unknown fields.
 struct Fields<'a> {
     object: Option<&'a Map<String, Value>>,
     pointer: String,
     known: Vec<&'static str>,
-    /// True where the part's type is not known, so that no field can be called unknown.
+    /// True if the part's type is not known, so that no field can be called unknown.
     any_field: bool,
     issues: Vec<Issue>,
 }
@@ -441,14 +447,15 @@ impl<'a> Fields<'a> {
     fn variable(&mut self, name: &'static str, start: &str) -> Option<String> {
         let text = self.text(name)?;
         let allowed = |c: char| c.is_ascii_alphanumeric() || c == '_';
-        // What holds a database's URL is never sent as a header, and the other way round: one start of names for each purpose.
+        // Variables for database URLs and for headers have separate prefixes, so that a URL is
+        // never sent as a header, nor the reverse.
         if !text.chars().all(allowed) || !text.starts_with(start) {
             return self.issue(name, format!("must name an environment variable of the workers that begins with {start}"));
         }
         Some(text)
     }
 
-    /// The key of a scan: what the operator has set, or what the job says.
+    /// Reads the key of a scan: the operator's if set, otherwise the job's.
     fn key(&mut self, set: Option<&[String]>) -> Option<Vec<String>> {
         let said = self.columns("key");
         match set {

@@ -11,7 +11,7 @@ fn good() -> Value {
     })
 }
 
-/// Everything that the switch lifts.
+/// A catalogue that allows everything that `allow_queries` can allow.
 fn free() -> Catalogue {
     Catalogue { allow_queries: true, ..Catalogue::default() }
 }

@@ -1,4 +1,5 @@
-//! The handler: reads ahead, asks for tokens, sends, settles, keeps the cursor.
+//! The handler: reads ahead, acquires tokens, sends bulk requests, handles their answers and saves
+//! the cursor.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -20,42 +21,45 @@ use crate::jobs::{Checkpoint, CheckpointError, Context, Handler, Issue, Job, Out
 use crate::outbound::{self, Guard, SetUpError};
 use crate::throttle::{Ask, Ended, LaneAsk, Limit, Name, Refused};
 
-/// The cursor is kept about so often; a killed worker repeats at most this much.
+/// Interval between checkpoints; a killed worker repeats at most this much.
 const SAVE_EVERY: Duration = Duration::from_secs(1);
-/// How long a stopping handler waits for bulk requests in flight.
+/// Longest wait of a stopping handler for bulk requests in flight.
 const DRAIN_WITHIN: Duration = Duration::from_secs(3);
-/// Longest time that a job waits inside itself because the index said so; beyond it the job's key is paused.
+/// Longest wait inside the job at the index's request; for a longer one the job's key is paused.
 const LONGEST_HOLD: Duration = Duration::from_secs(600);
 /// Failed bulk requests in a row, about a minute and a half of them, after which the attempt ends.
 const MAX_STRIKES: u32 = 8;
-/// How long the job rests when it came forward before the index or the source failed.
+/// Delay of a job that made progress before the index or the source failed.
 const REST: Duration = Duration::from_secs(15);
 
 /// Settings of the kind, the same for all its jobs.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
-    /// Where an index that a job brings may be besides the public internet; by default nowhere.
+    /// The addresses besides the public internet at which a job's own index may be; by default
+    /// none.
     pub guard: Guard,
-    /// What jobs may name.
+    /// The sources and sinks that jobs may name.
     pub catalogue: Catalogue,
 }
 
-/// Runs jobs of the kind `reindex`.
+/// The handler of the kind `reindex`.
 pub struct ReindexHandler {
     connect: Connect,
     config: Config,
 }
 
 impl ReindexHandler {
-    /// A handler that reads and writes `own`, usually the queue's database, where a job names no other. Without one it can
-    /// check arguments, and run jobs that name their databases.
+    /// Creates a handler that reads and writes `own`, usually the queue's database, if a job names
+    /// no other.
+    ///
+    /// Without it the handler can check arguments, and run jobs that name their databases.
     pub fn new(config: Config, own: Option<Database>) -> Result<Self, SetUpError> {
         let guarded = outbound::guarded_client(config.guard.clone(), ANSWER_WITHIN)?;
         let trusted = outbound::guarded_client(Guard::open(), ANSWER_WITHIN)?;
         Ok(Self { connect: Connect { own, guarded, trusted }, config })
     }
 
-    /// Reads the arguments and looks at where they lead.
+    /// Parses the arguments and checks the address in them.
     fn read(&self, args: &Value) -> Result<Args, Vec<Issue>> {
         let args = Args::parse(args, &self.config.catalogue)?;
         if let args::Sink::Elastic(asked) = &args.sink
@@ -68,7 +72,7 @@ impl ReindexHandler {
     }
 
     async fn start(&self, job: &Job, context: &Context) -> Outcome {
-        // Another worker's settings may have it: that is no fault of the job.
+        // Another worker's settings may have it, so the job is not at fault.
         if let Some(unknown) = Args::unknown(&job.args, &self.config.catalogue) {
             return Outcome::Retry { after: None, error: unknown };
         }
@@ -110,18 +114,20 @@ impl Handler for ReindexHandler {
         Box::pin(async move { self.start(&job, &context).await })
     }
 
-    /// It reads and writes whole tables in the name of the operator, so that it is for operators.
+    /// Returns false: the kind reads and writes whole tables with the operator's rights, so it is
+    /// for operators.
     fn public(&self) -> bool {
         false
     }
 
-    /// A reindex takes as long as it takes; it is bounded by its progress, not by a clock.
+    /// Returns `None`: a reindex is bounded by its progress, not by a clock.
     fn timeout(&self) -> Option<Duration> {
         None
     }
 }
 
-/// Copies everything after the job's checkpoint from `source` to `sink`, at the pace of the job's throttle.
+/// Copies everything after the job's checkpoint from `source` to `sink`, at the pace of the job's
+/// throttle.
 pub async fn backfill(job: &Job, context: &Context, args: &Args, source: Arc<dyn Source>, sink: Arc<dyn Sink>) -> Outcome {
     let throttle = match Name::new(job.throttle.clone()) {
         Ok(throttle) => throttle,
@@ -164,7 +170,7 @@ pub async fn backfill(job: &Job, context: &Context, args: &Args, source: Arc<dyn
     run.close(end).await
 }
 
-/// How a run ends.
+/// The end of a run.
 #[derive(Debug)]
 enum End {
     Finished,
@@ -187,17 +193,17 @@ struct Backfill<'a> {
     window: Window,
     /// Documents that were read and not sent yet.
     fresh: VecDeque<Item>,
-    /// Documents to be sent again, each from a time on.
+    /// Documents to retry, each with its earliest time.
     again: Vec<(Instant, Item)>,
     again_bytes: usize,
     flights: JoinSet<Landed>,
     saving: JoinSet<Result<(), CheckpointError>>,
     saved: Option<Checkpoint>,
-    /// What the index said when it rejected documents, until the throttle has been told.
+    /// The index's reason for rejecting documents, until it is reported to the throttle.
     rejected: Option<String>,
-    /// Documents that were stored since the throttle was told.
+    /// Documents stored since the last report to the throttle.
     stored: u64,
-    /// The throttle wants to know what becomes of what it grants.
+    /// True if the throttle expects reports on the work it grants.
     watched: bool,
     telling: JoinSet<()>,
     batch_bytes: usize,
@@ -253,7 +259,8 @@ impl Backfill<'_> {
 
     // === Reading ===
 
-    /// Whether another page may be taken in: little is left to send, and not too much waits behind one document.
+    /// Returns true if another page may be taken: little is left to send, and not too much waits
+    /// behind one document.
     fn hungry(&self) -> bool {
         let window = (4 * self.args.concurrency * self.args.batch_docs).max(1_000);
         self.fresh.len() < self.args.batch_docs && self.window.len() < window
@@ -274,7 +281,8 @@ impl Backfill<'_> {
 
     // === Sending ===
 
-    /// When tokens shall be asked for; `None` while there is nothing to send or no room for another request.
+    /// Returns the time of the next token request; `None` while there is nothing to send or no room
+    /// for another bulk request.
     fn send_at(&self) -> Option<Instant> {
         if self.flights.len() >= self.args.concurrency {
             return None;
@@ -286,12 +294,14 @@ impl Backfill<'_> {
         Some(ready.max(self.ask_at).max(self.hold_until))
     }
 
-    /// Documents that wait to be sent again are held in memory, so new ones must wait when those are many.
+    /// Returns true if new documents may be sent. Documents to retry are held in memory, so new
+    /// ones must wait when there are many.
     fn may_send_fresh(&self) -> bool {
         self.fresh_allowed() > 0
     }
 
-    /// How many documents that were not sent yet may be: few enough that the cursor stays near to what is stored.
+    /// Returns the number of new documents that may be sent, small enough that the cursor stays
+    /// near the newest stored document.
     fn fresh_allowed(&self) -> usize {
         let Some(next) = self.fresh.front() else { return 0 };
         if self.again_bytes > self.args.concurrency * self.batch_bytes {
@@ -320,7 +330,7 @@ impl Backfill<'_> {
         }
     }
 
-    /// How many of the next documents fit into one bulk request; at least one, however large it is.
+    /// Counts the next documents that fit into one bulk request; at least one, however large it is.
     fn fitting(&self, now: Instant) -> usize {
         let due = self.again.iter().filter(|(due, _)| *due <= now).map(|(_, item)| item);
         let fresh = self.fresh.iter().take(self.fresh_allowed());
@@ -413,9 +423,12 @@ impl Backfill<'_> {
         self.wait_for(item_backoff(item.tries), item);
     }
 
-    /// Tells the throttle that the index rejected documents, as it would be told of a job that a server refused: the key is paused for
-    /// a moment, longer with each time in a row. It learns no rate, which one bulk request says little of: that is for [`Pace`]. From
-    /// then on it is told what is stored as well, which ends such a row.
+    /// Reports rejected documents to the throttle as an overload, in the same way as a job that a
+    /// server refused.
+    ///
+    /// The throttle pauses the key for a moment, longer with each rejection in a row. It learns no
+    /// rate, because one bulk request says little about it: [`Pace`] does that. From then on stored
+    /// documents are reported as well, which ends the row.
     fn tell(&mut self) {
         while self.telling.try_join_next().is_some() {}
         if self.rejected.is_none() && !self.watched {
@@ -435,7 +448,7 @@ impl Backfill<'_> {
             }
             if let Some(why) = rejected {
                 let jitter = rand::random();
-                // An operator has named the sink, so its word counts.
+                // The operator has named the sink, so its answer is trusted.
                 let refused = Refused {
                     key: &key,
                     scope: Scope::Key,
@@ -458,14 +471,15 @@ impl Backfill<'_> {
         }
     }
 
-    /// The oldest stand first: the cursor waits for them.
+    /// Inserts an item, the oldest document first, because the cursor waits for it.
     fn wait_for(&mut self, delay: Duration, item: Item) {
         self.again_bytes += item.document.bytes();
         let at = self.again.partition_point(|(_, other)| other.number < item.number);
         self.again.insert(at, (Instant::now() + delay, item));
     }
 
-    /// Holds everything after a bulk request failed as a whole. Requests that were in flight with it are the same strike.
+    /// Holds all requests after a bulk request failed as a whole. Requests that were in flight with
+    /// it count as the same strike.
     fn strike(&mut self, retry_after: Option<Duration>, reason: &str) -> Duration {
         let now = Instant::now();
         if now >= self.hold_until {
@@ -485,7 +499,7 @@ impl Backfill<'_> {
 
     // === The cursor ===
 
-    /// Keeps the checkpoint in the background, so that a slow database holds up nothing.
+    /// Saves the checkpoint in the background, so that a slow database holds up nothing.
     fn save(&mut self) {
         let checkpoint = self.progress.checkpoint(self.started.elapsed());
         if self.saving.is_empty() && self.saved.as_ref() != Some(&checkpoint) {
@@ -495,7 +509,8 @@ impl Backfill<'_> {
         }
     }
 
-    /// A checkpoint that was not kept is tried again in a second; a lost lease ends everything.
+    /// Handles the result of a save: a failed one is repeated in a second, and a lost lease ends
+    /// the run.
     fn heed(&mut self, saved: Option<Result<(), CheckpointError>>) -> Result<(), End> {
         match saved {
             Some(Ok(())) => Ok(()),
@@ -512,7 +527,7 @@ impl Backfill<'_> {
         }
     }
 
-    /// Ends the run: waits for what is in flight, keeps the cursor, says the outcome.
+    /// Ends the run: waits for requests in flight, saves the cursor and returns the outcome.
     async fn close(mut self, end: End) -> Outcome {
         if matches!(end, End::LeaseLost) {
             return Outcome::HandedBack;
@@ -525,7 +540,8 @@ impl Backfill<'_> {
             End::Stopped | End::LeaseLost => Outcome::HandedBack,
             End::Throttled(delay, error) => Outcome::Throttled { scope: Scope::Key, delay: Some(delay), error },
             End::Wrong(error) => Outcome::Dead { error },
-            // An attempt that came forward was not in vain, so a long job does not die of many small outages.
+            // An attempt that made progress was not in vain, so a long job does not die of many
+            // small outages.
             End::Failed(error) if self.progress.done > self.resumed_at => {
                 tracing::warn!(job.id = self.job.id, %error, "reindex rests and goes on from its checkpoint");
                 Outcome::Snooze { delay: REST }
@@ -572,7 +588,7 @@ impl From<source::Error> for End {
     }
 }
 
-/// What to tell people when nothing is granted; waiting for the next token is no trouble.
+/// Returns the message to show when nothing is granted; waiting for the next token is no trouble.
 fn spell(limit: &Limit) -> Option<String> {
     match limit {
         Limit::Stopped { name, why } if why.is_empty() => Some(format!("waiting: the throttle {name} is stopped")),

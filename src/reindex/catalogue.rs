@@ -1,73 +1,75 @@
-//! Where jobs may read and write: the sources and sinks that the operator has named, and what each allows.
+//! The catalogue: the sources and sinks that the operator has named, with the tables, statements
+//! and indexes that each allows.
 //!
-//! A job names a source and a sink, and what of each it wants. Who may enqueue chooses among what was given, and no more: an
-//! address, a credential and a statement are the operator's word.
+//! A job names a source and a sink and chooses among the parts that they allow, and no more: only
+//! the operator sets addresses, credentials and statements.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How long one statement may take where nothing else is said.
+/// The usual limit on the time of one statement.
 pub const USUAL_STATEMENT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// All that jobs may name.
+/// The sources and sinks that jobs may name.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Catalogue {
-    /// What may be read, by name.
+    /// The sources, by name.
     pub sources: BTreeMap<String, NamedSource>,
-    /// What may be written, by name.
+    /// The sinks, by name.
     pub sinks: BTreeMap<String, NamedSink>,
-    /// Jobs may also bring queries, tables and addresses of their own, and run them with the rights of this process.
+    /// True if jobs may also bring queries, tables and addresses of their own, and run them with
+    /// the rights of this process.
     pub allow_queries: bool,
 }
 
 /// A database that jobs may read.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NamedSource {
-    /// Where its URL is; the queue's own database without it.
+    /// The location of its URL; `None` for the queue's own database.
     pub database: Option<Hidden>,
-    /// As whom it is read, and for how long.
+    /// The role to read as, and the limit on each statement's time.
     pub rights: Rights,
-    /// Tables that jobs may name; one that ends with `*` stands for all that begin like it.
+    /// Tables that jobs may name; a name that ends with `*` stands for all that begin like it.
     pub tables: Vec<String>,
     /// Statements that jobs may name.
     pub statements: BTreeMap<String, String>,
-    /// The key of all of these; without it each job says its own.
+    /// The key of all these tables and statements; `None` if each job sets its own.
     pub key: Option<Vec<String>>,
 }
 
-/// A place that jobs may write to.
+/// A destination that jobs may write to.
 #[derive(Clone, Debug, PartialEq)]
 pub enum NamedSink {
     /// A search engine that speaks `_bulk`.
     Elastic {
         /// Base address, without a trailing slash.
         url: String,
-        /// Indexes that jobs may name; one that ends with `*` stands for all that begin like it.
+        /// Indexes that jobs may name; a name that ends with `*` stands for all that begin like it.
         indexes: Vec<String>,
         /// Ingest pipelines that jobs may name, by the same rule.
         pipelines: Vec<String>,
-        /// Where the text of the `authorization` header is.
+        /// The location of the text of the `authorization` header.
         authorization: Option<Hidden>,
         /// A file of certificates that are trusted besides the system's.
         ca_file: Option<String>,
     },
     /// A database with full-text tables.
     Postgres {
-        /// Where its URL is; the queue's own database without it.
+        /// The location of its URL; `None` for the queue's own database.
         database: Option<Hidden>,
-        /// As whom it is written, and for how long.
+        /// The role to write as, and the limit on each statement's time.
         rights: Rights,
-        /// Tables that jobs may name; one that ends with `*` stands for all that begin like it.
+        /// Tables that jobs may name; a name that ends with `*` stands for all that begin like it.
         tables: Vec<String>,
     },
 }
 
-/// As whom a database is used, and for how long at once.
+/// The role for a database, and the limit on each statement's time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rights {
-    /// The role that each transaction takes; the one of the URL without it.
+    /// The role that each transaction takes; `None` for the role of the URL.
     pub role: Option<String>,
-    /// Longest time of one statement; the server ends it then.
+    /// Longest time of one statement, after which the server ends it.
     pub statement_timeout: Duration,
 }
 
@@ -77,18 +79,20 @@ impl Default for Rights {
     }
 }
 
-/// A secret by where it is.
+/// The location of a secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hidden {
     /// An environment variable that holds it.
     Variable(String),
-    /// A file that does.
+    /// A file that holds it.
     File(String),
-    /// An environment variable that a job has named: it goes only where a second variable says.
+    /// An environment variable that a job has named; its text is sent only to the origins that a
+    /// second variable lists.
     Bound(String),
 }
 
-/// Whether one of these patterns stands for `name`: the same text, or its beginning where the pattern ends with `*`.
+/// Returns true if a pattern stands for `name`: the same text, or its beginning if the pattern ends
+/// with `*`.
 pub fn allows(patterns: &[String], name: &str) -> bool {
     patterns.iter().any(|pattern| match pattern.strip_suffix('*') {
         Some(start) => name.starts_with(start),
@@ -96,7 +100,7 @@ pub fn allows(patterns: &[String], name: &str) -> bool {
     })
 }
 
-/// A query without its last semicolon, if it begins as one that reads.
+/// Returns a query without its last semicolon, if its first word is one of a query.
 pub fn one_query(text: &str) -> Option<String> {
     let query = text.trim().trim_end_matches(';').trim_end();
     let first = query.split(|c: char| !c.is_ascii_alphabetic()).next().unwrap_or_default().to_ascii_lowercase();

@@ -1,4 +1,4 @@
-//! Opens the two ends of a reindex as its arguments ask.
+//! Opens the source and the sink of a reindex.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,33 +11,34 @@ use super::sink::{ElasticSink, PostgresSink, Sink, Trouble};
 use super::source::{self, PostgresSource, Source};
 use crate::outbound;
 
-/// Longest time without an answer to one bulk request.
+/// Longest wait for the answer to one bulk request.
 pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 
-/// What is needed to open sources and sinks.
+/// Clients and options for opening sources and sinks.
 #[derive(Clone)]
 pub(super) struct Connect {
-    /// How the queue's own database is reached, if there is one.
+    /// The queue's own database, if there is one.
     pub(super) own: Option<Database>,
-    /// Speaks to indexes that jobs choose.
+    /// The client for indexes that jobs choose.
     pub(super) guarded: reqwest::Client,
-    /// Speaks to indexes that the operator has named.
+    /// The client for indexes that the operator has named.
     pub(super) trusted: reqwest::Client,
 }
 
 impl Connect {
-    /// The source of a job.
+    /// Opens the source of a job.
     pub(super) fn source(&self, args: &Args) -> Result<Arc<dyn Source>, source::Error> {
         let database = self.database(args.source.database.as_ref()).map_err(source::Error::Lost)?;
         Ok(Arc::new(PostgresSource::open(database, &args.source, args.sink.id(), args.sink.routing())))
     }
 
-    /// The sink of a job.
+    /// Opens the sink of a job.
     pub(super) fn sink(&self, args: &Args) -> Result<Arc<dyn Sink>, Trouble> {
         Ok(match &args.sink {
             args::Sink::Elastic(asked) => {
                 if let Some(secret) = &asked.authorization {
-                    // One that is missing, or that may not go there, is told before anything is read.
+                    // A secret that is missing, or may not be sent there, is reported before
+                    // anything is read.
                     hidden::authorization(secret, &asked.url)?;
                 }
                 let client = match &asked.ca_file {

@@ -1,4 +1,4 @@
-//! One bulk request and what came back.
+//! One bulk request and its answer.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::document::Document;
 use super::sink::{Sink, Trouble, Written};
 use crate::control::backoff;
 
-/// A document with its number in the window and how often it found the index busy.
+/// A document with its number in the window and the number of times the index was too busy for it.
 #[derive(Clone, Debug)]
 pub(super) struct Item {
     pub(super) number: u64,
@@ -16,7 +16,7 @@ pub(super) struct Item {
     pub(super) tries: u32,
 }
 
-/// A bulk request that has come back.
+/// A bulk request that has ended.
 #[derive(Debug)]
 pub(super) struct Landed {
     pub(super) items: Vec<Item>,
@@ -32,13 +32,15 @@ pub(super) fn send(flights: &mut JoinSet<Landed>, sink: std::sync::Arc<dyn Sink>
     });
 }
 
-/// How long a busy document waits before it asks for tokens again: 0.1 s doubling to 10 s, half of it by chance.
+/// Returns the back-off of one document that the index was too busy for: 0.1 s doubling to 10 s,
+/// half of it random.
 pub(super) fn item_backoff(tries: u32) -> Duration {
     let (first, most) = (Duration::from_millis(100), Duration::from_secs(10));
     backoff::delay(tries.saturating_sub(1), first, most, rand::random())
 }
 
-/// How long everything waits after a bulk request failed as a whole: 0.5 s doubling to 30 s, half of it by chance.
+/// Returns the back-off after a bulk request failed as a whole: 0.5 s doubling to 30 s, half of it
+/// random.
 pub(super) fn whole_backoff(strikes: u32) -> Duration {
     let (first, most) = (Duration::from_millis(500), Duration::from_secs(30));
     backoff::delay(strikes.saturating_sub(1), first, most, rand::random())

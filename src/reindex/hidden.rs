@@ -1,4 +1,5 @@
-//! Secrets by where they are: read when they are needed, told in no error, and sent nowhere but where they belong.
+//! Secrets, read from their location when they are needed, named in no error, and sent nowhere but
+//! where they belong.
 
 use url::Url;
 
@@ -6,7 +7,7 @@ use super::args::ORIGINS;
 use super::catalogue::Hidden;
 use super::sink::Trouble;
 
-/// The secret's text.
+/// Reads the secret's text.
 pub(super) fn read(secret: &Hidden) -> Result<String, String> {
     let missing = || format!("{} is not there, or empty, on this worker", shown(secret));
     let text = match secret {
@@ -17,8 +18,9 @@ pub(super) fn read(secret: &Hidden) -> Result<String, String> {
     if text.is_empty() { Err(missing()) } else { Ok(text.to_owned()) }
 }
 
-/// The text for the `authorization` header of requests to `url`. One that a job has named goes only to the origins that are
-/// written down beside it.
+/// Reads the text for the `authorization` header of requests to `url`.
+///
+/// A variable that a job has named is sent only to the origins that its second variable lists.
 pub(super) fn authorization(secret: &Hidden, url: &str) -> Result<String, Trouble> {
     if let Hidden::Bound(name) = secret {
         let list = format!("{name}{ORIGINS}");
@@ -33,7 +35,7 @@ pub(super) fn authorization(secret: &Hidden, url: &str) -> Result<String, Troubl
     read(secret).map_err(Trouble::Lost)
 }
 
-/// A secret by its place, for messages.
+/// Returns a secret's location, for messages.
 pub(super) fn shown(secret: &Hidden) -> String {
     match secret {
         Hidden::Variable(name) | Hidden::Bound(name) => format!("the environment variable {name}"),
@@ -41,7 +43,7 @@ pub(super) fn shown(secret: &Hidden) -> String {
     }
 }
 
-/// Whether the scheme, host and port of `url` are among `origins`.
+/// Returns true if the scheme, host and port of `url` are among `origins`.
 fn is_among(url: &str, origins: &str) -> bool {
     let origin = |text: &str| Url::parse(text.trim()).ok().map(|url| url.origin()).filter(url::Origin::is_tuple);
     let Some(wanted) = origin(url) else { return false };

@@ -1,4 +1,5 @@
-//! Reindexing: one long job that copies documents from a source to a search index, at the pace of its throttle.
+//! Reindexing: one long job that copies documents from a source to a search index, at the pace of
+//! its throttle.
 //!
 //! ```text
 //!   source ──pages by key──▶ buffer ──▶ tokens (1 = 1 document) ──▶ bulk requests ──▶ sink
@@ -8,14 +9,16 @@
 //!                                       cursor: the key up to which everything is stored
 //! ```
 //!
-//! Read [`backfill`] first. The nouns are pure: [`Catalogue`] (what jobs may name), [`Args`], [`Window`] (which documents are stored), [`Pace`] (how many
-//! tokens to ask for), [`Progress`]. Technologies are in [`source`] and [`sink`].
+//! Read [`backfill`] first. The nouns are pure: [`Catalogue`] (the sources and sinks that jobs may
+//! name), [`Args`], [`Window`] (the documents ahead of the cursor), [`Pace`] (the number of tokens
+//! to ask for), [`Progress`]. Technologies are in [`source`] and [`sink`].
 //!
-//! What it promises: every row that the source had when its page was read is sent at least once, under an id that does
-//! not change, so that a second copy overwrites the first. The checkpoint is a key up to which *every* document is
-//! stored or listed as refused, and nothing is sent more than some seconds beyond it: that is what a killed worker costs.
+//! Its promise: every row that the source had when its page was read is sent at least once, under
+//! an id that does not change, so that a second copy overwrites the first. The checkpoint is a key
+//! up to which *every* document is stored or listed as refused, and nothing is sent more than some
+//! seconds beyond it: a killed worker repeats no more than that.
 //!
-//! What it leaves out: it does not follow changes behind its cursor (run it again, or write new documents where they
+//! It does not follow changes behind its cursor (run it again, or write new documents where they
 //! change), does not delete from the index, and does not create mappings.
 
 pub mod args;
@@ -43,5 +46,5 @@ pub use postgres::Database;
 pub use progress::{Mark, Progress};
 pub use window::Window;
 
-/// The kind under which jobs of this room are enqueued.
+/// The name of the kind.
 pub const KIND: &str = "reindex";

@@ -1,52 +1,60 @@
-//! How many tokens to ask for at once, and how long to wait for them.
+//! The number of tokens to ask for at once, and the wait between requests for tokens.
 
 use std::time::Duration;
 
-/// Seconds' worth of documents in one bulk request: small enough that a cut of the rate acts at once.
+/// Seconds' worth of documents in one bulk request, small enough that a cut of the rate takes
+/// effect at once.
 const SLICE_S: f64 = 0.1;
-/// A slice that has to wait longer than this is halved: another throttle level is slower than the one we know.
+/// Longest wait for a slice before it is halved: another level of the throttle is slower than the
+/// known rate.
 const PATIENCE: Duration = Duration::from_millis(250);
-/// Longest time without asking again, so that a turned knob acts within a second.
+/// Longest wait between requests for tokens, so that a turned knob takes effect within a second.
 const LONGEST_WAIT: Duration = Duration::from_millis(500);
-/// Seconds of what is being stored that may be sent beyond the oldest document that is not stored yet.
+/// Seconds' worth of documents, at the rate at which they are stored, that may be sent beyond the
+/// oldest one that is not stored yet.
 const AHEAD_S: f64 = 3.0;
-/// How the rate grows with each request that the index takes whole.
+/// Growth of the rate with each request that the index accepts whole.
 const REGAIN: f64 = 1.05;
-/// Shortest time without asking again.
+/// Shortest wait between requests for tokens.
 const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 
-/// Turns the throttle's answers into asks.
+/// Turns the throttle's answers into requests for tokens.
 ///
-/// One token is one document. A bulk request carries about a tenth of a second's documents, `rps × 0.1 s`, at least 1 and
-/// at most `batch_docs`. They are asked for as *one* unit that costs so many tokens: it is granted whole or not at all, the
-/// throttle tells exactly how long until it fits, and a slice dearer than the bucket leaves a debt, so that no refill is
-/// lost however small the bucket is.
+/// One token is one document. A bulk request carries about a tenth of a second's documents,
+/// `rps × 0.1 s`, at least 1 and at most `batch_docs`. They are asked for as *one* unit that costs
+/// so many tokens: it is granted whole or not at all, the throttle returns the exact wait until it
+/// fits, and a slice that costs more than the bucket holds leaves a debt, so that no refill is lost
+/// however small the bucket is.
 #[derive(Clone, Debug)]
 pub struct Pace {
     batch_docs: usize,
     fits: usize,
     rps: f64,
-    /// Documents per second that the index takes, since it has rejected some; `None` while it takes all.
+    /// Documents per second that the index accepts, after it has rejected some; `None` while it
+    /// accepts all.
     takes: Option<f64>,
 }
 
 impl Pace {
-    /// A pace that knows no rate yet and asks for one document.
+    /// Creates a pace that knows no rate yet and asks for one document.
     pub fn new(batch_docs: usize) -> Self {
         let batch_docs = batch_docs.max(1);
         Self { batch_docs, fits: batch_docs, rps: 0.0, takes: None }
     }
 
-    /// Documents to ask for, given that so many are ready to be sent.
+    /// Returns the number of documents to ask for, if `ready` can be sent.
     pub fn want(&self, ready: usize) -> usize {
         let rate = if self.rps < 0.0 { f64::INFINITY } else { self.rps }.min(self.takes.unwrap_or(f64::INFINITY));
-        // What is not finite becomes the largest number there is.
+        // An infinite rate becomes the largest integer.
         let slice = (rate * SLICE_S).ceil() as usize;
         slice.clamp(1, self.batch_docs).min(self.fits).min(ready).max(1)
     }
 
-    /// Learns what the index made of a request. Where it rejected documents, less is asked for, by the share that it took but by no
-    /// more than a half; with each request that it takes whole, a little more, until the throttle alone decides again.
+    /// Learns from the answer to a bulk request.
+    ///
+    /// After a rejection it asks for less, by the share that was stored but by no more than a half;
+    /// after each request that was stored whole it asks for a little more, until the throttle alone
+    /// decides again.
     pub fn heard(&mut self, stored: usize, rejected: usize) {
         let most = if self.rps < 0.0 { self.batch_docs as f64 / SLICE_S } else { self.rps };
         let takes = self.takes.unwrap_or(most).min(most);
@@ -58,20 +66,24 @@ impl Pace {
         }
     }
 
-    /// How far a document may be sent beyond the oldest one that is not stored yet: what `requests` carry at once, and some seconds
-    /// of the rate; of the rate at which documents are `stored`, where that is known and lower.
+    /// Returns how far a document may be sent beyond the oldest one that is not stored yet, in
+    /// documents: the content of `requests` bulk requests, and some seconds of the rate, or of the
+    /// `stored` rate if that is known and lower.
     ///
-    /// What lies in between is sent again if the worker dies, so it is bounded by time and not by memory.
+    /// The documents in between are sent again if the worker dies, so they are bounded by time and
+    /// not by memory.
     pub fn ahead(&self, requests: usize, stored: Option<f64>) -> u64 {
         let rate = if self.rps < 0.0 { f64::INFINITY } else { self.rps };
         let rate = stored.map_or(rate, |stored| rate.min(stored));
         let carried = (requests * self.want(usize::MAX)) as u64;
-        // A rate that nobody bounds and nobody has measured yet allows another round of requests.
+        // A rate that is neither limited nor measured yet allows another round of requests.
         carried + if rate.is_finite() { (rate * AHEAD_S).ceil() as u64 } else { carried }
     }
 
-    /// Learns from an answer: the rate in force (-1 for unlimited), whether `wanted` documents were granted, and if not, when
-    /// they will be. Answers how long to wait before asking again.
+    /// Learns from the throttle's answer: the rate in force (-1 for unlimited), whether `wanted`
+    /// documents were granted, and if not, the wait until they will be.
+    ///
+    /// Returns the wait before the next request for tokens.
     pub fn learn(&mut self, effective_rps: f64, wanted: usize, granted: bool, wait: Duration) -> Duration {
         if effective_rps.is_finite() {
             self.rps = effective_rps;

@@ -1,9 +1,11 @@
 //! Databases that a reindex reads or writes, and names in them.
 //!
-//! Each statement runs in a transaction of its own, with its own limit of time and, where one is set, its own role. A statement that
-//! reads leaves nothing behind: its transaction is read-only from its first word and rolled back, which takes back every setting that
-//! it changed, and its locks and all else that a session keeps are dropped before the next one. A statement that nobody waits for any
-//! more is ended by the server: the transaction's connection is closed, and the server looks every second whether it still has one.
+//! Each statement runs in a transaction of its own, with its own timeout and, if one is set, its
+//! own role. A statement that reads leaves nothing behind: its transaction is read-only from the
+//! start and rolled back, which reverts every setting that it changed, and its locks and all other
+//! session state are dropped before the next one. The server ends a statement that has lost its
+//! client: the transaction's connection is closed, and the server checks every second whether it
+//! still has one.
 
 use std::time::Duration;
 
@@ -12,7 +14,7 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use super::catalogue::Rights;
 use crate::postgres::{Db, Pooler, Transaction};
 
-/// How a database is reached; connections are opened by those who use it.
+/// The connection options of a database; its users open the connections.
 #[derive(Clone, Debug)]
 pub struct Database {
     options: PgConnectOptions,
@@ -20,44 +22,45 @@ pub struct Database {
 }
 
 impl Database {
-    /// The database of a pool, such as the queue's.
+    /// Returns the database of a pool, such as the queue's.
     pub fn of(db: impl Into<Db>) -> Self {
         let db = db.into();
         Self { options: (*db.pool().connect_options()).clone(), pooler: db.pooler() }
     }
 
-    /// The database at a URL, which is told in no error.
+    /// Returns the database at a URL, which no error shows.
     pub(super) fn at(url: &str) -> Result<Self, &'static str> {
         let options = url.trim().parse().map_err(|_| "does not hold a Postgres URL")?;
         Ok(Self { options, pooler: Pooler::None })
     }
 
-    /// Transactions that may write.
+    /// Opens a session for transactions that may write.
     pub(super) fn writer(self, rights: &Rights, connections: u32, patience: Duration) -> Session {
         Session::new(self, "begin", rights, connections, patience)
     }
 
-    /// Transactions that may only read.
+    /// Opens a session for transactions that may only read.
     pub(super) fn reader(self, rights: &Rights, connections: u32, patience: Duration) -> Session {
         Session::new(self, "begin read only", rights, connections, patience)
     }
 }
 
-/// What the connections of a reindex are called in `pg_stat_activity`.
+/// The name of a reindex's connections in `pg_stat_activity`.
 const APPLICATION: &str = "flyball reindex";
 
-/// Makes the server look whether its client is still there while a statement runs, where it can: Postgres 14 or newer, on Unix.
+/// Makes the server check for its client while a statement runs, if it can: Postgres 14 or newer,
+/// on Unix.
 const LOOK_FOR_THE_CLIENT: &str = "
     select pg_catalog.set_config('client_connection_check_interval', '1s', true)
     where pg_catalog.current_setting('server_version_num')::integer >= 140000
         and pg_catalog.version() !~* '(visual|msvc|mingw)'";
 
-/// Ends a transaction that read. A rollback takes back settings, but a lock of the session would outlive it.
+/// Ends a transaction that read. A rollback reverts settings, but not locks of the session.
 const LEAVE_NOTHING: &str = "select pg_catalog.pg_advisory_unlock_all(); rollback";
-/// Drops whatever else a session keeps, on a connection that is ours alone.
+/// Drops all other session state, on a connection that is not shared by a pooler.
 const FORGET: &str = "discard all";
 
-/// Transactions on one database, all begun alike.
+/// A source of transactions on one database, all begun in the same way.
 pub(super) struct Session {
     db: Db,
     begin: String,
@@ -68,18 +71,20 @@ impl Session {
     fn new(database: Database, begin: &str, rights: &Rights, connections: u32, patience: Duration) -> Self {
         let pool = PgPoolOptions::new().max_connections(connections).acquire_timeout(patience);
         let timeout_ms = rights.statement_timeout.as_millis();
-        // The role comes last: what is set before it needs none of its rights.
+        // The role comes last, because the settings before it need none of its rights.
         let role = rights.role.as_ref().map_or_else(String::new, |role| format!("; set local role {}", quoted(role)));
         let begin = format!(
             "{begin}; set local jit = off; set local idle_in_transaction_session_timeout = '60s'; {LOOK_FOR_THE_CLIENT}; \
              set local statement_timeout = {timeout_ms}{role}"
         );
         let is_ours = database.pooler == Pooler::None;
-        // Each transaction says for itself how it begins, so that a pooler between us and the server makes no difference.
+        // Each transaction sets its own options, so that a pooler in front of the server makes no
+        // difference.
         Self { db: Db::lent(pool, database.options.application_name(APPLICATION), "begin read only"), begin, is_ours }
     }
 
-    /// Begins a transaction. Dropped before it has ended it closes its connection, which ends its statement on the server.
+    /// Begins a transaction. If dropped before its end, it closes its connection, which ends its
+    /// statement on the server.
     pub(super) async fn begin(&self) -> Result<Transaction, sqlx::Error> {
         self.db.begin_with(&self.begin).await
     }
@@ -90,17 +95,18 @@ impl Session {
     }
 }
 
-/// `"schema"."table"`.
+/// Returns `"schema"."table"`.
 pub(super) fn qualified(parts: &[String]) -> String {
     parts.iter().map(|p| quoted(p)).collect::<Vec<_>>().join(".")
 }
 
-/// A name as a quoted identifier.
+/// Returns a name as a quoted identifier.
 pub(super) fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// The class of an error's code, e.g. `42` for syntax, names and rights; empty where there is none.
+/// Returns the class of an error's code, e.g. `42` for syntax, names and rights; empty if it has
+/// none.
 pub(super) fn class(error: &sqlx::Error) -> String {
     let code = error.as_database_error().and_then(|e| e.code()).unwrap_or_default();
     code.chars().take(2).collect()

@@ -1,4 +1,4 @@
-//! How far a reindex has come, for its checkpoint and for people.
+//! Progress of a reindex, for its checkpoint and for people.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -7,21 +7,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::jobs::Checkpoint;
 
-/// Refused documents that are listed by id; more are only counted.
+/// Most refused documents that are listed by id; more are only counted.
 pub const LISTED: usize = 20;
-/// The rate in the note is that of the last so many seconds.
+/// The period over which the note's rate is measured.
 const RATE_OVER: Duration = Duration::from_secs(30);
 
 /// A document that the index refused for good.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refused {
-    /// Its id, or its key where it has none.
+    /// Its id, or its key if it has none.
     pub id: String,
-    /// What the index said.
+    /// The index's reason.
     pub reason: String,
 }
 
-/// The cursor of a reindex as it is kept in the checkpoint.
+/// The cursor of a reindex as the checkpoint stores it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Mark {
@@ -29,28 +29,27 @@ pub struct Mark {
     pub key: Option<Vec<String>>,
     /// Documents refused so far.
     pub refused: u64,
-    /// The first of them.
+    /// The first refused documents, at most [`LISTED`].
     pub listed: Vec<Refused>,
-    /// True once the end was reached: a job that is retried after that starts over.
+    /// True once the end was reached; a job that is retried after that starts over.
     pub finished: bool,
 }
 
-/// Counts documents and tells how long the rest will take.
+/// Counts documents and estimates the time left.
 #[derive(Debug)]
 pub struct Progress {
-    /// The cursor.
     pub mark: Mark,
     /// Documents behind the cursor.
     pub done: u64,
     /// Documents in the source, as estimated at the start.
     pub total: Option<u64>,
-    /// What holds it up just now, for the note.
+    /// The current obstacle, for the note.
     pub trouble: Option<String>,
     samples: VecDeque<(Duration, u64)>,
 }
 
 impl Progress {
-    /// Goes on from a checkpoint, or starts anew.
+    /// Continues from a checkpoint, or starts anew.
     pub fn resume(checkpoint: Option<Checkpoint>) -> Self {
         let read = checkpoint.and_then(|c| Some((serde_json::from_value::<Mark>(c.cursor).ok()?, c.done, c.total)));
         match read {
@@ -80,7 +79,7 @@ impl Progress {
         }
     }
 
-    /// The checkpoint, `since` the start of this attempt.
+    /// Returns the checkpoint, `since` the start of this attempt.
     pub fn checkpoint(&mut self, since: Duration) -> Checkpoint {
         self.samples.push_back((since, self.done));
         while self.samples.len() > 2 && self.samples[1].0 + RATE_OVER <= since {
@@ -94,7 +93,8 @@ impl Progress {
         }
     }
 
-    /// One line for people: `12,000 of about 50,000 documents (24 %), 118/s, about 5 min 22 s left; 1 refused: …`.
+    /// Returns one line for people: `12,000 of about 50,000 documents (24 %), 118/s, about 5 min 22
+    /// s left; 1 refused: …`.
     fn note(&self) -> String {
         let mut note = match self.total {
             _ if self.mark.finished => format!("{} documents, all read", thousands(self.done)),
@@ -118,7 +118,7 @@ impl Progress {
         note
     }
 
-    /// What to say about refused documents, if there are any.
+    /// Returns a summary of refused documents, if there are any.
     pub fn refusals(&self) -> Option<String> {
         let shown: Vec<_> = self.mark.listed.iter().take(3).map(|r| format!("{}: {}", r.id, r.reason)).collect();
         (self.mark.refused > 0).then(|| format!("{} refused ({})", thousands(self.mark.refused), shown.join("; ")))
@@ -131,7 +131,8 @@ impl Progress {
         (100.0 * self.done as f64 / total as f64).min(99.0)
     }
 
-    /// Documents each second that came behind the cursor lately.
+    /// Returns the recent rate, in documents per second; `None` while less than a second was
+    /// measured.
     pub fn rate(&self) -> Option<f64> {
         let ((from, was), (to, is)) = (self.samples.front()?, self.samples.back()?);
         let seconds = to.saturating_sub(*from).as_secs_f64();

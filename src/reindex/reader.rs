@@ -1,4 +1,4 @@
-//! Reads pages ahead of what is being sent, within bounds.
+//! Reads pages ahead of the sender, within bounds.
 
 use std::sync::Arc;
 
@@ -9,18 +9,18 @@ use super::source::{Error, Page, Source};
 
 /// Rows in the first page, while the size of a document is not known.
 const FIRST_PAGE: usize = 100;
-/// Most rows in a page: at most this many rows are older than what the source holds now.
+/// Most rows in a page, and so the most rows that may be older than the source's current ones.
 const MAX_PAGE: usize = 2_000;
 
 /// Pages of a source, in order. Reading stops when this is dropped.
 pub(super) struct Reader {
-    /// The next page, or why there is none; ends after the last page or the first error.
+    /// The pages, or the error that ended them; closed after the last page or the first error.
     pub(super) pages: mpsc::Receiver<Result<Page, Error>>,
     _task: JoinSet<()>,
 }
 
 impl Reader {
-    /// Starts reading after `after`; at most two pages are held before somebody takes them.
+    /// Starts reading after `after`; at most two pages are held before they are taken.
     pub(super) fn start(source: Arc<dyn Source>, after: Option<Vec<String>>, batch_docs: usize, batch_bytes: usize) -> Self {
         let (sender, pages) = mpsc::channel(1);
         let mut task = JoinSet::new();
@@ -48,7 +48,8 @@ impl Reader {
     }
 }
 
-/// Rows of the next page: about two bulk requests' worth, by the size of the documents just read.
+/// Returns the size of the next page, in rows: about two bulk requests' worth, by the size of the
+/// documents just read.
 fn limit_for(page: &Page, batch_docs: usize, batch_bytes: usize) -> Option<usize> {
     let bytes: usize = page.documents.iter().map(super::Document::bytes).sum();
     let each = bytes.checked_div(page.documents.len())?.max(1);

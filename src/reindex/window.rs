@@ -1,12 +1,13 @@
-//! Which documents are stored, and up to which key all of them are.
+//! The window of documents between the cursor and the newest one read.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// The documents between the cursor and the newest that was read, in the order of the source.
+/// The documents between the cursor and the newest one read, in the order of the source.
 ///
-/// Bulk requests are answered in any order and a document may be retried for long, while a cursor must never pass a
-/// document that is not stored. So the cursor is the key of the last document of the *contiguous* settled prefix.
+/// Bulk requests are answered in any order and a document may be retried for long, while a cursor
+/// must never pass a document that is not stored. So the cursor is the key of the last document of
+/// the *contiguous* settled prefix.
 #[derive(Debug, Default)]
 pub struct Window {
     first: u64,
@@ -14,7 +15,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// Takes the next document of the source in; answers its number.
+    /// Adds the next document of the source and returns its number.
     pub fn push(&mut self, key: Arc<[String]>) -> u64 {
         self.documents.push_back((key, false));
         self.first + self.documents.len() as u64 - 1
@@ -28,7 +29,7 @@ impl Window {
         }
     }
 
-    /// Drops the settled prefix; answers how many documents it had and the key of its last one.
+    /// Drops the settled prefix. Returns its length and the key of its last document.
     pub fn advance(&mut self) -> Option<(u64, Arc<[String]>)> {
         let mut last = None;
         let mut count = 0;
@@ -40,17 +41,17 @@ impl Window {
         last.map(|key| (count, key))
     }
 
-    /// The number of the oldest document that is not behind the cursor.
+    /// Returns the number of the oldest document that is not behind the cursor.
     pub fn first(&self) -> u64 {
         self.first
     }
 
-    /// Documents that were read and are not behind the cursor yet.
+    /// Returns the number of documents that were read and are not behind the cursor yet.
     pub fn len(&self) -> usize {
         self.documents.len()
     }
 
-    /// True when everything that was read is behind the cursor.
+    /// Returns true if all documents read are behind the cursor.
     pub fn is_empty(&self) -> bool {
         self.documents.is_empty()
     }

@@ -1,11 +1,13 @@
-//! What Flyball would have done: a recording of loads and of the rate let through, and the governor on it in closed loop.
+//! Replays a recording of loads and of the rate let through, with the governor on it in closed
+//! loop.
 //!
-//! [`record`] is the recording, from a file or from Prometheus. [`smooth`] tells the background from the cost of our work, at
-//! every time of it. [`run`] lets the governor of `flyball serve` ([`crate::governor::State`], no copy) work on that, at the
-//! recorded times of the samples and with their recorded noise. [`report`] compares, and says how far it may be believed.
+//! [`record`] is the recording, from a file or from Prometheus. [`smooth`] separates the background
+//! from the cost of our work, at every time of it. [`run`] lets the governor of `flyball serve`
+//! ([`crate::governor::State`], no copy) work on that, at the recorded times of the samples and
+//! with their recorded noise. [`report`] compares the two, and states the uncertainty.
 //!
-//! This room invents no load: where a recording cannot tell what is ours, the answer is a range. Plants of one's own making are
-//! another room's business.
+//! This room invents no load: if a recording does not determine our share of it, the answer is a
+//! range. Simulated plants are in another room.
 
 pub mod plot;
 pub mod prometheus;

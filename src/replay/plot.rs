@@ -1,4 +1,5 @@
-//! The picture of a replay: load and setpoint with the overload shaded, rates on a log axis, and what the load is made of.
+//! The picture of a replay: load and setpoint with the overload shaded, rates on a log axis, and
+//! the parts of the load.
 //!
 //! No background and colours of middle lightness, so that it reads on a light and on a dark page.
 
@@ -18,16 +19,16 @@ const WOULD_BE: RGBColor = RGBColor(0x2f, 0x81, 0xf7);
 const OVER: RGBColor = RGBColor(0xe5, 0x53, 0x4b);
 const SETPOINT: RGBColor = RGBColor(0x2d, 0xa4, 0x4e);
 const ROOM: RGBColor = RGBColor(0xa3, 0x71, 0xf7);
-/// The load's axis ends here, in setpoints, however high a recording went.
+/// Upper end of the load's axis, in setpoints, however high a recording went.
 const LOAD_MAX: f64 = 12.0;
-/// The lowest rate that is drawn is this share of the highest.
+/// The lowest rate that is drawn, as a share of the highest.
 const DECADES: f64 = 1e-3;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Panel<'a, 'b, Y> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, Y>>;
 type Drawn = Result<(), Box<dyn std::error::Error>>;
 
-/// Draws a report as SVG; of a range its middle.
+/// Draws a report as SVG; of a range, its middle variant.
 pub fn svg(report: &Report) -> Result<String, String> {
     let mut svg = String::new();
     let Some(variant) = report.would_be.get(report.would_be.len() / 2) else { return Err("there is nothing to draw".to_owned()) };
@@ -89,7 +90,7 @@ fn parts_panel(area: &Area, course: &[Moment]) -> Drawn {
     heading(area, "what the load would be made of", &[("background", INK), ("ours", WOULD_BE)])
 }
 
-/// A panel with time below and `values` at its side.
+/// Returns a panel with time below and `values` at its side.
 fn axes<'a, 'b, Y>(
     area: &'a Area<'b>,
     course: &[Moment],
@@ -137,7 +138,7 @@ fn heading(area: &Area, title: &str, names: &[(&str, RGBColor)]) -> Drawn {
     Ok(())
 }
 
-/// Its time in minutes.
+/// Returns the moment's time, in minutes.
 fn at(moment: &Moment) -> f64 {
     moment.t_s / 60.0
 }

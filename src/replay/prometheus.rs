@@ -5,24 +5,25 @@ use super::report::replayed;
 use crate::governor::{Policy, Sources};
 use crate::signals::{Error, Missing, Prometheus};
 
-/// What was wanted, and why there is none of it.
+/// A series that could not be read, and the reason.
 #[derive(Debug, thiserror::Error)]
 #[error("{what}: {error}")]
 pub struct Unread {
     /// `rate`, or the name of a signal.
     pub what: String,
-    /// Why it could not be read.
+    /// The error of the query.
     #[source]
     pub error: Error,
 }
 
-/// The query for the rate of a throttle, from Flyball's own metrics.
+/// Returns the query for the rate of a throttle, from Flyball's own metrics.
 pub fn rate_query(throttle: &str) -> String {
     format!("max by (throttle) (flyball_throttle_achieved_rps{{throttle=\"{throttle}\"}})")
 }
 
-/// Reads the loads of `policy`, and the rate by `rate_query`, between two times (unix seconds), in steps of `step_s` where they
-/// are not raw samples. What has no samples is left to [`Record::check`] to tell.
+/// Reads the loads of `policy`, and the rate by `rate_query`, between two times (unix seconds), in
+/// steps of `step_s` if they are not raw samples. Series without samples are left to
+/// [`Record::check`] to report.
 pub async fn record(
     sources: &Sources,
     policy: &Policy,

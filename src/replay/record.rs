@@ -1,7 +1,8 @@
 //! A recording: samples of signals, and the rate that was let through.
 //!
-//! As a file it is CSV with a header, or one JSON object a line. A row has a `time` (unix seconds, or RFC 3339), and a `signal`
-//! with its `value`, or a `rate` (jobs per second let through since the row with a rate before), or both:
+//! As a file it is CSV with a header, or one JSON object a line. A row has a `time` (unix seconds,
+//! or RFC 3339), and a `signal` with its `value`, or a `rate` (jobs per second let through since
+//! the row with a rate before), or both:
 //!
 //! ```text
 //! time,signal,value,rate
@@ -17,16 +18,16 @@ use crate::signals::Reading;
 
 /// The columns of a file.
 const COLUMNS: [&str; 4] = ["time", "signal", "value", "rate"];
-/// The longest stretch without a rate that is bridged, in seconds: past it nobody knows what was let through.
+/// Longest stretch without a rate that is bridged, in seconds; beyond it the rate is unknown.
 const RATE_GAP_MAX_S: f64 = 600.0;
-/// Fewer samples than this say nothing about background and cost.
+/// Fewest samples from which background and cost can be estimated.
 const SAMPLES_MIN: usize = 20;
-/// Times beyond this are no unix seconds (milliseconds, for instance).
+/// Largest number taken as unix seconds; larger ones are milliseconds, for instance.
 const TIME_MAX: f64 = 1e11;
-/// No rate and no value is above this.
+/// Largest rate or value.
 const NUMBER_MAX: f64 = 1e15;
 
-/// What was recorded, each list in the order of time.
+/// A recording, with each list in the order of time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Record {
     /// Samples by the signal's name, in its own unit.
@@ -35,26 +36,26 @@ pub struct Record {
     pub rate: Vec<Reading>,
 }
 
-/// What is wrong with a recording.
+/// A fault of a recording.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}{field}: {reason}", line.map_or_else(String::new, |line| format!("line {line}: ")))]
 pub struct Problem {
-    /// The line of the file, from 1; none where the recording as a whole is meant.
+    /// Line of the file, from 1; `None` for a fault of the recording as a whole.
     pub line: Option<usize>,
-    /// The field, or the name of the signal.
+    /// Name of the field or of the signal.
     pub field: String,
-    /// What is wrong, and what is allowed.
+    /// The fault, and the allowed values.
     pub reason: String,
 }
 
 impl Problem {
-    /// A problem of the recording as a whole.
+    /// Returns a problem of the recording as a whole.
     pub fn of(field: impl Into<String>, reason: impl Into<String>) -> Self {
         Self { line: None, field: field.into(), reason: reason.into() }
     }
 }
 
-/// One row, as it is written.
+/// One row, as written.
 #[derive(Default)]
 struct Row {
     fields: BTreeMap<String, Value>,
@@ -92,7 +93,7 @@ impl Record {
         Ok(record)
     }
 
-    /// Adds a row that is not older than `newest`; answers its time.
+    /// Adds a row that is not older than `newest`; returns its time.
     fn take(&mut self, row: &Row, known: &[&str], newest: f64) -> Result<f64, (&'static str, String)> {
         let at = row.time()?;
         if at < newest {
@@ -130,7 +131,8 @@ impl Record {
         Ok(at)
     }
 
-    /// Holds the recording to what a replay needs, for the signals `wanted`; answers from when to when it can be used.
+    /// Checks that the recording suffices for a replay of the signals `wanted`; returns the
+    /// beginning and the end of its usable range, in unix seconds.
     pub fn check(&self, wanted: &[&str]) -> Result<(f64, f64), Problem> {
         let [first, .., last] = self.rate.as_slice() else {
             return Err(Problem::of("rate", "has no values in this range; without the rate nobody knows which load was ours"));
@@ -174,7 +176,7 @@ impl Record {
         Ok((from, to))
     }
 
-    /// Mean rate over `(from, to]`; outside of the recording its nearest rate counts.
+    /// Returns the mean rate over `(from, to]`; outside of the recording its nearest rate counts.
     pub fn mean_rate(&self, from: f64, to: f64) -> f64 {
         let (mut sum, mut weight) = (0.0, 0.0);
         let begin = self.rate.partition_point(|r| r.at <= from);

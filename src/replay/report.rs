@@ -1,4 +1,5 @@
-//! What a replay says: the recording beside what would have been, as a range where it must be one, and how far to believe it.
+//! The report of a replay: the recording beside the replayed result, as a range if it must be one,
+//! with its uncertainty.
 
 use super::record::{Problem, Record};
 use super::run::{self, Figures, Moment, Settings};
@@ -6,56 +7,60 @@ use super::smooth::{Model, Track};
 use crate::governor::Policy;
 use crate::governor::policy::{Kind, Signal, Source};
 
-/// A rate whose 95th percentile is less than this many times its 5th hardly moved: background and cost look the same.
+/// Ratio of the 95th to the 5th percentile of the rate below which it hardly moved, so that
+/// background and cost look the same.
 const MOVED: f64 = 1.3;
-/// The shares of the load that are tried where the recording does not tell which part was ours.
+/// Shares of the load that are tried if the recording does not determine our share.
 const SHARES: [f64; 3] = [0.2, 0.6, 0.95];
-/// The rate's movement is judged by means over this long, in seconds.
+/// Length of the means by which the rate's movement is judged, in seconds.
 const WINDOW_S: f64 = 60.0;
-/// Stretches without a sample that are longer than this many usual spacings are told.
+/// Number of usual spacings above which a stretch without a sample is reported.
 const GAP_SPANS: f64 = 3.5;
 
-/// How far replays were from the truth where it was known, in percent, from the least to the most: the tests replay recordings
-/// of plants that they know, and hold these numbers to what they find.
+/// Smallest and largest error of the replayed jobs, in percent.
+///
+/// The tests replay recordings of known plants, and hold the errors that they find to this range.
 pub const ERROR_JOBS: (f64, f64) = (-15.0, 30.0);
-/// See [`ERROR_JOBS`].
+/// Smallest and largest error of the replayed overload, in percent; see [`ERROR_JOBS`].
 pub const ERROR_OVERLOAD: (f64, f64) = (-35.0, 30.0);
 
-/// The answer to a replay.
+/// The result of a replay.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Report {
-    /// The throttle.
+    /// Name of the throttle.
     pub throttle: String,
-    /// The beginning of the range that was replayed, in unix seconds.
+    /// Beginning of the replayed range, in unix seconds.
     pub from: f64,
-    /// Its end.
+    /// End of the replayed range, in unix seconds.
     pub to: f64,
-    /// The signals that were replayed.
+    /// Names of the replayed signals.
     pub signals: Vec<String>,
-    /// The 95th percentile of the recorded rate as a multiple of its 5th; none where that is 0.
+    /// Ratio of the 95th to the 5th percentile of the recorded rate; `None` if the 5th is 0.
     pub moved: Option<f64>,
-    /// What happened.
+    /// Figures of the recording.
     pub recorded: Figures,
-    /// What would have: one answer, or one for each share of the load that may have been ours.
+    /// Figures of the replay: one variant, or one for each share of the load that may have been
+    /// ours.
     pub would_be: Vec<Variant>,
-    /// What limits the answer, in sentences.
+    /// Limits of the answer, in sentences.
     pub notes: Vec<String>,
 }
 
-/// What would have been, if so much of the load was ours.
+/// The replay for one share of our work in the load.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Variant {
-    /// Our part of the load where the recording begins and ends; none where the recording itself says.
+    /// Our share of the load at the beginning and the end of the recording; `None` if the recording
+    /// determines it.
     pub share: Option<f64>,
-    /// What would have been.
+    /// Figures of the replay.
     #[serde(flatten)]
     pub figures: Figures,
-    /// Over time.
+    /// Course over time.
     #[serde(skip)]
     pub course: Vec<Moment>,
 }
 
-/// The signals of a policy that can be replayed: loads from Prometheus.
+/// Returns the signals of a policy that can be replayed: loads from Prometheus.
 pub fn replayed(policy: &Policy) -> Vec<&Signal> {
     policy.signals.iter().filter(|signal| signal.kind == Kind::Load && signal.source == Source::Prometheus).collect()
 }
@@ -94,7 +99,7 @@ pub fn replay(throttle: &str, policy: &Policy, settings: &Settings, record: &Rec
     Ok(Report { throttle: throttle.to_owned(), from, to, signals, moved, recorded, would_be, notes })
 }
 
-/// The 95th percentile of the rate as a multiple of the 5th; none where that is 0.
+/// Returns the ratio of the 95th to the 5th percentile of the rate; `None` if the 5th is 0.
 fn movement(record: &Record, from: f64, to: f64) -> Option<f64> {
     let windows = ((to - from) / WINDOW_S).floor().max(1.0) as usize;
     let start = |n: usize| from + n as f64 * WINDOW_S;
@@ -130,7 +135,7 @@ fn left_out(policy: &Policy, governed: &Policy) -> Option<String> {
     })
 }
 
-/// What to say of stretches without a sample.
+/// Returns a note about long stretches without a sample, if there are any.
 fn gaps(track: &Track) -> Option<String> {
     let mut spans: Vec<f64> = track.samples.iter().map(|sample| sample.span_s).collect();
     spans.sort_by(f64::total_cmp);
@@ -167,7 +172,8 @@ mod tests {
         let report = replay("reindex", &policy, &settings(), &record).unwrap();
 
         assert_eq!(report.would_be.iter().map(|v| v.share).collect::<Vec<_>>(), [Some(0.2), Some(0.6), Some(0.95)]);
-        // At half of the setpoint, what is left is worth the more the less of the load is ours.
+        // At half of the setpoint, the remaining room is worth more jobs the smaller our share of
+        // the load is.
         let jobs: Vec<f64> = report.would_be.iter().map(|v| v.figures.jobs).collect();
         assert!(jobs[0] > 1.5 * jobs[1] && jobs[1] > 1.1 * jobs[2] && jobs[2] > report.recorded.jobs, "{jobs:?}");
         assert!((report.recorded.jobs - 50.0 * 399.0 * 15.0).abs() < 1.0, "{:?}", report.recorded);

@@ -1,8 +1,9 @@
 //! The governor in closed loop on a recording.
 //!
-//! Second by second the load is what the smoothed background and cost make of the governor's own rate; it is seen through the
-//! exporter's average, at the recorded times, with what was recorded beyond the model as noise. At the recorded rate this gives
-//! the recording back, sample by sample.
+//! In every second the load follows from the smoothed background and cost and from the governor's
+//! own rate. It is seen through the exporter's average, at the recorded times, with the recorded
+//! deviation from the model as noise. At the recorded rate this gives the recording back, sample by
+//! sample.
 
 use super::record::Record;
 use super::smooth::{Model, Track};
@@ -10,53 +11,57 @@ use crate::control::ewma::smooth;
 use crate::control::within;
 use crate::governor::{Bounds, Observation, Phase, Policy, Sample, State};
 
-/// What was recorded beyond the model grows and shrinks with the load, as a queue's noise does, up to this factor.
+/// Largest factor by which the recorded deviation from the model grows or shrinks with the load, as
+/// a queue's noise does.
 const NOISE_FACTOR_MAX: f64 = 2.0;
-/// A sample stands for so many usual spacings at most; beyond, nothing is known.
+/// Number of usual spacings for which a sample is valid; beyond, nothing is known.
 const HOLD_SPANS: f64 = 3.0;
-/// Points of a course that are kept, for a picture.
+/// Number of points of a course that are kept for a picture.
 const COURSE_POINTS: f64 = 1200.0;
 
-/// How the governor stands in the recording.
+/// Settings of the replayed governor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
-    /// The knobs that bound it.
+    /// Knobs that bound the governor.
     pub bounds: Bounds,
-    /// Seconds after its own time at which it sees a sample.
+    /// Delay from a sample's own time until the governor sees it, in seconds.
     pub delay_s: f64,
 }
 
-/// What happened, and what would have.
+/// Totals of a recording or of a replay.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 pub struct Figures {
     /// Jobs let through.
     pub jobs: f64,
-    /// Integral of the load above the setpoint, in setpoint seconds; of several signals the highest counts.
+    /// Integral of the load above the setpoint, in setpoint seconds; of several signals the highest
+    /// counts.
     pub overload_s: f64,
-    /// The same above 1.2 setpoints, which leaves most of the noise out.
+    /// Integral of the load above 1.2 setpoints, which leaves most of the noise out, in setpoint
+    /// seconds.
     pub overload_20_s: f64,
     /// The highest sample, in setpoints.
     pub peak: f64,
-    /// Trips of the breaker; not known of a recording.
+    /// Trips of the breaker; `None` for a recording.
     pub trips: Option<u32>,
-    /// Seconds during which the breaker held the work up; not known of a recording.
+    /// Seconds during which the breaker held the work up; `None` for a recording.
     pub stopped_s: Option<f64>,
 }
 
-/// A moment of a course, loads in setpoints, of the signal that is highest then.
+/// A moment of a course; loads are in setpoints, of the signal that is highest then.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Moment {
     /// Seconds from the beginning.
     pub t_s: f64,
-    /// The load as it was recorded.
+    /// Recorded load.
     pub recorded: f64,
-    /// The load as it would have been.
+    /// Replayed load.
     pub would_be: f64,
-    /// The rate as it was recorded.
+    /// Recorded rate, in jobs per second.
     pub achieved: f64,
-    /// The governor's rate.
+    /// Governor's rate, in jobs per second.
     pub knob: f64,
-    /// The rate that would bring the load to the setpoint; infinite where our work costs nothing.
+    /// Rate that would bring the load to the setpoint, in jobs per second; infinite if our work
+    /// costs nothing.
     pub room: f64,
     /// The background.
     pub background: f64,
@@ -67,31 +72,31 @@ pub struct Moment {
 /// The outcome of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
-    /// What was recorded.
+    /// Figures of the recording.
     pub recorded: Figures,
-    /// What would have been.
+    /// Figures of the replay.
     pub would_be: Figures,
-    /// Both, over time.
+    /// Course of both over time.
     pub course: Vec<Moment>,
 }
 
-/// One signal while time passes.
+/// A signal as time passes.
 struct Gauge<'a> {
     track: &'a Track,
     model: &'a Model,
-    /// The exporter's average at the recorded rate, by the model.
+    /// The exporter's average at the recorded rate, according to the model.
     recorded: f64,
-    /// The same at the governor's rate.
+    /// The exporter's average at the governor's rate, according to the model.
     would_be: f64,
-    /// The next sample.
+    /// Index of the next sample.
     next: usize,
-    /// Time, and the values recorded and would-be, of the newest sample.
+    /// Time, recorded value and replayed value of the newest sample.
     newest: Option<(f64, f64, f64)>,
     usual_s: f64,
 }
 
 impl Gauge<'_> {
-    /// One second at these rates, which ends at `t`; answers the sample that was taken in it.
+    /// Advances by the second that ends at `t`, at these rates; returns the sample taken in it.
     fn second(&mut self, t: f64, recorded_rate: f64, rate: f64) -> Option<(f64, f64)> {
         let (b, c) = self.model.at(t);
         self.recorded = smooth(self.recorded, b + c * recorded_rate, 1.0, self.track.lag_s);
@@ -106,19 +111,20 @@ impl Gauge<'_> {
         taken
     }
 
-    /// What the exporter would have shown where it showed `x`.
+    /// Returns the value that the exporter would have shown in place of `x`.
     fn with_noise(&self, x: f64) -> f64 {
         let factor = (self.would_be / self.recorded.max(1e-9)).sqrt();
         (self.would_be + (x - self.recorded) * within(factor, 1.0 / NOISE_FACTOR_MAX, NOISE_FACTOR_MAX)).max(0.0)
     }
 
-    /// The newest sample, recorded and would-be, while it counts.
+    /// Returns the newest sample, recorded and replayed, while it is valid.
     fn shown(&self, t: f64) -> Option<(f64, f64)> {
         self.newest.filter(|(at, ..)| t - at <= HOLD_SPANS * self.usual_s).map(|(_, recorded, would_be)| (recorded, would_be))
     }
 }
 
-/// Lets the governor of `policy`, whose signals are those of `tracks` in their order, work on a recording from `from` to `to`.
+/// Runs the governor of `policy`, whose signals are those of `tracks` in their order, on a
+/// recording from `from` to `to`.
 pub fn run(policy: &Policy, settings: &Settings, record: &Record, tracks: &[(Track, Model)], (from, to): (f64, f64)) -> Outcome {
     let bounds = settings.bounds.sound();
     let mut gauges: Vec<Gauge> = tracks.iter().map(|(track, model)| gauge(track, model)).collect();
@@ -182,7 +188,7 @@ fn gauge<'a>(track: &'a Track, model: &'a Model) -> Gauge<'a> {
     Gauge { track, model, recorded: first, would_be: first, next: 0, newest: None, usual_s }
 }
 
-/// What the breaker's own look would have shown, where the policy has one.
+/// Returns the sample that the breaker's own probe would have read, if the policy has one.
 fn look(about: &crate::governor::policy::Signal, gauge: &Gauge, t: f64) -> Option<Sample> {
     about.probe.as_ref()?;
     let x = gauge.newest.map_or(gauge.would_be, |(at, x, _)| if at == t { gauge.with_noise(x) } else { gauge.would_be });
@@ -198,7 +204,7 @@ fn count(outcome: &mut Outcome, gauges: &[Gauge], t: f64) {
     }
 }
 
-/// The highest of the signals' newest samples, recorded and would-be.
+/// Returns the highest of the signals' newest samples, recorded and replayed.
 fn shown(gauges: &[Gauge], t: f64) -> Option<(f64, f64)> {
     gauges.iter().filter_map(|gauge| gauge.shown(t)).reduce(|a, b| (a.0.max(b.0), a.1.max(b.1)))
 }

@@ -1,57 +1,59 @@
-//! Background and cost at every time of a recording: the governor's own observer, run forwards and back.
+//! Background and cost at every time of a recording, estimated by the governor's own observer, run
+//! forwards and backwards.
 //!
-//! Forwards it knows the past of each sample and backwards its future; the two estimates are weighted by how sure each of them
-//! is (two-filter smoothing, Fraser and Potter 1969). A step in cost is then found where it happened, not when it was noticed.
+//! The forward pass knows the past of each sample and the backward pass its future; the two
+//! estimates are weighted by their certainty (two-filter smoothing, Fraser and Potter 1969). A step
+//! in cost is thus found at its own time, not at the time of its detection.
 
 use super::record::Record;
 use crate::control::front::{Tuning, delag};
 use crate::control::{Front, Observer, within};
 use crate::governor::policy::{self, Law};
 
-/// De-lagged samples above this many setpoints say no more than that the load ran away.
+/// Upper limit of de-lagged samples, in setpoints; a higher value only shows that the load ran
+/// away.
 const Z_MAX: f64 = 20.0;
-/// A step between samples counts as this long at most, in seconds.
+/// Longest step between samples that counts, in seconds.
 const SPAN_MAX_S: f64 = 120.0;
-/// Samples whose mean is the load that a given share is taken of.
+/// Number of samples whose mean is the load of which a given share is taken.
 const SEED: usize = 20;
 
-/// A sample with what was let through while it came about.
+/// A sample, with the rate that was let through since the one before.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
-    /// Its time, in unix seconds.
+    /// Time, in unix seconds.
     pub at: f64,
-    /// Seconds since the one before.
+    /// Time since the sample before, in seconds.
     pub span_s: f64,
-    /// Its value, in setpoints.
+    /// Value, in setpoints.
     pub x: f64,
-    /// The same with the exporter's averaging undone.
+    /// Value with the exporter's averaging undone, in setpoints.
     pub z: f64,
-    /// Mean rate since the one before, in jobs per second.
+    /// Mean rate since the sample before, in jobs per second.
     pub phi: f64,
 }
 
-/// One signal of a recording, ready to be told apart.
+/// One signal of a recording, ready to be split into background and cost.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Track {
-    /// Its name.
+    /// Name of the signal.
     pub name: String,
-    /// The value to hold, in its own unit.
+    /// Setpoint, in the signal's own unit.
     pub setpoint: f64,
-    /// What its exporter averages over, in seconds, as far as the samples bear it out.
+    /// Averaging time of its exporter, in seconds, as far as the samples confirm it.
     pub lag_s: f64,
-    /// Its samples.
     pub samples: Vec<Sample>,
 }
 
-/// What a load is made of: `load = b + c * rate`, in setpoints, at every time of a recording.
+/// The composition of a load: `load = b + c * rate`, in setpoints, at every time of a recording.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Model {
-    /// Time, background, and load per job a second.
+    /// Time, background, and load per job per second.
     points: Vec<(f64, f64, f64)>,
 }
 
 impl Track {
-    /// The samples of one signal between two times.
+    /// Returns the samples of one signal between two times.
     pub fn new(record: &Record, about: &policy::Signal, law: &Law, from: f64, to: f64) -> Self {
         let tuning = Tuning { noise_max: law.noise_max, filter_max_s: law.filter_max_s };
         let mut front = Front::new(about.lag_s);
@@ -73,15 +75,15 @@ impl Track {
 }
 
 impl Model {
-    /// Tells background and cost apart; with a `share` given, our part of the load is taken to be that where the recording
-    /// begins and ends.
+    /// Separates background and cost. A given `share` is taken as our part of the load at the
+    /// beginning and the end of the recording.
     pub fn new(track: &Track, share: Option<f64>) -> Self {
         let samples = &track.samples;
         let reversed: Vec<Sample> = samples.iter().rev().copied().collect();
         let (forwards, backwards) = match share {
             Some(share) => (pass(seed(samples, share), samples), pass(seed(&reversed, share), &reversed)),
             None => {
-                // The first pass back only finds out how the recording begins.
+                // The first backward pass only estimates the beginning of the recording.
                 let end = pass(Observer::default(), samples);
                 let start = pass(open(end.last()), &reversed);
                 let forwards = pass(open(start.last()), samples);
@@ -91,7 +93,7 @@ impl Model {
         };
         let n = samples.len();
         let points = samples.iter().enumerate().map(|(k, sample)| {
-            // Backwards as it stood before this sample, so that none counts twice.
+            // The backward estimate is the one before this sample, so that no sample counts twice.
             let later = (k + 1 < n).then(|| &backwards[n - 2 - k]);
             let (b, c) = weighted(&forwards[k], later);
             (sample.at, b, c)
@@ -99,7 +101,7 @@ impl Model {
         Self { points: points.collect() }
     }
 
-    /// Background and load per job a second at a time, in setpoints.
+    /// Returns the background and the load per job per second at a time, in setpoints.
     pub fn at(&self, t: f64) -> (f64, f64) {
         let after = self.points.partition_point(|p| p.0 < t);
         match (after.checked_sub(1).and_then(|n| self.points.get(n)), self.points.get(after)) {
@@ -113,7 +115,7 @@ impl Model {
     }
 }
 
-/// The observer after every sample.
+/// Returns the observer after every sample.
 fn pass(mut observer: Observer, samples: &[Sample]) -> Vec<Observer> {
     let after = samples.iter().map(|sample| {
         observer.update(sample.z, sample.phi, sample.span_s.abs().min(SPAN_MAX_S));
@@ -122,7 +124,8 @@ fn pass(mut observer: Observer, samples: &[Sample]) -> Vec<Observer> {
     after.collect()
 }
 
-/// An observer that begins where another one ended, without its certainty: the samples to come are the same ones.
+/// Returns an observer that begins at the end of another one, without its certainty, because the
+/// same samples follow.
 fn open(ended: Option<&Observer>) -> Observer {
     let mut observer = ended.cloned().unwrap_or_default();
     observer.nu = 0.0;
@@ -133,7 +136,7 @@ fn open(ended: Option<&Observer>) -> Observer {
     observer
 }
 
-/// An observer that believes in a share of the load where these samples begin.
+/// Returns an observer that assumes a share of the load at the beginning of these samples.
 fn seed(samples: &[Sample], share: f64) -> Observer {
     let first = &samples[..samples.len().min(SEED)];
     let mean = |of: fn(&Sample) -> f64| first.iter().map(of).sum::<f64>() / first.len().max(1) as f64;
@@ -145,7 +148,7 @@ fn seed(samples: &[Sample], share: f64) -> Observer {
     Observer { b: (1.0 - share) * z, c: Some(c), bb: 0.01, cc: (0.1 * c).powi(2), top: z / phi, ..Observer::default() }
 }
 
-/// The mean of two estimates by the inverse of their covariances.
+/// Returns the mean of two estimates, weighted by the inverse of their covariances.
 fn weighted(past: &Observer, future: Option<&Observer>) -> (f64, f64) {
     let of = |o: &Observer| Some((o.b, o.c?, o.bb, o.bc, o.cc));
     let ((b, c, bb, bc, cc), later) = match (of(past), future.and_then(of)) {
@@ -171,7 +174,8 @@ fn weighted(past: &Observer, future: Option<&Observer>) -> (f64, f64) {
     if !(b.is_finite() && k.is_finite()) {
         return (0.5 * (past.b + b2), 0.5 * (c + c2));
     }
-    // No background and no cost is negative, and the mean of two estimates is not far outside of both.
+    // Neither background nor cost is negative, and the mean of two estimates is not far outside of
+    // both.
     b = b.max(0.0);
     k = within(k, 0.5 * c.min(c2) / unit, 2.0);
     (b, k * unit)

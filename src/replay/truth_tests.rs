@@ -1,5 +1,6 @@
-//! How far a replay is from the truth: plants that are known are recorded under some other control, replayed, and compared with
-//! what the governor really does on the same plant with the same noise. `docs/governor.md` tells the figures.
+//! The error of a replay: known plants are recorded under some other control, replayed, and
+//! compared with the governor's real result on the same plant with the same noise.
+//! `docs/governor.md` lists the figures.
 
 use super::record::Record;
 use super::report::{ERROR_JOBS, ERROR_OVERLOAD, Report, replay};
@@ -17,7 +18,7 @@ const BOUNDS: Bounds = Bounds { min: 0.5, max: 2000.0, safe_rps: 5.0 };
 type Plant = fn(f64) -> (f64, f64);
 type Told = fn(&Report);
 
-/// Who turned the rate while the recording was made.
+/// The control of the rate during the recording.
 #[derive(Clone, Copy, Debug)]
 enum Control {
     Governed,

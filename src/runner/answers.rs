@@ -1,6 +1,8 @@
-//! What other people's servers answered: kept until the throttles are told, so that a refused key finds its rate.
+//! Answers of receivers, kept until they are reported to the throttles, so that a refused key finds
+//! its rate.
 //!
-//! Only lanes of which something was learned, and answers that tell a quota, are noted: there is nothing to do for all others.
+//! Only watched lanes, of which a throttle has learned something, and answers that carry a quota
+//! are recorded; all others need no report.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,26 +16,25 @@ use super::shared::Shared;
 use crate::jobs::About;
 use crate::throttle::{Ended, Name, Quota};
 
-/// Lanes that are watched, at most.
+/// Most lanes watched at once.
 const MAX_WATCHED: usize = 100_000;
 
-/// How long to wait before a store that is away is told again; what is not heard by then is forgotten.
+/// Pauses before a failed report is sent again; after the last one the report is dropped.
 const SAY_AGAIN_AFTER: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(200)];
 
-/// How a job ended, for the throttles.
+/// The end of a job, as reported to the throttles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// It succeeded.
     Succeeded,
-    /// It failed, or was given back; it was not refused.
+    /// Any other end.
     Failed,
 }
 
-/// What was noted.
+/// Recorded answers that await their report.
 #[derive(Default)]
 pub(super) struct Answers {
     noted: Mutex<Noted>,
-    /// Some lane is watched.
+    /// True while some lane is watched.
     watching: AtomicBool,
     wake: Notify,
 }
@@ -42,7 +43,7 @@ pub(super) struct Answers {
 struct Noted {
     watched: HashSet<i64>,
     tallies: BTreeMap<Name, BTreeMap<String, Tally>>,
-    /// Lanes whose answers the throttles have heard since the dispatcher last asked.
+    /// Lanes whose answers were sent since the dispatcher last asked.
     heard: Vec<i64>,
 }
 
@@ -58,14 +59,14 @@ struct Tally {
 }
 
 impl Answers {
-    /// Says whether the ends of a lane's jobs are to be noted.
+    /// Starts or stops recording the ends of a lane's jobs.
     pub(super) fn watch(&self, lane_id: i64, is_watched: bool) {
         if !is_watched && !self.watching.load(Ordering::Relaxed) {
             return;
         }
         let mut noted = self.lock();
         if is_watched {
-            // Those that are still watched are told again with their next grant.
+            // Lanes that are still watched are marked again by their next grant.
             if noted.watched.len() >= MAX_WATCHED {
                 noted.watched.clear();
             }
@@ -76,7 +77,7 @@ impl Answers {
         self.watching.store(!noted.watched.is_empty(), Ordering::Relaxed);
     }
 
-    /// Takes note of how a job ended.
+    /// Records the end of a job if its lane is watched or the answer carries a quota.
     pub(super) fn note(&self, lane_id: i64, job: &About, answer: Answer) {
         let quota = job.said().quota;
         if quota.is_none() && !self.watching.load(Ordering::Relaxed) {
@@ -103,7 +104,7 @@ impl Answers {
         self.wake.notify_one();
     }
 
-    /// Takes note that jobs of a lane that were granted did not begin.
+    /// Records that granted jobs of a lane did not begin.
     pub(super) fn unused(&self, lane_id: i64, throttle: &Name, key: &str, jobs: u32) {
         let mut noted = self.lock();
         let tally = noted.tallies.entry(throttle.clone()).or_default().entry(key.to_owned()).or_default();
@@ -113,7 +114,7 @@ impl Answers {
         self.wake.notify_one();
     }
 
-    /// Lanes whose answers the throttles have heard since this was last asked: they may be welcome now.
+    /// Returns the lanes whose answers were sent since the last call; they may be granted jobs now.
     pub(super) fn take_heard(&self) -> Vec<i64> {
         std::mem::take(&mut self.lock().heard)
     }
@@ -123,7 +124,7 @@ impl Answers {
     }
 }
 
-/// Tells the throttles what was noted, as fast as they listen, until cancelled.
+/// Reports the recorded answers to the throttles, as fast as these accept them, until cancelled.
 pub(super) async fn tell_answers(shared: Arc<Shared>, cancel: CancellationToken) {
     while !cancel.is_cancelled() {
         tokio::select! {

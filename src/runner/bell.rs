@@ -1,25 +1,25 @@
-//! How the dispatcher is woken: by producers, by promotion and rescue, by jobs that come back to their lane.
+//! The bell that wakes the dispatcher: rung by producers, by promotion and rescue, and by jobs that
+//! return to their lane.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::Notify;
 
-/// More lanes than this in one ring are not remembered one by one.
+/// Most lanes remembered one by one between two looks; further ones count as work somewhere.
 const MAX_LANES: usize = 20_000;
 
-/// What was rung for since the dispatcher last looked.
+/// The rings since the dispatcher last looked.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Rung {
     /// Lanes that have work.
     pub(super) lanes: BTreeSet<i64>,
-    /// There is work, but nobody said in which lane.
+    /// True if there is work in a lane that was not named.
     pub(super) somewhere: bool,
-    /// How often it was rung.
+    /// Number of rings.
     pub(super) times: u32,
 }
 
-/// The bell.
 #[derive(Default)]
 pub(super) struct Bell {
     rung: Mutex<Rung>,
@@ -27,24 +27,24 @@ pub(super) struct Bell {
 }
 
 impl Bell {
-    /// Rings for lanes that have work, or, where none is named, for work somewhere.
+    /// Rings for lanes that have work or, if none is named, for work somewhere.
     pub(super) fn ring(&self, lanes: &[i64]) {
         let mut rung = self.lock();
         rung.times += 1;
         let room = MAX_LANES.saturating_sub(rung.lanes.len());
         rung.somewhere |= lanes.is_empty() || lanes.len() > room;
-        // Whoever names many names the most urgent first.
+        // A caller that names many lanes names the most urgent first.
         rung.lanes.extend(lanes.iter().take(room));
         drop(rung);
         self.notify.notify_one();
     }
 
-    /// What was rung for, which is forgotten by that.
+    /// Returns the rings since the last call, and forgets them.
     pub(super) fn take(&self) -> Rung {
         std::mem::take(&mut self.lock())
     }
 
-    /// Waits until somebody rings.
+    /// Waits for the next ring.
     pub(super) async fn rung(&self) {
         self.notify.notified().await;
     }

@@ -1,8 +1,10 @@
-//! The board of lanes that have work: who is asked for next, and who must wait until when. Pure; time is an argument.
+//! The board of lanes that have work: the order in which they are asked for, and their waits. Pure;
+//! time is an argument.
 //!
-//! Shares follow start-time fair queueing (Goyal, Vin, Cheng 1996): each lane carries a tag that grows by cost / weight with
-//! every job it gets, and the lowest tag is next. A lane that comes with work starts at the tag of whoever is being served, so
-//! it is next within one round, and has saved nothing up while it was away. Throttles share a worker's permits the same way.
+//! Shares follow start-time fair queueing (Goyal, Vin, Cheng 1996): each lane carries a tag that
+//! grows by cost / weight with every job it gets, and the lowest tag is next. A lane that comes
+//! with work starts at the tag of the lane being served, so it is next within one round and has
+//! saved nothing up while it was away. Throttles share a worker's permits the same way.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, HashMap};
@@ -12,58 +14,60 @@ use super::lane::{Lane, Standing, Tag};
 use crate::jobs::postgres::{LaneClaim, Place, ReadyLane, Seen, shard_of};
 use crate::throttle::{Answer, Ask, Grant, Holder, LaneAsk, Limit, Name, OverLimit};
 
-/// A person may turn a knob at any time, so no wait that a knob caused is taken longer than this.
+/// Longest wait caused by a knob, because a person may turn it at any time.
 const MAX_KNOB_WAIT: Duration = Duration::from_millis(400);
 
-/// A paused key is looked at again at least this often, in case somebody resumed it.
+/// Longest wait for a paused key, because a person may resume it.
 const MAX_PAUSE_WAIT: Duration = Duration::from_secs(2);
 
-/// Waits are rounded up to this, so that a fast throttle is served in small batches; its bucket keeps the tokens meanwhile.
+/// Shortest wait, so that a fast throttle is served in small batches; its bucket keeps the tokens
+/// meanwhile.
 const MIN_WAIT: Duration = Duration::from_millis(5);
 
-/// What a throttle is asked for at least, however little it granted the last time.
+/// Fewest jobs asked of a throttle, however little it granted the last time.
 const MIN_APPETITE: usize = 8;
 
-/// What is held of a throttle whose jobs are counted is told this often.
+/// Interval of reports on a throttle whose running jobs are counted.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
-/// And this often where they are not, because a person may begin to count at any time.
+/// Interval of reports on a throttle whose running jobs are not counted, because a person may begin
+/// to count at any time.
 const TELL_ANYWAY: Duration = Duration::from_secs(3);
 
-/// A word that was not heard is said again after this.
+/// Pause before a failed report is sent again.
 const TELL_AGAIN: Duration = Duration::from_millis(250);
 
-/// Lanes that have been idle for so many sweeps are forgotten.
+/// Number of idle sweeps after which a lane is forgotten.
 const FORGET_AFTER: u32 = 5;
 
-/// One throttle's ask with the lanes that it stands for.
+/// The ask of one throttle, with the lanes that it stands for.
 #[derive(Debug)]
 pub struct Asked {
-    /// What to ask the store.
+    /// The request to the store.
     pub ask: Ask,
     /// The lanes, in the order of the ask.
     pub lanes: Vec<i64>,
-    /// Whether jobs that are not granted are to be dropped, as far as the last answer told.
+    /// True if jobs without a grant are to be dropped, according to the last answer.
     pub drops: bool,
     ring: usize,
 }
 
-/// What a worker holds of a throttle whose running jobs are counted.
+/// A report on the running jobs of one throttle.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Held {
-    /// The throttle.
     pub throttle: Name,
-    /// Jobs of it that run here.
+    /// Jobs of the throttle that run here.
     pub held: u32,
-    /// Keys whose number fell since it was last told, and, now and then, all that are held.
+    /// Keys whose count fell since the last report; in periodic reports all keys that are held.
     pub lanes: Vec<(String, u32)>,
     ids: Vec<i64>,
     ring: usize,
 }
 
-/// Who is next in a throttle: the lowest tag; of equal ones whose job is the oldest; and the lane itself.
+/// The order of lanes in a throttle: the lowest tag, then the oldest job, then the lane's number.
 ///
-/// Jobs that came one after another lie together on the disk, so a round in the order of their arrival reads each page once.
+/// Jobs that came one after another lie together on the disk, so a round in the order of their
+/// arrival reads each page once.
 type Rank = (Tag, i64, i64);
 
 /// A throttle with its lanes.
@@ -71,27 +75,28 @@ struct Ring {
     name: Name,
     weight: f64,
     tag: f64,
-    /// The lowest tag of those that had work when it was last looked: where a newcomer starts.
+    /// The lowest tag of lanes with work at the last plan, at which a newcomer starts.
     begin: f64,
     due: BTreeSet<Rank>,
-    /// Lanes of shards that other workers look after: served when there is nothing else to do.
+    /// Lanes of shards that other workers look after, served when there is nothing else to do.
     guests: BTreeSet<Rank>,
     waiting: BTreeSet<(Instant, i64)>,
     not_before: Option<Instant>,
-    /// What came of it was none of this worker's to run: others are left to it until then.
+    /// The end of a rest in which other workers serve the throttle, because this worker could run
+    /// none of its jobs.
     rests_until: Option<Instant>,
     appetite: usize,
     held: u32,
-    /// The lanes of which jobs are held.
+    /// Lanes of which jobs are held.
     holding: BTreeSet<i64>,
     counts: bool,
-    /// It waits for the answers of jobs that went first after a refusal.
+    /// True while the throttle waits for the answers of jobs that went first after a refusal.
     probes: bool,
     drops: bool,
-    /// Lanes that hold less than was last told.
+    /// Lanes that hold fewer jobs than last reported.
     released: BTreeSet<i64>,
     told: Option<Instant>,
-    /// The last word was not heard; the next one waits until then.
+    /// Earliest time of the next report after one that failed.
     unheard_until: Option<Instant>,
 }
 
@@ -100,7 +105,7 @@ pub struct Board {
     lanes: HashMap<i64, Lane>,
     rings: Vec<Ring>,
     by_name: HashMap<Name, usize>,
-    /// As in a ring, for the throttles themselves.
+    /// The lowest tag of throttles with work at the last plan, at which a newcomer starts.
     begin: f64,
     owned: u64,
     pass: u32,
@@ -110,7 +115,8 @@ pub struct Board {
 }
 
 impl Board {
-    /// An empty board of a worker that `holder` names where running jobs are counted, with the time for which its word holds.
+    /// Returns an empty board of a worker, which `holder` identifies in counts of running jobs, and
+    /// whose reports lapse after `ttl`.
     pub fn new(holder: String, ttl: Duration) -> Self {
         Self {
             lanes: HashMap::new(),
@@ -124,9 +130,9 @@ impl Board {
         }
     }
 
-    // --- what the queue says ---
+    // --- input from the queue ---
 
-    /// Takes note of lanes that have work; answers those that are not known by name.
+    /// Records lanes that have work; returns those whose name is not known.
     pub fn seen(&mut self, found: &[Seen], now: Instant) -> Vec<Seen> {
         let mut unknown = Vec::new();
         for seen in found {
@@ -145,7 +151,7 @@ impl Board {
         unknown
     }
 
-    /// Takes a lane in that has work, under its name.
+    /// Adds a lane that has work, under its name.
     pub fn adopt(&mut self, named: ReadyLane, seen: Seen, now: Instant) {
         let Ok(throttle) = Name::new(named.throttle) else { return };
         let ring = self.ring(throttle);
@@ -159,14 +165,14 @@ impl Board {
         }
     }
 
-    /// Takes over the weights of lanes; those that are not named weigh 1.
+    /// Sets the weights of lanes; lanes that are not named weigh 1.
     pub fn weigh(&mut self, weights: &HashMap<i64, f32>) {
         for (id, lane) in &mut self.lanes {
             lane.weight = f64::from(weights.get(id).copied().unwrap_or(1.0));
         }
     }
 
-    /// Takes over which shards this worker looks after, as a set of bits.
+    /// Sets the shards that this worker looks after, as a bit set.
     pub fn own(&mut self, owned: u64) {
         if owned == self.owned {
             return;
@@ -182,7 +188,8 @@ impl Board {
         }
     }
 
-    /// Leaves a throttle to other workers until then. After that one job of it shows whether there is anything to do here.
+    /// Leaves a throttle to other workers until the given time; afterwards a single job shows if
+    /// there is work for this one.
     pub fn rest(&mut self, throttle: &str, until: Instant) {
         let Some(ring) = Name::new(throttle).ok().and_then(|name| self.by_name.get(&name).copied()) else { return };
         let ring = &mut self.rings[ring];
@@ -192,7 +199,8 @@ impl Board {
         }
     }
 
-    /// Takes note that a sweep over all lanes has ended, and forgets lanes that have been idle for several.
+    /// Records the end of a sweep over all lanes, and forgets lanes that have been idle for
+    /// several.
     pub fn swept(&mut self) {
         self.pass = self.pass.wrapping_add(1);
         let (pass, rings) = (self.pass, &self.rings);
@@ -202,9 +210,9 @@ impl Board {
         });
     }
 
-    // --- who is next ---
+    // --- planning ---
 
-    /// Chooses what to ask for, for at most `permits` jobs in all.
+    /// Chooses the lanes to ask tokens for, for at most `permits` jobs in total.
     pub fn plan(&mut self, now: Instant, permits: usize) -> Vec<Asked> {
         self.wake(now);
         self.leave_guests();
@@ -259,7 +267,7 @@ impl Board {
         Asked { ask, lanes: turn.order, drops: ring.drops, ring: place }
     }
 
-    /// Takes note of an answer: what was granted counts, and lanes or throttles that must wait get their time.
+    /// Applies an answer: charges the grants, and sets the waits of lanes and throttles.
     pub fn answered(&mut self, asked: &Asked, answer: &Answer, now: Instant) {
         let drops = answer.over_limit == OverLimit::Drop;
         let (mut wanted, mut granted_all) = (0, 0);
@@ -284,7 +292,8 @@ impl Board {
                 | Limit::Concurrency { key: true, .. } => {
                     self.stand(*id, Standing::Waiting(until));
                 }
-                // The other lanes are not to wait for the next token: what they hold is to be dropped as well.
+                // The other lanes must not wait for the next token: their jobs are to be dropped as
+                // well.
                 Limit::Throttle | Limit::Tier { .. } | Limit::Concurrency { .. } if drops => {
                     self.stand(*id, Standing::Waiting(until));
                 }
@@ -296,11 +305,11 @@ impl Board {
             ring.weight = answer.weight;
         }
         ring.counts = answer.limits_concurrency;
-        // A store that could not be asked says nothing of this.
+        // An answer without the store says nothing about dropping.
         if answer.at_us > 0 {
             ring.drops = drops;
         }
-        // Asking for much more than a throttle gives only makes its answers dear.
+        // Asking for much more than a throttle gives only makes its answers expensive.
         ring.appetite = if drops || granted_all >= wanted {
             ring.appetite.saturating_mul(2).clamp(MIN_APPETITE, 1 << 20)
         } else {
@@ -308,7 +317,7 @@ impl Board {
         };
     }
 
-    /// Where the claim of a granted lane begins.
+    /// Returns the claim of a granted lane, with the place where it begins.
     pub fn claim(&mut self, lane_id: i64, jobs: u32, now: Instant, head_every: Duration) -> LaneClaim {
         let (after, look) = match self.lanes.get_mut(&lane_id) {
             Some(lane) => {
@@ -320,12 +329,13 @@ impl Board {
         LaneClaim { lane_id, jobs: jobs as i32, after, look }
     }
 
-    /// True if no claim of the lane is under way, so that whatever is ready in it has no token.
+    /// Returns true if no claim of the lane is under way, so that its ready jobs have no tokens.
     pub fn is_unclaimed(&self, lane_id: i64) -> bool {
         self.lanes.get(&lane_id).is_some_and(|lane| lane.claims == 0)
     }
 
-    /// Takes note that whatever was ready in the lane when its jobs were asked for, at `asked_at`, has been dropped.
+    /// Records that the jobs ready in the lane at `asked_at`, when they were asked for, were
+    /// dropped.
     pub fn dropped(&mut self, lane_id: i64, asked_at: Instant) {
         let Some(lane) = self.lanes.get_mut(&lane_id) else { return };
         if lane.took(Place::default(), &[], true, asked_at) {
@@ -333,13 +343,13 @@ impl Board {
         }
     }
 
-    /// How many lanes are due.
+    /// Returns the number of due lanes.
     pub fn due(&self) -> usize {
         self.rings.iter().map(|ring| ring.due.len() + ring.guests.len()).sum()
     }
 
-    /// Takes note of what a claim, made at `asked_at`, took of a lane, as places in the lane, and whether it saw that no job is
-    /// left behind them.
+    /// Records the jobs that a claim made at `asked_at` took from a lane, as places in the lane;
+    /// `is_dry` is true if the claim saw that no job is left behind them.
     pub fn claimed(&mut self, claim: &LaneClaim, taken: &[Place], is_dry: bool, asked_at: Instant) {
         let missing = i64::from(claim.jobs) - taken.len() as i64;
         self.hold(claim.lane_id, -missing);
@@ -349,13 +359,13 @@ impl Board {
         let is_empty = lane.took(claim.after, taken, is_dry || missing > 0, asked_at);
         match lane.standing {
             _ if is_empty => self.stand(claim.lane_id, Standing::Idle),
-            // Of two claims under way at once, the one that found the end was answered first.
+            // Of two concurrent claims, the one that found the end was answered first.
             Standing::Idle => self.stand(claim.lane_id, Standing::Due),
             _ => {}
         }
     }
 
-    /// Takes note that a claim failed.
+    /// Records that a claim failed.
     pub fn unclaimed(&mut self, claim: &LaneClaim) {
         self.hold(claim.lane_id, -i64::from(claim.jobs));
         if let Some(lane) = self.lanes.get_mut(&claim.lane_id) {
@@ -373,18 +383,20 @@ impl Board {
         } else {
             ring.holding.remove(&id);
         }
-        // What was granted and not found is a release as well: the ask has told that it would run.
+        // A granted job that was not found is a release as well, because the ask reported it as
+        // running.
         if jobs < 0 && ring.counts {
             ring.released.insert(id);
         }
     }
 
-    /// Takes note that a job of the lane has ended.
+    /// Records that a job of the lane ended.
     pub fn ended(&mut self, lane_id: i64) {
         self.hold(lane_id, -1);
     }
 
-    /// Takes note that the throttles have heard answers of the lane: it need not wait for them any more.
+    /// Records that the throttles received answers of the lane, which need not wait for them any
+    /// longer.
     pub fn heard(&mut self, lane_id: i64) {
         let was_probing = self.probing.remove(&lane_id);
         let Some(lane) = self.lanes.get(&lane_id) else { return };
@@ -397,21 +409,22 @@ impl Board {
         }
     }
 
-    /// Some lane waits for answers.
+    /// Returns true if some lane or throttle waits for answers.
     pub fn probes(&self) -> bool {
         !self.probing.is_empty() || self.rings.iter().any(|ring| ring.probes)
     }
 
-    /// Learns what a job of the lane costs.
+    /// Moves the estimated cost of the lane's jobs towards `mean`.
     pub fn learn_cost(&mut self, lane_id: i64, mean: f64) {
         if let Some(lane) = self.lanes.get_mut(&lane_id) {
             lane.learn_cost(mean);
         }
     }
 
-    // --- limits of concurrency ---
+    // --- concurrency limits ---
 
-    /// What is to be told now of what runs here, mostly of throttles whose running jobs are counted.
+    /// Returns the reports on running jobs that are due, mostly of throttles whose running jobs are
+    /// counted.
     pub fn tell(&mut self, now: Instant) -> Vec<Held> {
         let mut all = Vec::new();
         for (place, ring) in self.rings.iter_mut().enumerate() {
@@ -430,7 +443,7 @@ impl Board {
             ring.told = Some(now);
             ring.unheard_until = None;
             if ring.counts {
-                // A slot that was freed here may be what this throttle waits for.
+                // A slot freed here may be the one for which this throttle waits.
                 ring.not_before = None;
             }
             all.push(ring.word(place, ring.held, ids, |id| self.lanes.get(&id).map(|lane| (&*lane.key, lane.held))));
@@ -438,14 +451,15 @@ impl Board {
         all
     }
 
-    /// Takes note that a word was not heard: it is said again soon, for what is not named stays as it was.
+    /// Records that a report failed. It is repeated soon, because keys that are not named keep
+    /// their count.
     pub fn unheard(&mut self, word: &Held, now: Instant) {
         let ring = &mut self.rings[word.ring];
         ring.released.extend(&word.ids);
         ring.unheard_until = Some(now + TELL_AGAIN);
     }
 
-    /// The last word of a worker that stops: nothing runs here any more.
+    /// Returns the last reports of a worker that stops, in which no job runs here any more.
     pub fn farewell(&mut self) -> Vec<Held> {
         let mut all = Vec::new();
         for (place, ring) in self.rings.iter_mut().enumerate().filter(|(_, ring)| ring.counts || ring.held > 0) {
@@ -456,12 +470,12 @@ impl Board {
         all
     }
 
-    /// True while a throttle whose running jobs are counted is among those that are served.
+    /// Returns true while some throttle whose running jobs are counted holds jobs.
     pub fn counts(&self) -> bool {
         self.rings.iter().any(|ring| ring.counts && ring.held > 0)
     }
 
-    /// When the next lane may be asked for, among those that wait, or the next word on running jobs is due.
+    /// Returns the time at which the next waiting lane may be asked for, or the next report is due.
     pub fn next_due(&self, now: Instant) -> Option<Instant> {
         let asks = self.rings.iter().filter_map(|ring| {
             let first = if ring.due.is_empty() && ring.guests.is_empty() { ring.waiting.first()?.0 } else { now };
@@ -473,7 +487,7 @@ impl Board {
         asks.chain(words).chain(releases).min()
     }
 
-    // --- inside ---
+    // --- internals ---
 
     fn ring(&mut self, name: Name) -> usize {
         if let Some(place) = self.by_name.get(&name) {
@@ -503,8 +517,8 @@ impl Board {
         self.rings.len() - 1
     }
 
-    /// Forgets that other workers' lanes of throttles that drop have work: of two workers at one lane, the one might drop what
-    /// the other has been granted a token for.
+    /// Forgets the work in other workers' lanes of throttles that drop: of two workers at one lane,
+    /// one might drop jobs for which the other was granted tokens.
     fn leave_guests(&mut self) {
         let dropping = self.rings.iter().filter(|ring| ring.drops);
         let guests: Vec<i64> = dropping.flat_map(|ring| ring.guests.iter().map(|(.., id)| *id)).collect();
@@ -513,7 +527,7 @@ impl Board {
         }
     }
 
-    /// Moves lanes whose wait is over among those that are due.
+    /// Makes lanes due whose wait is over.
     fn wake(&mut self, now: Instant) {
         for place in 0..self.rings.len() {
             while let Some((at, id)) = self.rings[place].waiting.first().copied()
@@ -524,7 +538,7 @@ impl Board {
         }
     }
 
-    /// Gives a lane another standing, and puts it where it then belongs.
+    /// Changes the standing of a lane, and moves it to the matching set.
     fn stand(&mut self, id: i64, standing: Standing) {
         self.unplace(id);
         if let Some(lane) = self.lanes.get_mut(&id) {
@@ -558,7 +572,7 @@ impl Board {
         }
     }
 
-    /// Moves the tags on by what was granted.
+    /// Advances the tags of the lane and its throttle by a grant.
     fn charge(&mut self, id: i64, jobs: u32, cost: f64) {
         if jobs == 0 {
             return;
@@ -575,7 +589,7 @@ impl Board {
 }
 
 impl Ring {
-    /// A word about lanes of this throttle, as far as they are still known.
+    /// Returns a report on those lanes of this throttle that are still known.
     fn word<'a>(&self, place: usize, held: u32, ids: BTreeSet<i64>, lane: impl Fn(i64) -> Option<(&'a str, u32)>) -> Held {
         let lanes = ids.iter().filter_map(|id| lane(*id)).map(|(key, held)| (key.to_owned(), held));
         Held { throttle: self.name.clone(), held, lanes: lanes.collect(), ids: ids.iter().copied().collect(), ring: place }
@@ -586,7 +600,7 @@ fn rank(id: i64, lane: &Lane) -> Rank {
     (Tag(lane.tag), lane.order, id)
 }
 
-/// What one throttle's lanes were given in a plan.
+/// One throttle's lanes in a plan, each with the number of jobs to ask for.
 #[derive(Default)]
 struct Turn {
     order: Vec<i64>,
@@ -605,7 +619,7 @@ impl Turn {
     }
 }
 
-/// Chooses lanes of a throttle job by job, lowest tag first.
+/// A choice of a throttle's lanes, job by job, lowest tag first.
 struct Choice<'a> {
     fresh: std::collections::btree_set::Iter<'a, Rank>,
     again: BinaryHeap<Reverse<(Rank, u32)>>,
@@ -639,7 +653,7 @@ fn wait(grant: &Grant, limit: &Limit) -> Duration {
         _ => MAX_KNOB_WAIT,
     };
     let shortest = match limit {
-        // There is nothing to wait for but a person, so do not hurry.
+        // These waits mostly end by an act of a person, so there is no hurry.
         Limit::Stopped { .. } | Limit::Unknown { .. } | Limit::StoreLost => Duration::from_millis(200),
         _ => MIN_WAIT,
     };

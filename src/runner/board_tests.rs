@@ -13,7 +13,8 @@ fn grant(granted: u32, limit: Option<Limit>) -> Grant {
     Grant { granted, wait: Duration::from_millis(100), limit, ..Grant::default() }
 }
 
-/// Serves `permits` from lanes that never run dry; the throttle gives at most `tokens`. Counts jobs per lane.
+/// Serves `permits` from lanes that never run dry, with at most `tokens` of the throttle; counts
+/// jobs per lane.
 fn serve(board: &mut Board, now: Instant, permits: usize, tokens: u32, counts: &mut HashMap<i64, u32>) {
     for asked in board.plan(now, permits) {
         let mut left = tokens;
@@ -223,7 +224,8 @@ fn what_is_held_is_told_now_and_then_although_nobody_counts_it_yet() {
     assert_eq!(board.tell(now + TELL_ANYWAY)[0].held, 2, "a knob may have been set meanwhile");
 }
 
-/// A board whose throttle `t` counts, with `held` jobs granted of lane 1 and none claimed yet.
+/// Returns a board whose throttle `t` counts running jobs, with `held` jobs granted of lane 1 and
+/// none claimed yet.
 fn counting(held: u32, now: Instant) -> (Board, LaneClaim) {
     let mut board = board();
     add(&mut board, 1, "t", 1.0, now);
@@ -279,7 +281,7 @@ fn the_last_word_says_that_nothing_is_held_whatever_runs() {
     assert_eq!(numbers(&board.farewell()), [(0, vec![0])]);
 }
 
-/// One lane of a throttle that drops was asked for and got this.
+/// Asks for one lane of a throttle that drops, and answers with the given grant.
 fn dropping(board: &mut Board, now: Instant, given: Grant) -> Asked {
     let asked = board.plan(now, 10).remove(0);
     let answer = Answer { lanes: vec![given], over_limit: OverLimit::Drop, at_us: 1, ..Answer::default() };

@@ -1,4 +1,5 @@
-//! Keeps the figures of depth: one process at a time walks the waiting jobs, a page at a time, and rests between the pages.
+//! Keeps the figures of depth: one process at a time walks the waiting jobs, a page at a time, and
+//! rests between the pages.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,32 +11,34 @@ use crate::jobs::postgres::Sweeper;
 use crate::jobs::{Error, Queue};
 use crate::service::{Leader, Pace, periodic};
 
-/// Pages come no faster than this.
+/// Shortest interval between pages.
 const EVERY: Duration = Duration::from_millis(200);
 
-/// Walking takes at most one part in this many of the time.
+/// Inverse of the largest share of time spent walking.
 const DUTY: u32 = 50;
 
-/// The same while there are no figures yet.
+/// Inverse of the largest share of time spent walking while there are no figures yet.
 const FIRST_DUTY: u32 = 10;
 
-/// However long a page took, the next begins after this time.
+/// Longest rest between pages, however long a page took.
 const MAX_REST: Duration = Duration::from_secs(10);
 
-/// How long the one who walks may be silent before another walks.
+/// Time for which the walking process may be silent before another one walks.
 const LEASE: Duration = Duration::from_secs(30);
 
-/// How often the lease is renewed, and asked for by the others.
+/// Interval at which the lease is renewed, or requested by the other processes.
 const RENEW_EVERY: Duration = Duration::from_secs(5);
 
-/// Two who walk at once would write the same figures, so the lease only spares work.
+/// The turn of this process to walk. Two processes that walk at once would write the same figures,
+/// so the lease only spares work.
 struct Turn {
     leader: Leader,
     asked: Option<Instant>,
     sweeper: Option<Sweeper>,
 }
 
-/// Walks whenever it is this process' turn, until `cancel` fires; then lets another have the turn.
+/// Walks the waiting jobs whenever this process holds the lease, until `cancel` fires; then
+/// releases the lease.
 pub async fn keep_depth(queue: Queue, cancel: CancellationToken) {
     let holder = format!("{}-{:016x}", std::process::id(), rand::random::<u64>());
     let leader = Leader::sharing(queue.pool.clone(), "depth", holder, LEASE);
@@ -58,7 +61,7 @@ async fn tick(queue: &Queue, turn: &mut Turn) -> Result<(), Error> {
             turn.sweeper = Some(Sweeper::new(queue.clone()));
         }
     }
-    // What a failed statement should have written is not known any more: whoever walks next begins anew.
+    // The effect of a failed statement is unknown, so the next walk begins anew.
     let Some(mut sweeper) = turn.sweeper.take() else { return Ok(()) };
     let took = match sweeper.step().await {
         Ok(took) => took,

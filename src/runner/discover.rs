@@ -1,4 +1,5 @@
-//! Finds out which lanes have work: who rang, what arrived, and, as the net below both, sweeps over the whole index.
+//! Finds lanes with work: from rings, from new jobs, and, as the safety net below both, from sweeps
+//! over the whole index.
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -10,38 +11,41 @@ use super::shared::{Shared, bounded};
 use crate::jobs::Error;
 use crate::jobs::postgres::{SHARDS, Seen, lanes_of};
 
-/// New jobs are looked for at least this often while producers are not asked to ring.
+/// Longest interval between looks for new jobs while producers are not asked to ring.
 const ARRIVALS_EVERY: Duration = Duration::from_millis(100);
 
-/// Jobs that committed a moment after younger ones were seen are found by looking back this far,
+/// Time by which looks reach back, to find jobs that committed a moment after younger ones were
+/// seen.
 const LOOK_BACK: Duration = Duration::from_secs(2);
 
-/// this often. Those that commit later still are found by a sweep, which hurries when a transaction has ended that had been open
-/// for longer than this.
+/// Interval of looks that reach back. Jobs that commit later still are found by a sweep, which
+/// hurries once a transaction ends that was open for longer than this interval.
 const LOOK_BACK_EVERY: Duration = Duration::from_secs(1);
 
-/// A sweep over the own lanes begins at least this long after the one before,
+/// Shortest interval between the beginnings of two sweeps over the worker's own lanes, unless a
+/// sweep must hurry.
 const SWEEP_EVERY: Duration = Duration::from_secs(2);
 
-/// and takes at most one part in this many of the time, in small slices, so that claims go on beside it.
+/// Inverse of the largest share of time spent on a sweep, which runs in small slices so that claims
+/// go on beside it.
 const SWEEP_DUTY: u32 = 20;
 
-/// As for the first sweep of all, while there is plenty to do already.
+/// Inverse of the largest share of time spent on the first sweep while plenty of lanes are due.
 const FIRST_SWEEP_DUTY: u32 = 5;
 
-/// And for a sweep that hurries.
+/// Inverse of the largest share of time spent on a sweep that hurries.
 const HURRIED_SWEEP_DUTY: u32 = 2;
 
-/// So many lanes that are due are plenty.
+/// Number of due lanes that counts as plenty.
 const PLENTY: usize = 2000;
 
-/// Other workers' lanes are looked at this often by a worker that has nothing to do.
+/// Interval at which an idle worker looks at the lanes of other workers.
 const GUESTS_EVERY: Duration = Duration::from_millis(250);
 
-/// Most lanes that are named in one statement.
+/// Most lanes named in one statement.
 const NAMES_AT_ONCE: usize = 1000;
 
-/// Weights are read this often.
+/// Interval at which the weights of lanes are read.
 const WEIGHTS_EVERY: Duration = Duration::from_secs(2);
 
 /// A sweep under way.
@@ -51,21 +55,23 @@ struct Sweep {
     is_hurried: bool,
 }
 
-/// What the dispatcher remembers of its looks.
+/// The dispatcher's record of its looks.
 pub(super) struct Discovery {
     owned: u64,
     last: Option<i64>,
-    /// Where the looks of the last seconds ended.
+    /// The newest job at each look of the last seconds.
     marks: Vec<(Instant, i64)>,
     next_arrivals: Instant,
     next_look_back: Instant,
     sweep: Option<Sweep>,
     next_sweep: Instant,
     is_first: bool,
-    /// The transactions that were open at the last look, and at how many looks before it.
+    /// The transactions that were open at the last look, each with the number of earlier looks that
+    /// saw it.
     writing: HashMap<i64, u32>,
     next_writing: Instant,
-    /// Whether the sweep under way may have missed a job that committed late, so that the next one must hurry.
+    /// True if the sweep under way may have missed a job that committed late, so that the next one
+    /// must hurry.
     hurry: bool,
     next_guests: Instant,
     guest_shard: u8,
@@ -92,13 +98,14 @@ impl Discovery {
         }
     }
 
-    /// When there is something to look at again. A worker that producers ring for need not look for arrivals.
+    /// Returns the time of the next look. A worker that producers ring for need not look for
+    /// arrivals.
     pub(super) fn next(&self, is_rung_for: bool) -> Instant {
         let quiet = self.next_sweep.min(self.next_weights);
         if is_rung_for { quiet } else { quiet.min(self.next_arrivals) }
     }
 
-    /// Looks at what is due now.
+    /// Carries out the looks that are due now.
     pub(super) async fn look(
         &mut self,
         shared: &Shared,
@@ -110,11 +117,11 @@ impl Discovery {
         if owned != self.owned {
             self.owned = owned;
             board.own(owned);
-            // What others looked after until now is looked at at once.
+            // Lanes that other workers looked after until now are swept at once.
             (self.sweep, self.next_sweep) = (None, Instant::now());
         }
         if !rung.lanes.is_empty() {
-            // Who rings does not say how urgent the job is, so the claim begins at the head.
+            // A ring does not carry the job's priority, so the claim begins at the head.
             let seen: Vec<Seen> =
                 rung.lanes.iter().map(|lane| Seen { lane_id: *lane, priorities: 0b1111, head: i64::MAX }).collect();
             self.take_in(shared, board, &seen).await?;
@@ -138,13 +145,13 @@ impl Discovery {
         Ok(())
     }
 
-    /// Takes note of which transactions are open; when one has ended that was open for long, what it enqueued lies behind the
-    /// looks at arrivals, and its lanes may be anywhere.
+    /// Records the open transactions. When one ends that was open for long, its jobs lie behind the
+    /// looks at arrivals, in any lane, so the next sweep hurries.
     fn note_writing(&mut self, writing: &[i64], now: Instant) {
         self.next_writing = now + LOOK_BACK_EVERY;
         let before = std::mem::take(&mut self.writing);
         self.writing = writing.iter().map(|id| (*id, before.get(id).map_or(0, |looks| looks + 1))).collect();
-        // Whatever was met only once may have been open for a moment.
+        // A transaction seen only once may have been open for a moment only.
         if before.iter().any(|(id, looks)| *looks > 0 && !self.writing.contains_key(id)) {
             self.hurry = true;
             let is_hurried = self.sweep.as_ref().is_some_and(|sweep| sweep.is_hurried);
@@ -154,12 +161,13 @@ impl Discovery {
         }
     }
 
-    /// Looks for arrivals whenever that was last done; the last look before a sleep.
+    /// Looks for new jobs, regardless of the time of the last look; also the last look before a
+    /// sleep.
     pub(super) async fn arrivals(&mut self, shared: &Shared, board: &mut Board, now: Instant) -> Result<(), Error> {
         self.next_arrivals = now + ARRIVALS_EVERY;
         let newest = match self.last {
             Some(last) => last,
-            // What waited before this worker began is found by its first sweep.
+            // Jobs from before this worker began are found by its first sweep.
             None => bounded(shared, shared.queue.newest_job()).await?,
         };
         let mut from = newest;
@@ -192,7 +200,8 @@ impl Discovery {
             }
             self.take_in(shared, board, &slice.lanes).await?;
         }
-        // The first sweep finds what waited before this worker began, so it hurries: most while there is little else to do.
+        // The first sweep finds jobs from before this worker began, so it hurries, most of all
+        // while there is little else to do.
         let duty = match (self.is_first, board.due()) {
             (true, 0..PLENTY) => 1,
             _ if is_hurried => HURRIED_SWEEP_DUTY,
@@ -210,7 +219,8 @@ impl Discovery {
         Ok(())
     }
 
-    /// Looks at lanes of other workers, a shard or so at a time: for a worker that has nothing to do.
+    /// Looks at the lanes of other workers, one range of shards at a time, while this worker has
+    /// nothing to do.
     pub(super) async fn guests(&mut self, shared: &Shared, board: &mut Board) -> Result<(), Error> {
         let now = Instant::now();
         if self.owned == u64::MAX || now < self.next_guests {
@@ -238,7 +248,7 @@ impl Discovery {
     }
 }
 
-/// The ranges of lanes of a set of shards, neighbours joined, the lowest last.
+/// Returns the lane ranges of a set of shards, neighbours joined, the lowest last.
 fn ranges_of(shards: u64) -> Vec<RangeInclusive<i64>> {
     let mut ranges: Vec<RangeInclusive<i64>> = Vec::new();
     for shard in (0..SHARDS).rev().filter(|shard| shards & (1 << shard) != 0) {

@@ -20,51 +20,55 @@ use crate::jobs::Error;
 use crate::jobs::postgres::{Claimed, LaneClaim, Place};
 use crate::throttle::{Answer, Grant, Limit, Name, OverLimit, Refund};
 
-/// Producers are asked to ring before a pause that is longer than this.
+/// Pause length above which producers are asked to ring.
 const NAP: Duration = Duration::from_millis(40);
 
-/// A dispatcher that has nothing to do looks around at least this often, for where nobody can ring.
+/// Longest time between two looks of an idle dispatcher, for jobs whose producers cannot ring.
 const IDLE_LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// When it is rung for more often than this in a second, it asks producers not to, and looks by itself.
+/// Rings per second above which the dispatcher asks producers not to ring and looks by itself.
 const MAX_RINGS: u32 = 200;
 
-/// How long to leave Postgres alone after it failed.
+/// Pause after a failure of Postgres.
 const AFTER_FAILURE: Duration = Duration::from_millis(250);
 
-/// While a person has stopped everything, and while no permit is free, this is how often the rest is attended to.
+/// Interval of upkeep while everything is paused or no permit is free.
 const STANDSTILL: Duration = Duration::from_millis(500);
 
-/// Claims begin at the heads of their lanes again after this many times what it takes to walk over the heads of all,
+/// Interval between claims at the head of a lane, as a multiple of the estimated time to claim at
+/// the heads of all due lanes.
 const HEAD_DUTY: f64 = 20.0;
 
-/// as estimated with this much weight on the last claim that walked over some,
+/// Weight of the latest sample in the estimated time of a claim at the head of a lane.
 const HEAD_WEIGHT: f64 = 0.3;
 
-/// but not more often than this,
+/// Shortest interval between claims at the head of a lane.
 const MIN_HEAD_EVERY: Duration = Duration::from_millis(50);
 
-/// nor less often: a job that committed late waits for it.
+/// Longest interval between claims at the head of a lane; a job that committed late waits for the
+/// next one.
 const MAX_HEAD_EVERY: Duration = Duration::from_secs(2);
 
-/// Jobs whose end is not written yet may be this many times as many as run at once, before the dispatcher waits for Postgres.
+/// Most claimed jobs whose end is not written yet, as a multiple of the jobs that may run at once;
+/// beyond it the dispatcher waits for Postgres.
 const UNWRITTEN: usize = 4;
 
-/// Claims that may be under way at once: while Postgres carries one out, the next is made out and the last one's jobs start.
+/// Most claims under way at once: while Postgres carries one out, the next is prepared and the jobs
+/// of the last one start.
 const CLAIMS: usize = 3;
 
-/// A grant for one lane, with what it was granted by.
+/// A grant for one lane, with its ask and its claim.
 struct Granted {
     throttle: Name,
     key: String,
     grant: Grant,
     cost: f64,
-    /// The highest cost of one job that is charged.
+    /// The highest cost charged for one job, in tokens.
     max_cost: f64,
     claim: LaneClaim,
 }
 
-/// A claim that was carried out, or not.
+/// A claim, carried out or failed.
 struct Claim {
     granted: Vec<Granted>,
     asked_at: Instant,
@@ -73,14 +77,15 @@ struct Claim {
     dropped: Vec<i64>,
 }
 
-/// Lanes whose ready jobs are to be dropped, and the newest of those that were there when their lanes were asked for.
+/// Lanes whose ready jobs are to be dropped, and the newest job that existed when tokens were asked
+/// for.
 #[derive(Default)]
 struct Drops {
     lanes: Vec<i64>,
     newest: i64,
 }
 
-/// What was taken of a lane.
+/// The jobs taken from a lane.
 #[derive(Default)]
 struct Taken {
     places: Vec<Place>,
@@ -88,35 +93,35 @@ struct Taken {
     is_dry: bool,
 }
 
-/// What the dispatcher keeps between two turns.
+/// The dispatcher's state between two turns.
 struct Desk {
     board: Board,
     claims: JoinSet<Claim>,
-    /// Jobs that were granted and whose claim is under way.
+    /// Granted jobs whose claim is under way.
     granted: usize,
     discovery: Discovery,
-    /// What it takes to claim from the head of a lane, in seconds.
+    /// Estimated time to claim at the head of a lane, in seconds.
     head_cost_s: f64,
     rings: (Instant, u32),
     loud_until: Instant,
     rung_for_until: Instant,
 }
 
-/// How a dispatcher is stopped, step by step.
+/// The steps by which a dispatcher is stopped.
 #[derive(Clone, Default)]
 pub(super) struct Stopping {
-    /// It is to claim nothing more.
+    /// Fires when the dispatcher must claim nothing more.
     pub(super) asked: CancellationToken,
-    /// It is to wait no longer for claims that are under way.
+    /// Fires when the dispatcher must no longer wait for claims under way.
     pub(super) hurried: CancellationToken,
-    /// It answers that no job will begin any more.
+    /// Fires, on the dispatcher's side, when no further job will begin.
     pub(super) settled: CancellationToken,
-    /// The last job has ended: it is to say so, and to end.
+    /// Fires after the last job has ended, when the dispatcher must send its last reports and end.
     pub(super) over: CancellationToken,
 }
 
 pub(super) async fn dispatch(shared: Arc<Shared>, stopping: Stopping) {
-    // Answered however this ends, for somebody waits for it.
+    // Fires however this function ends, because the worker waits for it.
     let settled = stopping.settled.clone().drop_guard();
     let now = Instant::now();
     let mut desk = Desk {
@@ -133,13 +138,13 @@ pub(super) async fn dispatch(shared: Arc<Shared>, stopping: Stopping) {
         () = stopping.hurried.cancelled() => {}
         () = serve_lanes(&shared, &mut desk, &stopping.asked) => {}
     }
-    // What is being claimed still is found by its lease when the worker signs off.
+    // Jobs of a claim still under way are found by their lease when the worker signs off.
     desk.claims.shutdown().await;
     drop(settled);
     tell_to_the_end(&shared, &mut desk.board, &stopping.over).await;
 }
 
-/// Takes turns until it is asked to stop, and then waits for the claims that are under way.
+/// Takes turns until cancelled, then waits for the claims under way.
 async fn serve_lanes(shared: &Arc<Shared>, desk: &mut Desk, cancel: &CancellationToken) {
     let mut failing = false;
     while !cancel.is_cancelled() {
@@ -157,7 +162,7 @@ async fn serve_lanes(shared: &Arc<Shared>, desk: &mut Desk, cancel: &Cancellatio
             }
         }
     }
-    // What is being claimed will be this worker's to run or to give back.
+    // The jobs of these claims become this worker's to run or to give back.
     while !desk.claims.is_empty() {
         tell(shared, &mut desk.board).await;
         tokio::select! {
@@ -197,7 +202,7 @@ async fn turn(shared: &Arc<Shared>, desk: &mut Desk, cancel: &CancellationToken)
     rest(shared, desk, cancel).await
 }
 
-/// How many jobs may be claimed now.
+/// Returns the number of jobs that may be claimed now.
 fn permits(shared: &Shared, desk: &Desk) -> usize {
     if shared.paused.load(Ordering::Relaxed) || shared.fenced.load(Ordering::SeqCst) {
         return 0;
@@ -226,14 +231,15 @@ async fn look(shared: &Shared, desk: &mut Desk) -> Result<(), Error> {
     desk.discovery.look(shared, &mut desk.board, rung, owned, now < desk.rung_for_until).await
 }
 
-/// Asks for tokens and sets a claim of what was granted going; false if nobody could be asked for anything.
+/// Asks for tokens and starts a claim for the grants; returns false if there was nothing to ask
+/// for.
 async fn serve(shared: &Arc<Shared>, desk: &mut Desk, permits: usize) -> bool {
     let asked = desk.board.plan(Instant::now(), permits);
     if asked.is_empty() {
         shared.able();
         return false;
     }
-    // Only what was there before the ask can be said to have been refused by its answer.
+    // Only jobs that existed before the ask can have been refused by its answer.
     let newest = match asked.iter().any(|one| one.drops) {
         true => bounded(shared, shared.queue.newest_job()).await.ok(),
         false => None,
@@ -256,8 +262,8 @@ async fn serve(shared: &Arc<Shared>, desk: &mut Desk, permits: usize) -> bool {
     true
 }
 
-/// The lanes of throttles that drop of which less was granted than wanted. Where somebody has stopped or paused something, or the
-/// store cannot be asked, jobs wait all the same.
+/// Returns the lanes that were granted less than they wanted by a throttle that drops. Jobs of a
+/// stopped or paused throttle, or of a store that cannot be reached, wait all the same.
 fn over_limit(desk: &Desk, asked: &[Asked], answers: &[Answer]) -> Vec<i64> {
     let is_over = |grant: &Grant| {
         matches!(grant.limit, Some(Limit::Key | Limit::Throttle | Limit::Tier { .. } | Limit::Concurrency { .. }))
@@ -268,7 +274,7 @@ fn over_limit(desk: &Desk, asked: &[Asked], answers: &[Answer]) -> Vec<i64> {
     over.map(|(lane, _)| *lane).collect()
 }
 
-/// Whether the store answered, or let jobs through although it could not be asked.
+/// Returns true if the store answered, or let jobs through although it could not be reached.
 fn lets_serve(answer: &Answer) -> bool {
     answer.at_us > 0 || answer.lanes.iter().any(|lane| lane.granted > 0)
 }
@@ -301,14 +307,14 @@ fn jobs(granted: &[Granted]) -> usize {
     granted.iter().map(|one| one.grant.granted as usize).sum()
 }
 
-/// Claims what was granted and lets it run; then drops what was not granted and is not to wait.
+/// Claims the granted jobs and starts them, then drops the jobs over the limit.
 async fn claim(shared: Arc<Shared>, granted: Vec<Granted>, drops: Drops) -> Claim {
     let asked_at = Instant::now();
     let mut claim = claim_granted(&shared, granted, asked_at).await;
     if claim.taken.is_ok() && !drops.lanes.is_empty() {
         match drop_ready(&shared, &drops).await {
             Ok(()) => claim.dropped = drops.lanes,
-            // They are asked for again, and refused again.
+            // Their lanes are asked for again, and the jobs are refused again.
             Err(error) => tracing::debug!(%error, "jobs over the limit could not be dropped yet"),
         }
     }
@@ -337,7 +343,8 @@ async fn claim_granted(shared: &Arc<Shared>, granted: Vec<Granted>, asked_at: In
     let fence = rand::random::<i64>() & i64::MAX;
     let claimed = bounded(shared, shared.queue.claim_and_look(worker_id, fence, &lanes)).await;
     let took = asked_at.elapsed();
-    // A process that slept finds the answer and the end of its patience at once, and by then the leases may be others'.
+    // A process that slept sees the answer and its timeout at once, and by then the leases may
+    // belong to other workers.
     let is_late = took > patience(shared) || !shared.is_in_force(worker_id);
     let claimed = claimed.and_then(|claimed| match is_late {
         true => Err(Error::Lost("the answer to a claim came too late to begin its jobs".to_owned())),
@@ -348,7 +355,8 @@ async fn claim_granted(shared: &Arc<Shared>, granted: Vec<Granted>, asked_at: In
         strangers(&granted, &mut batch.jobs);
         let mut taken: HashMap<i64, Taken> = HashMap::with_capacity(lanes.len());
         for one in &mut batch.jobs {
-            // What came into the queue beyond the highest cost is charged no more than that, and given back no more.
+            // A job enqueued with more than the highest cost is charged, and refunded, at most that
+            // cost.
             one.job.cost = most.get(&one.lane_id).map_or(one.job.cost, |most| one.job.cost.min(*most));
             let lane = taken.entry(one.lane_id).or_default();
             lane.places.push(Place { priority: one.job.priority as i16, job_id: one.job.id });
@@ -361,14 +369,15 @@ async fn claim_granted(shared: &Arc<Shared>, granted: Vec<Granted>, asked_at: In
         taken
     });
     if taken.is_err() {
-        // The claim may have been carried out although its answer got lost.
+        // The claim may have been carried out although its answer was lost.
         shared.doubts.note(worker_id, fence);
     }
     Claim { granted, asked_at, took, taken, dropped: Vec::new() }
 }
 
-/// Marks jobs that stand in a lane that is not theirs. A lane is known by 64 bits of a hash, and somebody who looks long enough finds
-/// two with the same: the tokens that were granted are those of one of them, and a job of the other must not run under them.
+/// Marks jobs that stand in another lane than their own. A lane is identified by 64 bits of a hash,
+/// for which a collision can be searched: the tokens were granted to one of the two lanes, and a
+/// job of the other must not run on them.
 fn strangers(granted: &[Granted], jobs: &mut [Claimed]) {
     let lanes: HashMap<i64, &Granted> = granted.iter().map(|one| (one.claim.lane_id, one)).collect();
     for one in jobs.iter_mut().filter(|one| one.unreadable.is_none()) {
@@ -382,13 +391,14 @@ fn strangers(granted: &[Granted], jobs: &mut [Claimed]) {
     }
 }
 
-/// Lets the claimed jobs run.
+/// Starts the claimed jobs.
 fn start(shared: &Arc<Shared>, claimed: Vec<Claimed>, worker_id: i32, fence: i64) {
     shared.metrics.claimed.inc_by(claimed.len() as u64);
     shared.unwritten.fetch_add(claimed.len(), Ordering::AcqRel);
     let tokens = shared.running.begin(claimed.iter().map(|one| ((one.job.id, fence), one.lane_id)));
     if !shared.is_in_force(worker_id) {
-        // The worker was fenced between the look before this and now, and these jobs may have come too late to be told.
+        // The worker was fenced after the last check, and these jobs may have come too late to be
+        // stopped with the others.
         shared.running.stop_all(Stop::Fenced);
     }
     for (one, token) in claimed.into_iter().zip(tokens) {
@@ -397,9 +407,10 @@ fn start(shared: &Arc<Shared>, claimed: Vec<Claimed>, worker_id: i32, fence: i64
     shared.metrics.running.set(shared.running.len() as i64);
 }
 
-/// Takes note of what was claimed, gives back what no job used, and charges what the jobs cost beyond the estimate.
+/// Records the result of a claim, refunds unused tokens, and settles the difference between the
+/// jobs' cost and the estimate.
 async fn settle(shared: &Shared, desk: &mut Desk, done: Result<Claim, JoinError>) -> Result<(), Error> {
-    // Nothing in a claim panics; if it did, what it held is found by its lease.
+    // Nothing in a claim panics; if it did, its jobs would be found by their lease.
     let claim = done.map_err(|error| Error::Lost(format!("a claim was broken off: {error}")))?;
     desk.granted -= jobs(&claim.granted);
     let taken = match claim.taken {
@@ -454,15 +465,16 @@ async fn refund(shared: &Shared, unused: Vec<(&Granted, u32)>) {
         by_throttle.entry(&one.throttle).or_default().push(refund);
     }
     for (throttle, refunds) in by_throttle {
-        // A refund that gets lost only makes the throttle slower for a moment.
+        // A lost refund only slows the throttle for a moment.
         if let Err(error) = shared.throttles.refund_many(throttle, &refunds).await {
             tracing::debug!(throttle.name = %throttle, %error, "unused tokens could not be given back");
         }
     }
 }
 
-/// Sleeps until a lane is due, a look is due, a claim is done, or somebody rings. Before a longer sleep, producers are asked to
-/// ring, and new jobs are looked for once more, so that nobody who came in between is missed.
+/// Sleeps until a lane or a look is due, a claim is done, or the bell rings. Before a longer sleep
+/// it asks producers to ring and looks for new jobs once more, so that none enqueued in between is
+/// missed.
 async fn rest(shared: &Shared, desk: &mut Desk, cancel: &CancellationToken) -> Result<(), Error> {
     desk.discovery.guests(shared, &mut desk.board).await?;
     let now = Instant::now();
@@ -473,7 +485,7 @@ async fn rest(shared: &Shared, desk: &mut Desk, cancel: &CancellationToken) -> R
     let may_sleep = desk.claims.is_empty() && now >= desk.loud_until && due.is_none_or(|at| at > now + NAP);
     if may_sleep && now >= desk.rung_for_until {
         bounded(shared, shared.queue.fall_asleep()).await?;
-        // Another worker may ask producers to be quiet again, so this is good for a while only.
+        // Another worker may ask producers to be quiet again, so this holds for a while only.
         desk.rung_for_until = now + IDLE_LOOK_EVERY;
         desk.discovery.arrivals(shared, &mut desk.board, Instant::now()).await?;
     }

@@ -1,11 +1,13 @@
-//! Claims whose answer got lost. Postgres may have carried them out, and then jobs are leased to a worker that does not run them.
+//! Claims whose answer was lost. Postgres may have carried them out, so that jobs are leased to a
+//! worker that does not run them.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::jobs::{Error, Queue};
 
-/// A claim that was sent before its connection broke may arrive late, so it is looked for as long as this.
+/// Time for which a lost claim is looked for, because it may arrive late if it was sent before its
+/// connection broke.
 const LOOK_FOR: Duration = Duration::from_secs(60);
 
 struct Doubt {
@@ -14,17 +16,18 @@ struct Doubt {
     since: Instant,
 }
 
-/// The claims in doubt. A fence belongs to one claim, so what is found under it can be given back without a second thought.
+/// The claims in doubt. A fence belongs to one claim, so the jobs found under it can safely be
+/// given back.
 #[derive(Default)]
 pub(super) struct Doubts(Mutex<Vec<Doubt>>);
 
 impl Doubts {
-    /// Keeps a claim in mind that failed.
+    /// Records a claim that failed.
     pub(super) fn note(&self, worker_id: i32, fence: i64) {
         self.lock().push(Doubt { worker_id, fence, since: Instant::now() });
     }
 
-    /// Gives back what the claims took after all; how many jobs.
+    /// Gives back the jobs that lost claims took after all; returns their number.
     pub(super) async fn settle(&self, queue: &Queue) -> Result<u64, Error> {
         let open: Vec<(i32, i64)> = self.lock().iter().map(|doubt| (doubt.worker_id, doubt.fence)).collect();
         let begun = Instant::now();

@@ -1,4 +1,4 @@
-//! Runs one job and says how it ended.
+//! Runs one job and reports its end.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, OnceLock};
@@ -19,11 +19,13 @@ use crate::jobs::serving::not_served;
 use crate::jobs::{About, Context, Handler, Issue, Job, OnAmbiguous, Outcome, Scope};
 use crate::throttle::{MAX_PAUSE, Name, Refused};
 
-/// How long a refused job waits that was not told how long, while the throttles cannot be told of it.
+/// Wait of a refused job whose refusal gave no delay, while the throttles cannot record the
+/// refusal.
 const DEFAULT_PAUSE: Duration = Duration::from_secs(5);
 
-/// How long a handler that was told to stop may go on before it is dropped. Where the lease was lost, the next worker may
-/// begin when this one's time to live is over, so the wait is a tenth of that at most.
+/// Longest time for which a handler may go on after it was asked to stop, before it is dropped.
+/// After a lost lease the limit is at most a tenth of the worker's time to live, because the next
+/// worker may begin when that time is over.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
 
 pub(super) async fn execute(shared: Arc<Shared>, claimed: Claimed, cancelled: CancellationToken) {
@@ -31,23 +33,23 @@ pub(super) async fn execute(shared: Arc<Shared>, claimed: Claimed, cancelled: Ca
     let Claimed { lane_id, job, unreadable, cancelled: is_unwanted } = claimed;
     let of_run = shared.runs.get(&job.kind).cloned();
     let handler = of_run.as_ref().map(|of_run| &*of_run.handler);
-    // What is left of a job once its handler has it.
+    // The handler takes the job itself.
     let about = Arc::new(About::from(&job));
     let ran = OnceLock::new();
     let lacking = match (&unreadable, handler) {
         (Some(_), _) => None,
         (None, None) => Some(format!("the kind {}", job.kind)),
-        // A handler that panics here panics there, where that is told.
+        // A panic here is expected to happen again in the run, where it is recorded.
         (None, Some(handler)) => std::panic::catch_unwind(AssertUnwindSafe(|| handler.lacks(&job.args))).unwrap_or_default(),
     };
     match lacking {
         Some(_) => shared.strangers.met(&job.throttle, begun),
         None => shared.strangers.served(&job.throttle),
     }
-    // Nothing that a handler does may keep its permit and its lease for ever, so every panic ends here.
+    // A handler must not keep its permit and its lease for ever, so every panic ends here.
     let outcome = match (unreadable, handler) {
         (None, _) if is_unwanted => Outcome::Cancelled,
-        // No worker can, so there is nobody to wait for.
+        // No worker can read the job, so waiting for another one is useless.
         (Some(error), _) => Outcome::Dead { error },
         (None, _) if lacking.is_some() => Outcome::Snooze { delay: shared.strangers.wait(job.id, begun) },
         (None, Some(handler)) => {
@@ -90,11 +92,12 @@ pub(super) async fn execute(shared: Arc<Shared>, claimed: Claimed, cancelled: Ca
     if of_run.is_none() || ending != Ending::Completed {
         shared.metrics.finished.get_or_create(&Ended { kind: about.kind.clone(), outcome: word(&ending) }).inc();
     }
-    // The receiver lives until every sender is gone, so this can fail only while the process is being torn down.
+    // The receiver lives until every sender is dropped, so this can fail only while the process is
+    // torn down.
     let _ = shared.ends.send(End { finish: Finish { job_id: about.id, fence: about.fence, ending }, lane_id }).await;
 }
 
-/// `ran` is set when the handler begins.
+/// Runs the handler within its timeout; sets `ran` when the handler begins.
 async fn run(
     shared: &Shared,
     handler: &dyn Handler,
@@ -103,7 +106,7 @@ async fn run(
     ran: &OnceLock<Instant>,
     cancelled: CancellationToken,
 ) -> Outcome {
-    // Whatever the handler has set going hears that the attempt is over, by its time-out too.
+    // Cancels all work that the handler started once the attempt is over, also after a timeout.
     let _over = cancelled.clone().drop_guard();
     if let Some(outcome) = lost_its_last(shared, handler, &job).await {
         return outcome;
@@ -134,7 +137,7 @@ async fn run(
         tokio::time::sleep(patience).await;
     };
     tokio::select! {
-        // A handler that is done at once needs neither timer nor token.
+        // A handler that completes at once needs neither timer nor token.
         biased;
         ended = work => ended,
         () = timed_out => {
@@ -145,7 +148,8 @@ async fn run(
     }
 }
 
-/// What becomes of an attempt that did not end by itself: `otherwise`, unless its work was handed over and the job must not run twice.
+/// Returns the outcome of an attempt that did not end by itself: `otherwise`, unless its work was
+/// handed over and the job must not run twice.
 fn cut_off(job: &About, otherwise: Outcome) -> Outcome {
     match (job.said().handed_over, otherwise) {
         (Some(policy @ OnAmbiguous::Dead), Outcome::Retry { error, .. }) => Outcome::Ambiguous { policy, error },
@@ -156,8 +160,11 @@ fn cut_off(job: &About, otherwise: Outcome) -> Outcome {
     }
 }
 
-/// Whoever gives back what a dead worker held knows how many attempts the job allows, but not how many its kind does: the one
-/// that was lost may have been the last. What came back on another way, for instance by a person's hand, may run once more.
+/// Returns the outcome of a job whose last attempt was lost with its worker.
+///
+/// The rescue of a dead worker's jobs knows the attempts that the job allows but not those of its
+/// kind, so the lost attempt may have been the last. A job that came back in another way, for
+/// instance by an operator's retry, may run once more.
 async fn lost_its_last(shared: &Shared, handler: &dyn Handler, job: &Job) -> Option<Outcome> {
     let used = job.attempt - 1;
     if used == 0 || !handler.retry().is_last(used, job.max_attempts) {
@@ -166,7 +173,7 @@ async fn lost_its_last(shared: &Shared, handler: &dyn Handler, job: &Job) -> Opt
     match bounded(shared, shared.queue.was_lost(job.id)).await {
         Ok(true) => Some(Outcome::Dead { error: "the worker died in the last attempt that was left".to_owned() }),
         Ok(false) => None,
-        // It must not run before this is known.
+        // The job must not run before this is known.
         Err(_) => Some(Outcome::HandedBack),
     }
 }
@@ -185,7 +192,8 @@ async fn judge(
         (Outcome::Ambiguous { policy: OnAmbiguous::Dead, error }, None | Some(Stop::Draining | Stop::Fenced)) => {
             Ending::Ambiguous { delay: None, error: doubtful(&error) }
         }
-        // Told to stop by a person, the job ends here, however its handler put it.
+        // A job cancelled by a person ends here, whichever of the remaining outcomes its handler
+        // returned.
         (_, Some(Stop::Cancelled)) | (Outcome::Cancelled, _) => Ending::Cancelled,
         (Outcome::Throttled { scope, delay, error }, _) => {
             throttled(shared, job, lane_id, (scope, false), delay, (error, stop)).await
@@ -193,8 +201,8 @@ async fn judge(
         (Outcome::Overloaded { scope, delay, error }, _) => {
             throttled(shared, job, lane_id, (scope, true), delay, (error, stop)).await
         }
-        // Where the lease was lost the fence refuses this word. Where it was not (Postgres came back just in time), the job
-        // must not stay leased to a worker that no longer runs it.
+        // If the lease was lost, the fence refuses this ending. If it was not (Postgres came back
+        // just in time), the job must not stay leased to a worker that no longer runs it.
         (Outcome::HandedBack, _) | (_, Some(Stop::Draining | Stop::Fenced)) => Ending::HandedBack,
         (Outcome::Snooze { delay }, _) => Ending::Snoozed { delay, why: String::new() },
         (Outcome::Ambiguous { error, .. }, _) => {
@@ -216,12 +224,14 @@ fn failed(policy: Policy, job: &About, after: Option<Duration>, error: String) -
     Ending::Failed { delay: after.unwrap_or_else(|| policy.delay(job.attempt, rand::random())), error }
 }
 
-/// So that it can be told from other failures wherever only the error is shown.
+/// Marks an error as ambiguous, so that it differs from other failures wherever only the error is
+/// shown.
 fn doubtful(error: &str) -> String {
     format!("ambiguous: {error}")
 }
 
-/// Tells of a refusal, which concerns others as well, also while this worker is stopping; and how that ends for its job.
+/// Reports a refusal to the throttles, even while this worker stops, because it concerns other jobs
+/// as well; returns the ending of the refused job.
 async fn throttled(
     shared: &Shared,
     job: &About,
@@ -231,7 +241,7 @@ async fn throttled(
     (error, stop): (String, Option<Stop>),
 ) -> Ending {
     let alone = refused(shared, job, whom, delay, &error).await;
-    // From now on it counts how the others of the lane end.
+    // From now on the throttles need the ends of the lane's other jobs.
     shared.answers.watch(lane_id, alone.is_none());
     match stop {
         None => Ending::Throttled { alone, error },
@@ -239,8 +249,9 @@ async fn throttled(
     }
 }
 
-/// Pauses whom the refusal concerns, for everybody; or answers how long this job alone is to wait, where its throttle wants it so.
-/// A store that is away only means that the next job will hear the same answer.
+/// Pauses all jobs that the refusal concerns, on every worker, or returns the wait of this job
+/// alone if its throttle asks for that. If the store is away, the next job merely receives the same
+/// answer.
 async fn refused(
     shared: &Shared,
     job: &About,
@@ -260,12 +271,12 @@ async fn refused(
             Err(error) => tracing::warn!(throttle.name = %throttle, %error, "who was refused could not be paused"),
         }
     }
-    // Nobody else knows of it, so at least this job does not come back at once.
+    // No other worker knows of the refusal, so at least this job must not come back at once.
     Some(delay.unwrap_or(DEFAULT_PAUSE))
 }
 
-/// Sees that what the job was charged too little or too much is settled: all of it where its handler never began, and else if
-/// the handler has said what it cost.
+/// Queues the difference between the charge and the cost of a job: all of the charge if its handler
+/// never began, otherwise the difference if the handler reported its cost.
 fn settle(shared: &Shared, job: &About, has_begun: bool) {
     let tokens = if has_begun { job.said().cost.map_or(0.0, |cost| cost - job.cost) } else { -job.cost };
     let Ok(throttle) = Name::new(job.throttle.clone()) else { return };
@@ -278,7 +289,8 @@ fn settle(shared: &Shared, job: &About, has_begun: bool) {
     }
 }
 
-/// What an end says about the other side. A refusal stays one where the worker was stopping or its lease was lost.
+/// Returns the meaning of an ending for the receiver's health. A refusal remains one if the worker
+/// was stopping or its lease was lost.
 fn tallied(ending: &Ending, is_refused: bool) -> Tallied {
     match ending {
         _ if is_refused => Tallied::Refused,

@@ -1,4 +1,4 @@
-//! Writes how attempts ended, in batches, until Postgres has taken each word.
+//! Writes the ends of attempts in batches, until Postgres has accepted each.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,19 +10,19 @@ use super::shared::{Backlog, End};
 use crate::jobs::Error;
 use crate::jobs::postgres::{Ending, Finish};
 
-/// Most ends in one statement.
+/// Most ends written in one statement.
 const MAX_BATCH: usize = 1000;
 
-/// Longest wait for an answer.
+/// Longest wait for an answer of Postgres.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// How long the first end of a batch waits for company.
+/// Time for which the first end of a batch waits for others.
 const LINGER: Duration = Duration::from_millis(5);
 
-/// Batches that may be on their way to Postgres at once.
+/// Most batches on their way to Postgres at once.
 const WRITERS: usize = 2;
 
-/// Takes ends until every sender is gone, then returns. While Postgres is away, ends are kept and tried again.
+/// Writes ends until every sender is dropped. While Postgres is away, ends are kept and retried.
 pub(super) async fn finish_all(backlog: Backlog, mut ends: mpsc::Receiver<End>) {
     let backlog = Arc::new(backlog);
     let mut writers = JoinSet::new();
@@ -45,7 +45,7 @@ pub(super) async fn finish_all(backlog: Backlog, mut ends: mpsc::Receiver<End>) 
     while writers.join_next().await.is_some() {}
 }
 
-/// Writes a batch. Those that completed go by themselves: there is a faster statement for them.
+/// Writes a batch. Completed jobs go separately, because there is a faster statement for them.
 async fn write_all(backlog: Arc<Backlog>, batch: Vec<End>) {
     let back: Vec<i64> = batch.iter().filter(|end| goes_back(&end.finish.ending)).map(|end| end.lane_id).collect();
     let (completed, others): (Vec<Finish>, Vec<Finish>) =
@@ -61,14 +61,15 @@ async fn write_all(backlog: Arc<Backlog>, batch: Vec<End>) {
     }
 }
 
-/// Says it again after a while rather than waiting for a connection that hangs: the fence makes the second word harmless.
+/// Returns an error rather than wait for a connection that hangs; the fence makes a second write
+/// harmless.
 async fn bounded<T>(said: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
     let answer = tokio::time::timeout(PATIENCE, said).await;
     answer.unwrap_or_else(|_| Err(Error::Lost(format!("no answer within {} s", PATIENCE.as_secs()))))
 }
 
-/// Writes a batch. One with a row that Postgres cannot take is halved until that row stands alone; anything else that goes
-/// wrong is no fault of the jobs, and is tried again.
+/// Writes a batch, halving it as long as it has a row that Postgres cannot accept. Any other error
+/// is not the fault of the jobs, so the batch is retried.
 async fn write(backlog: &Backlog, batch: &[Finish]) {
     let queue = &backlog.queue;
     let mut halves = vec![batch];
@@ -105,7 +106,7 @@ async fn write(backlog: &Backlog, batch: &[Finish]) {
     }
 }
 
-/// True if the job is ready again at once.
+/// Returns true if the job is ready again at once.
 fn goes_back(ending: &Ending) -> bool {
     matches!(ending, Ending::Throttled { alone: None, .. } | Ending::HandedBack)
 }

@@ -1,4 +1,5 @@
-//! Keeps the worker's row alive, tells how jobs ended, hears which shall stop, and fences the worker when it must be taken for dead.
+//! Keeps the worker's row alive, reports the ends of jobs, receives cancellations, and fences the
+//! worker when others may take it for dead.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,10 +12,10 @@ use super::running::Stop;
 use super::shared::Shared;
 use crate::jobs::Error;
 
-/// Heartbeats also carry cancellations, so they come at least this often.
+/// Longest interval between heartbeats, because they also carry cancellations.
 const MAX_BEAT: Duration = Duration::from_secs(1);
 
-/// The share of its time to live after which a worker without a heartbeat stops its jobs.
+/// Share of its time to live after which a worker without a heartbeat stops its jobs.
 const FENCE_AT: f64 = 0.85;
 
 pub(super) async fn beat(shared: Arc<Shared>, cancel: CancellationToken) {
@@ -29,13 +30,15 @@ async fn beat_on(shared: &Shared) {
     let every = (ttl / 6).min(MAX_BEAT);
     let mut last = Instant::now();
     let mut fenced = false;
-    // Whether to beat on the connections of everybody: the way that worked last, and the other one where it fails.
+    // True while heartbeats use the shared connections instead of their own; changes after each
+    // failure.
     let mut beside = false;
     loop {
         tokio::time::sleep(every).await;
-        // The time is taken before asking: an answer that was long under way proves life only at its beginning.
+        // Taken before the request, because a slow answer only proves that the worker was alive
+        // when it was sent.
         let asked = Instant::now();
-        // An answer that does not come must not hold up the fence.
+        // A missing answer must not delay the fence.
         let patience =
             if fenced { ttl / 3 } else { ttl.mul_f64(FENCE_AT).saturating_sub(last.elapsed()).clamp(every / 5, ttl / 3) };
         match pulse(shared, beside, patience).await {
@@ -85,8 +88,8 @@ async fn pulse(shared: &Shared, beside: bool, patience: Duration) -> Result<bool
     Ok(pulse.alive)
 }
 
-/// Stops what runs and lets nothing begin: the flag comes first, so that a claim whose answer comes just now either sees it or
-/// is stopped with the others.
+/// Stops all running jobs and lets none begin. The flag is set first, so that a claim answered at
+/// this moment either sees it or is stopped with the others.
 fn fence(shared: &Shared, why: &str) {
     shared.fenced.store(true, Ordering::SeqCst);
     tracing::warn!(jobs = shared.running.len(), "stopping all running jobs: {why}");

@@ -1,17 +1,19 @@
-//! One lane as the board knows it: its share, its wait, and where in it the next claim begins. Pure; time is an argument.
+//! One lane as the board knows it: its share, its wait, and the place in it where the next claim
+//! begins. Pure; time is an argument.
 
 use std::cmp::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::jobs::postgres::Place;
 
-/// How long a priority may be passed over by more urgent ones before one batch of it goes first.
+/// Longest time for which more urgent priorities may pass over a lower one, before one batch of it
+/// goes first.
 const AGEING: Duration = Duration::from_secs(2);
 
-/// What a lane is asked for at first: one job that rang, and one more to see whether there is more.
+/// Jobs first asked for in a lane: the one that rang, and one more to see if there is more.
 const MIN_APPETITE: u32 = 2;
 
-/// How strongly a newly seen cost counts in the estimate of a lane's mean cost.
+/// Weight of a new sample in the estimate of a lane's mean cost.
 const COST_WEIGHT: f64 = 0.3;
 
 /// A position in virtual time, ordered.
@@ -32,43 +34,43 @@ impl Ord for Tag {
     }
 }
 
-/// What a lane is doing.
+/// The state of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// It has no work that is known.
+    /// No known work.
     Idle,
-    /// It has work.
+    /// Work that may be asked for.
     Due,
-    /// It has work and must wait until then.
+    /// Work that must wait until the given time.
     Waiting(Instant),
 }
 
-/// A lane.
+/// The board's record of a lane.
 #[derive(Debug)]
 pub struct Lane {
-    /// The place of its throttle on the board.
+    /// Index of its throttle on the board.
     pub ring: usize,
-    /// Its rate-limit key.
+    /// The rate-limit key.
     pub key: Box<str>,
-    /// Its share beside the other lanes of its throttle.
+    /// Share relative to the other lanes of its throttle.
     pub weight: f64,
-    /// What its jobs cost, as far as that is known.
+    /// Estimated mean cost of a job, in tokens.
     pub cost: f64,
-    /// Its place in virtual time.
+    /// Position in virtual time.
     pub tag: f64,
-    /// Its place among lanes of the same tag.
+    /// Position among lanes of the same tag.
     pub order: i64,
-    /// The job that was taken of it, or seen in it, last: its place in the next round.
+    /// The last job taken from the lane or seen in it, which sets its position in the next round.
     pub last: i64,
-    /// What it is doing.
     pub standing: Standing,
-    /// Jobs of it that run in this process.
+    /// Jobs that run in this process.
     pub held: u32,
-    /// Claims of it that are under way.
+    /// Claims under way.
     pub claims: u32,
-    /// How many jobs of it are asked for at most: nobody knows how many there are, so it doubles while there are more.
+    /// Most jobs asked for at once. The number of ready jobs is unknown, so this doubles while
+    /// there are more.
     pub appetite: u32,
-    /// The last sweep in which it had work.
+    /// The last sweep that found work.
     pub pass: u32,
     after: Place,
     visits: u32,
@@ -79,7 +81,7 @@ pub struct Lane {
 }
 
 impl Lane {
-    /// A lane of the throttle at place `ring`, without work.
+    /// Returns a lane of the throttle at index `ring`, without work.
     pub fn new(ring: usize, key: String, weight: f32) -> Self {
         Self {
             ring,
@@ -103,7 +105,7 @@ impl Lane {
         }
     }
 
-    /// Takes note that there are jobs of these priorities, one bit each.
+    /// Records that there are jobs of these priorities, one bit each.
     pub fn note(&mut self, priorities: u8, now: Instant) {
         self.noted = Some(now);
         let fresh = priorities & !self.priorities;
@@ -114,14 +116,15 @@ impl Lane {
                 served[priority] = now;
             }
         }
-        // Something more urgent than what is being served would be missed by a claim that begins behind it.
+        // A claim that begins behind the last job would miss jobs more urgent than those being
+        // served.
         if fresh & ((1 << self.after.priority) - 1) != 0 {
             self.after = Place::default();
         }
     }
 
-    /// Where the claim begins that is made now: at a priority that was passed over for too long, behind the last job that was
-    /// taken, or, at least every `head_every`, at the head.
+    /// Returns the place where a claim made now begins: at a priority that was passed over for too
+    /// long, behind the last job taken, or, at least every `head_every`, at the head.
     pub fn begin(&mut self, now: Instant, head_every: Duration) -> Place {
         if let Some(aged) = self.aged(now) {
             return Place { priority: aged, job_id: 0 };
@@ -129,15 +132,16 @@ impl Lane {
         match self.head_at {
             Some(at) if now.duration_since(at) < head_every => self.after,
             _ => {
-                // Counted from here, so that of two claims under way at once only one walks from the head.
+                // Set at the beginning of the claim, so that of two concurrent claims only one
+                // walks from the head.
                 self.head_at = Some(now);
                 Place::default()
             }
         }
     }
 
-    /// Whether the claim of `jobs` that is made now is to look for one more. A lane that has been served for long is likely to
-    /// have another, so the looks become rare.
+    /// Returns true if a claim of `jobs` made now should look for one more. A lane that has been
+    /// served for long is likely to have another, so looks become rare.
     pub fn look(&mut self, jobs: u32) -> bool {
         self.visits = self.visits.saturating_add(1);
         jobs == 1 && self.visits.is_power_of_two()
@@ -152,8 +156,8 @@ impl Lane {
             .map(|priority| priority as i16)
     }
 
-    /// Takes note of what a claim took that was made at `asked_at` and began at `began`; true if the lane is empty now, as far as
-    /// can be told.
+    /// Records the jobs taken by a claim made at `asked_at` that began at `began`; returns true if
+    /// the lane is now empty, as far as is known.
     pub fn took(&mut self, began: Place, taken: &[Place], is_short: bool, asked_at: Instant) -> bool {
         let now = asked_at;
         self.last = taken.iter().map(|place| place.job_id).max().unwrap_or(self.last);
@@ -163,7 +167,7 @@ impl Lane {
                 served[place.priority.clamp(0, 3) as usize] = now;
             }
         }
-        // A claim comes to a priority only when there is no job left of those before it.
+        // A claim reaches a priority only when no job of the more urgent ones is left.
         let reached = if is_short { 4 } else { taken.iter().map(|place| place.priority).max().unwrap_or(4) };
         for priority in began.priority + i16::from(began.job_id > 0)..reached {
             self.priorities &= !(1 << priority);
@@ -172,8 +176,8 @@ impl Lane {
             self.appetite = self.appetite.saturating_mul(2);
         }
         if is_short {
-            // Whatever was noted before the last claim from the head was reached by it, or lies behind it. What was noted after
-            // this claim was made is not in its answer.
+            // Jobs noted before the last claim from the head were reached by it, or lie behind it.
+            // Jobs noted after this claim was made are not in its answer.
             let from_head = at_head || (began == self.after && self.noted < self.head_at);
             let is_empty = from_head && self.noted.is_none_or(|at| at < asked_at);
             self.after = Place::default();
@@ -186,8 +190,9 @@ impl Lane {
             }
             return is_empty;
         }
-        // Claims overlap, so an answer may be older than the place that another has moved on. After a turn of an aged priority
-        // the next claim begins where it would have begun without it.
+        // Claims overlap, so an answer may be older than the place to which another claim has
+        // moved. After a turn of an aged priority the next claim begins where it would have begun
+        // without that turn.
         let last = taken.iter().copied().max().unwrap_or_default();
         if at_head {
             self.after = last;
@@ -197,7 +202,7 @@ impl Lane {
         false
     }
 
-    /// Learns what a job costs.
+    /// Moves the estimated cost of a job towards `mean`.
     pub fn learn_cost(&mut self, mean: f64) {
         self.cost += (mean - self.cost) * COST_WEIGHT;
         if (self.cost - mean).abs() < 1e-3 * mean {
@@ -301,7 +306,8 @@ mod tests {
 
         assert_ne!(lane.begin(now, every), place(3, 0));
         assert_eq!(lane.begin(now + AGEING, every), place(3, 0));
-        // Nobody is left there: the lane is not empty for that, and the priority is not tried again.
+        // No job is left at that priority: this does not make the lane empty, and the priority is
+        // not tried again.
         assert!(!lane.took(place(3, 0), &[], true, now + AGEING));
         assert_eq!(lane.begin(now + 3 * AGEING, every), Place::default());
     }

@@ -1,4 +1,5 @@
-//! What the runner counts. Labels are kinds and outcomes: both are few and named by developers, not by users.
+//! Metrics of the runner. Labels are kinds and outcomes: both are few and named by developers, not
+//! by users.
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -12,7 +13,7 @@ use prometheus_client::registry::{Registry, Unit};
 pub struct Ended {
     /// The job's kind.
     pub kind: String,
-    /// How the attempt ended.
+    /// The outcome of the attempt, such as `completed`.
     pub outcome: &'static str,
 }
 
@@ -28,13 +29,13 @@ pub struct OfKind {
 pub struct Metrics {
     /// Attempts that ended, by kind and outcome.
     pub finished: Family<Ended, Counter>,
-    /// How long attempts took, by kind.
+    /// Durations of attempts, by kind, in seconds.
     pub duration: Family<OfKind, Histogram>,
-    /// What attempts cost, by kind.
+    /// Costs of attempts, by kind, in tokens.
     pub cost: Family<OfKind, Histogram>,
-    /// Jobs that came to this process and that it could not run, by kind.
+    /// Jobs that reached this process and that it could not run, by kind.
     pub not_served: Family<OfKind, Counter>,
-    /// In how many ways the live workers differ in what they run.
+    /// Number of differences in what the live workers run.
     pub differences: Gauge,
     /// Jobs claimed.
     pub claimed: Counter,
@@ -51,7 +52,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Makes the metrics and registers them under the prefix of `registry`.
+    /// Creates the metrics and registers them under the prefix of `registry`.
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self {
             finished: Family::default(),

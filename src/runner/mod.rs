@@ -1,6 +1,7 @@
-//! Runs jobs: permits, then tokens, then claim. Nothing is claimed that cannot run at once.
+//! Runs jobs: permits, then tokens, then claim. Only jobs that can run at once are claimed.
 //!
-//! The runner knows lanes, throttles and handlers, but no kind by name: whoever composes the process registers handlers.
+//! The runner knows lanes, throttles and handlers, but no kind by name: the composition root
+//! registers handlers.
 
 mod answers;
 mod bell;

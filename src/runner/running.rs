@@ -1,7 +1,7 @@
-//! The jobs that run now, and why each was told to stop.
+//! The running jobs, with the reason for which each was asked to stop.
 //!
-//! A run is named by job and fence: a job that was taken from this worker may come back to it while the old run is still
-//! stopping, and the two must not be mixed up.
+//! A run is identified by job and fence: a job that was taken from this worker may come back to it
+//! while the old run is still stopping, and the two must not be mixed up.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-/// Why a running job was told to stop.
+/// The reason for which a running job was asked to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
-    /// Somebody cancelled it.
+    /// The job was cancelled.
     Cancelled,
     /// The worker is stopping.
     Draining,
@@ -29,7 +29,7 @@ struct Entry {
 #[derive(Default)]
 struct Entries {
     by_run: HashMap<Run, Entry>,
-    /// Runs that are over and whose end is not written yet.
+    /// Finished runs whose end is not written yet.
     unwritten: HashSet<Run>,
     /// Lanes of jobs that ended since the dispatcher last asked, one entry per job.
     ended: Vec<i64>,
@@ -38,16 +38,16 @@ struct Entries {
 /// A job, and the fence of the lease under which it runs.
 pub(super) type Run = (i64, i64);
 
-/// The jobs that run now. Cheap to clone.
+/// The running jobs. Cheap to clone.
 #[derive(Clone, Default)]
 pub(super) struct Running {
     entries: Arc<Mutex<Entries>>,
-    /// Rings whenever a job ends.
+    /// Notified whenever a job ends.
     pub(super) ended: Arc<Notify>,
 }
 
 impl Running {
-    /// Puts runs on the list, each with its lane; answers one token per run, in their order.
+    /// Adds runs, each with its lane; returns one token per run, in their order.
     pub(super) fn begin(&self, runs: impl Iterator<Item = (Run, i64)>) -> Vec<CancellationToken> {
         let mut entries = self.lock();
         runs.map(|(run, lane_id)| {
@@ -58,7 +58,7 @@ impl Running {
         .collect()
     }
 
-    /// Takes the run off the list; why it was told to stop, if it was.
+    /// Removes a run; returns the reason for which it was asked to stop, if any.
     pub(super) fn end(&self, run: Run) -> Option<Stop> {
         let mut entries = self.lock();
         let entry = entries.by_run.remove(&run);
@@ -71,19 +71,19 @@ impl Running {
         entry.and_then(|entry| entry.stop)
     }
 
-    /// Takes note that the ends of runs were written.
+    /// Records that the ends of runs were written.
     pub(super) fn written(&self, runs: impl Iterator<Item = Run>) {
         let mut entries = self.lock();
         runs.for_each(|run| _ = entries.unwritten.remove(&run));
     }
 
-    /// The fences under which something runs here, or has run and is not written yet.
+    /// Returns the fences of all runs here that still run or whose end is not written yet.
     pub(super) fn fences(&self) -> HashSet<i64> {
         let entries = self.lock();
         entries.by_run.keys().chain(&entries.unwritten).map(|(_, fence)| *fence).collect()
     }
 
-    /// The lanes of the jobs that ended since this was last asked, one entry per job.
+    /// Returns the lanes of the jobs that ended since the last call, one entry per job.
     pub(super) fn take_ended(&self) -> Vec<i64> {
         std::mem::take(&mut self.lock().ended)
     }
@@ -92,7 +92,7 @@ impl Running {
         self.lock().by_run.len()
     }
 
-    /// Why the run was told to stop, if it was.
+    /// Returns the reason for which the run was asked to stop, if any.
     pub(super) fn why(&self, run: Run) -> Option<Stop> {
         self.lock().by_run.get(&run)?.stop
     }

@@ -1,4 +1,4 @@
-//! The kinds that this worker runs, each with its handler and what is counted of it, looked up once per job.
+//! The kinds that this worker runs, each with its handler and its metrics, looked up once per job.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,18 +10,18 @@ use super::Metrics;
 use super::metrics::{Ended, OfKind};
 use crate::jobs::{Handler, Kinds};
 
-/// One kind.
+/// A kind that this worker runs.
 pub(super) struct OfRun {
     pub(super) handler: Arc<dyn Handler>,
     pub(super) duration: Histogram,
     pub(super) completed: Counter,
     cost: Histogram,
-    /// Attempts that ended since this was last asked, and what they cost together.
+    /// Number and total cost of the attempts that ended since the last report.
     tally: Mutex<(u64, f64)>,
 }
 
 impl OfRun {
-    /// Takes note of what an attempt cost.
+    /// Records the cost of an attempt.
     pub(super) fn cost(&self, tokens: f64) {
         self.cost.observe(tokens);
         let mut tally = self.tally.lock().unwrap_or_else(PoisonError::into_inner);
@@ -29,7 +29,6 @@ impl OfRun {
     }
 }
 
-/// The kinds.
 pub(super) struct Runs(HashMap<String, Arc<OfRun>>);
 
 impl Runs {
@@ -48,7 +47,8 @@ impl Runs {
         self.0.get(kind)
     }
 
-    /// The attempts that ended since this was last asked, by kind, and what they cost together.
+    /// Returns the number and the total cost of the attempts that ended since the last call, by
+    /// kind.
     pub(super) fn take_costs(&self) -> Vec<(String, u64, f64)> {
         let take = |(kind, of_run): (&String, &Arc<OfRun>)| {
             let (attempts, tokens) = std::mem::take(&mut *of_run.tally.lock().unwrap_or_else(PoisonError::into_inner));
@@ -57,7 +57,7 @@ impl Runs {
         self.0.iter().filter_map(take).collect()
     }
 
-    /// The kinds, and whether every producer may enqueue them.
+    /// Returns the kinds, each with a flag that is true if every producer may enqueue it.
     pub(super) fn public(&self) -> Vec<(String, bool)> {
         self.0.iter().map(|(kind, of_run)| (kind.clone(), of_run.handler.public())).collect()
     }

@@ -1,4 +1,4 @@
-//! Charges what handlers said their jobs really cost, or gives back what they were charged too much, in batches per throttle.
+//! Settles the difference between the actual and the charged cost of jobs, in batches per throttle.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,26 +9,26 @@ use tokio::sync::mpsc;
 
 use crate::throttle::{Error, Name, Store};
 
-/// Most differences that may wait; while the store is lost, more are not kept.
+/// Most differences that may wait; while the store is lost, further ones are dropped.
 pub(super) const IN_HAND: usize = 10_000;
 
-/// Most that are settled at once.
+/// Most differences settled at once.
 const MAX_BATCH: usize = 1000;
 
-/// How long the first of a batch waits for company.
+/// Time for which the first difference of a batch waits for others.
 const LINGER: Duration = Duration::from_millis(20);
 
-/// After a lost answer it is tried again after these pauses, and then no more.
+/// Pauses before a settlement is tried again after a lost answer; after the last one it is dropped.
 const AGAIN_AFTER: [Duration; 3] = [Duration::from_millis(50), Duration::from_millis(200), Duration::from_millis(500)];
 
-/// Tokens that a key of a throttle has to be charged, below 0 given back.
+/// Tokens to charge to a key of a throttle; a negative amount is refunded.
 pub(super) struct Difference {
     pub(super) throttle: Name,
     pub(super) key: String,
     pub(super) tokens: f64,
 }
 
-/// Settles until every sender is gone.
+/// Settles differences until every sender is dropped.
 pub(super) async fn settle_all(throttles: Arc<dyn Store>, mut differences: mpsc::Receiver<Difference>) {
     let mut batch = Vec::new();
     while differences.recv_many(&mut batch, MAX_BATCH).await > 0 {
@@ -53,8 +53,9 @@ async fn settle(throttles: &dyn Store, throttle: &Name, keys: &HashMap<String, f
     for pause in AGAIN_AFTER.iter().map(Some).chain([None]) {
         match (throttles.settle_many(throttle, &tokens).await, pause) {
             (Err(Error::Lost(_)), Some(pause)) => {
-                // It may have been carried out although the answer got lost. Charged twice, a throttle is slow for a moment; what
-                // is given back twice would be free.
+                // The settlement may have been carried out although its answer was lost. A charge
+                // made twice slows the throttle for a moment; a refund made twice would be free
+                // tokens.
                 tokens.retain(|(_, tokens)| *tokens > 0.0);
                 if tokens.is_empty() {
                     return;

@@ -1,4 +1,4 @@
-//! What the loops of one worker share, and how a worker behaves.
+//! State shared by the loops of one worker, and the configuration of a worker.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
@@ -21,29 +21,29 @@ use crate::jobs::postgres::{Finish, NewWorker, Retention};
 use crate::jobs::{Checkpoints, Error, Queue};
 use crate::throttle;
 
-/// How long a worker's part of the shards is its own without a word from it.
+/// Time for which a worker keeps its part of the shards without renewing it.
 pub(super) const SHARD_TTL: Duration = Duration::from_secs(10);
 
-/// Longest wait for an answer of Postgres; at most half the worker's time to live.
+/// Longest wait for an answer of Postgres; half of the worker's time to live, if that is less.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// A worker that could not serve any lane for so long lets its shards go.
+/// Time without the ability to serve any lane after which a worker releases its shards.
 const UNABLE_AFTER: Duration = Duration::from_secs(2);
 
-/// How a worker behaves.
+/// Configuration of a worker.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// A name for people; a number is added that makes it unique.
+    /// Name for people; a number makes it unique.
     pub name: String,
-    /// Jobs that may run at once.
+    /// Most jobs that run at once.
     pub concurrency: usize,
-    /// Most jobs that are claimed at once.
+    /// Most jobs claimed at once.
     pub batch: usize,
     /// Time without a heartbeat after which the worker counts as dead.
     pub ttl: Duration,
-    /// How long running jobs may go on after the worker was asked to stop.
+    /// Time for which running jobs may go on after the worker was asked to stop.
     pub grace: Duration,
-    /// How long finished jobs and dead letters are kept.
+    /// Retention of finished jobs and dead letters.
     pub retention: Retention,
 }
 
@@ -60,42 +60,44 @@ impl Default for Config {
     }
 }
 
-/// An end, and the lane that its job goes back to if it is not over.
+/// The end of an attempt, with the lane to which its job returns if it is not over.
 pub(super) struct End {
     pub(super) finish: Finish,
     pub(super) lane_id: i64,
 }
 
-/// What the loops of one worker share.
+/// State shared by the loops of one worker.
 pub(super) struct Shared {
     pub(super) config: Config,
     pub(super) queue: Queue,
     pub(super) throttles: Arc<dyn throttle::Store>,
     pub(super) checkpoints: Arc<dyn Checkpoints>,
     pub(super) runs: Runs,
-    /// What this worker can run besides its kinds.
+    /// Capabilities that this worker offers besides its kinds.
     pub(super) offers: BTreeMap<String, String>,
     pub(super) metrics: Metrics,
     pub(super) running: Running,
     pub(super) doubts: Doubts,
     pub(super) strangers: Strangers,
     pub(super) worker_id: AtomicI32,
-    /// Names this start of the worker where running jobs are counted.
+    /// Identity of this start of the worker in the throttles' counts of running jobs.
     pub(super) holder: String,
-    /// The shards that this worker looks after, as a set of bits.
+    /// The shards that this worker looks after, as a bit set.
     pub(super) shards: AtomicU64,
-    /// A person has stopped everything.
+    /// True while a person has paused everything.
     pub(super) paused: AtomicBool,
-    /// This worker must be taken for dead: it begins nothing until a heartbeat gets through.
+    /// True while other workers may take this one for dead: it begins nothing until a heartbeat
+    /// gets through.
     pub(super) fenced: AtomicBool,
-    /// When it last could have served a lane: a permit was free, and the throttles answered.
+    /// The last time at which a lane could be served: a permit was free, and the throttles
+    /// answered.
     pub(super) able_at: Mutex<Instant>,
-    /// Jobs that were claimed and whose end is not written yet.
+    /// Claimed jobs whose end is not written yet.
     pub(super) unwritten: Arc<AtomicUsize>,
     pub(super) bell: Arc<Bell>,
-    /// What other people's servers answered and the throttles do not know yet.
+    /// Answers of receivers that are not reported to the throttles yet.
     pub(super) answers: Answers,
-    /// How the jobs of each throttle ended, for its governor.
+    /// Counts of ended jobs by throttle, for the governor.
     pub(super) tallies: Tallies,
     pub(super) ends: mpsc::Sender<End>,
     pub(super) differences: mpsc::Sender<Difference>,
@@ -103,7 +105,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Takes a fresh identity.
+    /// Registers the worker under a fresh identity.
     pub(super) async fn register(&self) -> Result<(), Error> {
         let worker = NewWorker {
             name: self.config.name.clone(),
@@ -120,23 +122,25 @@ impl Shared {
         Ok(())
     }
 
-    /// Takes note that this worker can serve lanes.
+    /// Records that this worker can serve lanes.
     pub(super) fn able(&self) {
         *self.able_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
     fn is_able(&self) -> bool {
-        // While everything is paused there is nothing to serve, and nobody can do it better.
+        // While everything is paused there is nothing to serve, and no other worker could do
+        // better.
         let able_at = *self.able_at.lock().unwrap_or_else(PoisonError::into_inner);
         self.paused.load(Ordering::Relaxed) || able_at.elapsed() < UNABLE_AFTER
     }
 
-    /// True while leases of this identity are this worker's to run.
+    /// Returns true while this worker may run jobs leased under this identity.
     pub(super) fn is_in_force(&self, worker_id: i32) -> bool {
         !self.fenced.load(Ordering::SeqCst) && self.worker_id.load(Ordering::Acquire) == worker_id
     }
 
-    /// Renews this worker's part of the shards; or lets it go, where it cannot serve lanes and another worker can.
+    /// Renews this worker's part of the shards, or releases it if this worker cannot serve lanes
+    /// and another one can.
     pub(super) async fn hold_shards(&self) -> Result<(), Error> {
         let id = self.worker_id.load(Ordering::Acquire);
         let held = if !self.is_able() && self.queue.let_shards_go(id).await? {
@@ -151,7 +155,8 @@ impl Shared {
     }
 }
 
-/// What the finisher needs, apart from what must be gone before it ends.
+/// The finisher's part of the shared state, without the senders that must be dropped before it
+/// ends.
 pub(super) struct Backlog {
     pub(super) queue: Queue,
     pub(super) metrics: Metrics,
@@ -161,7 +166,7 @@ pub(super) struct Backlog {
 }
 
 impl Backlog {
-    /// Takes note that ends were written; the dispatcher may be waiting for that.
+    /// Records that ends were written, and wakes the dispatcher, which may wait for that.
     pub(super) fn wrote(&self, ends: &[Finish]) {
         self.running.written(ends.iter().map(|end| (end.job_id, end.fence)));
         self.unwritten.fetch_sub(ends.len(), Ordering::AcqRel);
@@ -169,12 +174,13 @@ impl Backlog {
     }
 }
 
-/// Longest wait for an answer to whatever is asked of Postgres.
+/// Returns the longest wait for an answer of Postgres.
 pub(super) fn patience(shared: &Shared) -> Duration {
     PATIENCE.min(shared.config.ttl / 2)
 }
 
-/// A connection can hang without a word, and whoever asked must not hang with it.
+/// Bounds a request to Postgres, because a connection can hang silently and its caller must not
+/// hang with it.
 pub(super) async fn bounded<T>(shared: &Shared, asked: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
     let patience = patience(shared);
     let answer = tokio::time::timeout(patience, asked).await;

@@ -1,20 +1,23 @@
-//! Jobs that this worker does not run, how long each waits before somebody claims it again, and throttles of which it has met nothing
-//! else: it leaves those to others for a while. Pure; time is an argument.
+//! Strangers: jobs that this worker does not run, each with the wait before its next claim, and
+//! throttles of which it has met nothing else, which it leaves to other workers for a while. Pure;
+//! time is an argument.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long such a job waits the first time; another worker may run its kind.
+/// First wait of a job that this worker does not run, because another worker may run its kind.
 const FIRST_WAIT: Duration = Duration::from_secs(5);
 
-/// It doubles each time up to this, so that a kind that nobody runs keeps nobody busy.
+/// Longest wait of a job. Waits double up to this, so that a kind that no worker runs keeps none
+/// busy.
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
 
-/// Most jobs that are remembered.
+/// Most jobs remembered.
 const MOST: usize = 50_000;
 
-/// A job that has not come back after so many times its wait has found its worker, and is forgotten where room is needed.
+/// Multiple of its wait after which a job that has not come back has found its worker, and is
+/// forgotten if room is needed.
 const GONE_AFTER: u32 = 4;
 
 struct Stranger {
@@ -22,13 +25,16 @@ struct Stranger {
     sent_off: Instant,
 }
 
-/// So many jobs of a throttle in a row that this worker does not run let the throttle rest here,
+/// Number of jobs of a throttle in a row that this worker does not run, after which it leaves the
+/// throttle to others.
 const ROW: u32 = 8;
 
-/// this long at first, and twice as long each time that the next job is none for it either.
+/// First rest of a throttle. Rests double each time that the next job is not for this worker
+/// either.
 const FIRST_REST: Duration = Duration::from_secs(1);
 
-/// Longest rest: another worker may have gone, and these jobs' settings come here, only with a start of this process.
+/// Longest rest of a throttle: this worker gains the settings for its jobs only with a restart, but
+/// another worker that ran them may have gone.
 const LONGEST_REST: Duration = Duration::from_secs(30);
 
 /// A throttle of which only strangers came lately.
@@ -38,7 +44,7 @@ struct Row {
     until: Instant,
 }
 
-/// The jobs that were sent off lately, by their ids, and the throttles of which nothing else came.
+/// The jobs put off lately, by id, and the throttles of which only such jobs came.
 #[derive(Default)]
 pub(super) struct Strangers {
     jobs: Mutex<HashMap<i64, Stranger>>,
@@ -46,7 +52,7 @@ pub(super) struct Strangers {
 }
 
 impl Strangers {
-    /// How long the job waits now.
+    /// Returns the next wait of the job.
     pub(super) fn wait(&self, job_id: i64, now: Instant) -> Duration {
         let mut known = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= MOST && !known.contains_key(&job_id) {
@@ -60,7 +66,7 @@ impl Strangers {
         wait
     }
 
-    /// Takes note of a job of the throttle that this worker does not run.
+    /// Records a job of the throttle that this worker does not run.
     pub(super) fn met(&self, throttle: &str, now: Instant) {
         let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
         let row = rows.entry(throttle.to_owned()).or_insert(Row { jobs: 0, rest: FIRST_REST / 2, until: now });
@@ -71,7 +77,7 @@ impl Strangers {
         }
     }
 
-    /// Takes note of a job of the throttle that this worker runs.
+    /// Records a job of the throttle that this worker runs.
     pub(super) fn served(&self, throttle: &str) {
         let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
         if !rows.is_empty() {
@@ -79,7 +85,7 @@ impl Strangers {
         }
     }
 
-    /// The throttles that rest here, and until when.
+    /// Returns the throttles that rest here, each with the end of its rest.
     pub(super) fn resting(&self, now: Instant) -> Vec<(String, Instant)> {
         let rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
         rows.iter().filter(|(_, row)| row.until > now).map(|(throttle, row)| (throttle.clone(), row.until)).collect()

@@ -1,4 +1,5 @@
-//! How the jobs of each throttle ended in this worker: counted here, told with every heartbeat, so that a governor hears of it.
+//! Counts of the ends of each throttle's jobs in this worker, reported with every heartbeat for the
+//! governor.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,22 +7,22 @@ use std::time::Duration;
 
 use crate::jobs::postgres::Tally;
 
-/// Throttles that one heartbeat tells of; the others are told with the next.
+/// Most throttles reported by one heartbeat; the others follow with the next.
 const TOLD_AT_ONCE: usize = 500;
 
-/// Throttles that are remembered although nothing of theirs runs. One that is forgotten counts from 0 again.
+/// Number of throttles beyond which those without running jobs are forgotten; a forgotten one
+/// counts from 0 again.
 const MAX_REMEMBERED: usize = 10_000;
 
-/// How an attempt ended, as far as its throttle's governor cares.
+/// The end of an attempt, as its throttle's governor sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ended {
-    /// It succeeded.
     Completed,
-    /// Its handler failed, timed out, or does not know.
+    /// The handler failed, timed out, or does not know the outcome.
     Failed,
-    /// The other side refused it.
+    /// The receiver refused it.
     Refused,
-    /// It was stopped, given back or put off, which says nothing about the other side.
+    /// The attempt was stopped, given back or put off, which says nothing about the receiver.
     Otherwise,
 }
 
@@ -29,7 +30,7 @@ pub(super) enum Ended {
 #[derive(Default)]
 pub(super) struct Tallies(Mutex<HashMap<String, (Tally, Said)>>);
 
-/// Whether the heartbeat has told what a tally says.
+/// The report state of a tally.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Said {
     Told,
@@ -37,12 +38,13 @@ enum Said {
 }
 
 impl Tallies {
-    /// Takes note that a handler begins.
+    /// Records that a handler begins.
     pub(super) fn begin(&self, throttle: &str) {
         self.change(throttle, |tally| tally.running += 1);
     }
 
-    /// Takes note of how it ended, how long it took if that says anything, and how many refusals it got around.
+    /// Records the end of an attempt, its duration if that is meaningful, and the refusals that it
+    /// got around.
     pub(super) fn end(&self, throttle: &str, how: Ended, took: Option<Duration>, refusals: u32) {
         self.change(throttle, |tally| {
             tally.running = (tally.running - 1).max(0);
@@ -65,7 +67,7 @@ impl Tallies {
         });
     }
 
-    /// The tallies that have changed since they were told; they count as told from now on.
+    /// Returns the tallies that changed since their last report, and marks them as reported.
     pub(super) fn take_untold(&self) -> Vec<Tally> {
         let mut all = self.lock();
         if all.len() > MAX_REMEMBERED {
@@ -80,7 +82,7 @@ impl Tallies {
             .collect()
     }
 
-    /// Takes note that nobody may have heard these.
+    /// Marks tallies as not reported, because their report may have been lost.
     pub(super) fn tell_again(&self, tallies: &[Tally]) {
         let mut all = self.lock();
         for tally in tallies {
@@ -90,7 +92,7 @@ impl Tallies {
         }
     }
 
-    /// Counts from 0 again, as a worker of a new identity does.
+    /// Restarts the counts at 0, as for a worker with a new identity.
     pub(super) fn begin_again(&self) {
         self.lock().retain(|throttle, (tally, said)| {
             *tally = Tally { throttle: throttle.clone(), running: tally.running, ..Tally::default() };
@@ -165,7 +167,8 @@ mod tests {
     fn after_rejected_tokens_the_slowest_hundredth_is_of_those_that_were_not_discounted() {
         let tallies = Tallies::default();
         for nth in 0..1000 {
-            // Every tenth comes after a rejection, a hundred times as late, and its handler says that this says nothing.
+            // Every tenth job comes after a rejection, a hundred times as late, and its handler
+            // marks the duration as meaningless.
             let is_late = nth % 10 == 0;
             let ran = Duration::from_millis(if is_late { 10_000 } else { 100 });
             let said = OfAttempt { untimed: is_late, ..OfAttempt::default() };

@@ -1,4 +1,4 @@
-//! Tells the throttles what runs here, for their limits of concurrency, until nothing does.
+//! Reports the running jobs to the throttles, for their concurrency limits, until none runs.
 
 use std::time::{Duration, Instant};
 
@@ -9,13 +9,13 @@ use super::board::{Board, Held};
 use super::shared::Shared;
 use crate::throttle::Holder;
 
-/// A worker that claims nothing more looks this often whether a word is due.
+/// Interval at which a worker that claims nothing more checks for due reports.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// The last word is said again after these pauses where it was not heard.
+/// Pauses before the last report is sent again after a failure.
 const SAY_AGAIN_AFTER: [Duration; 3] = [Duration::from_millis(50), Duration::from_millis(200), Duration::from_millis(500)];
 
-/// Takes note of what has ended, and tells what is due of what runs.
+/// Records the jobs that ended, and sends the reports that are due.
 pub(super) async fn tell(shared: &Shared, board: &mut Board) {
     for lane in shared.running.take_ended() {
         board.ended(lane);
@@ -29,8 +29,8 @@ pub(super) async fn tell(shared: &Shared, board: &mut Board) {
     }
 }
 
-/// Goes on telling while the last jobs run, so that nobody begins others in their place; and at the end that none does, so that
-/// nobody waits for a word to lapse.
+/// Goes on reporting while the last jobs run, so that no worker begins others in their place;
+/// finally reports that none runs, so that no worker waits for a count to lapse.
 pub(super) async fn tell_to_the_end(shared: &Shared, board: &mut Board, over: &CancellationToken) {
     while !over.is_cancelled() {
         tell(shared, board).await;
@@ -50,7 +50,7 @@ pub(super) async fn tell_to_the_end(shared: &Shared, board: &mut Board, over: &C
     }
 }
 
-/// Says all words at once; answers those that were not heard.
+/// Sends all reports at once; returns those that failed.
 async fn say(shared: &Shared, words: Vec<Held>) -> Vec<Held> {
     let said = join_all(words.into_iter().map(|word| async move {
         let holder = Holder { id: shared.holder.clone(), ttl: shared.config.ttl, held: word.held };

@@ -1,4 +1,5 @@
-//! What some worker must do for all: promote what is due, rescue what was lost, keep house.
+//! Upkeep that some worker does for all: promotes due jobs, rescues lost ones, and maintains the
+//! tables.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,14 +14,15 @@ use crate::jobs::serving::differences;
 use crate::service::{Pace, periodic};
 
 const PROMOTE_EVERY: Duration = Duration::from_millis(200);
-/// A crowd is left to the next tick after this time: a tick that takes long would be taken for one that hangs.
+/// Time after which the rest of a crowd is left to the next tick, because a long tick would be
+/// taken for one that hangs.
 const CROWDED: Duration = Duration::from_secs(10);
 const RESCUE_EVERY: Duration = Duration::from_secs(2);
 const ORPHANS_EVERY: Duration = Duration::from_secs(30);
-/// Claims of which nobody here knows that are given back in one round.
+/// Most claims unknown to this worker that one round gives back.
 const FORGOTTEN_AT_ONCE: usize = 100;
 
-/// Workers are compared this often.
+/// Interval at which live workers are compared.
 const COMPARE_EVERY: Duration = Duration::from_secs(10);
 
 const LEARN_COSTS_EVERY: Duration = Duration::from_secs(5);
@@ -82,11 +84,13 @@ pub(super) async fn rescue_orphans(shared: Arc<Shared>, cancel: CancellationToke
     .await;
 }
 
-/// Gives back what is leased to this worker and what it knows nothing of. Claims in doubt are looked for only for a while, and
-/// one that waited longer behind a lock in Postgres was carried out after that.
+/// Gives back jobs that are leased to this worker and unknown to it. Claims in doubt are looked for
+/// only for a while, and one that waited longer behind a lock in Postgres was carried out after
+/// that.
 async fn give_back_forgotten(shared: &Shared) -> Result<(), Error> {
     let worker_id = shared.worker_id.load(Ordering::Acquire);
-    // The leases are read first: whatever is that old began to run here long ago, or never will.
+    // The leases are read first: jobs with leases that old began to run here long ago, or never
+    // will.
     let old = shared.queue.old_claims(worker_id).await?;
     let known = shared.running.fences();
     let mut given_back = 0;
@@ -115,7 +119,8 @@ fn tell(shared: &Shared, rescued: &Rescued) {
     shared.bell.ring(&rescued.lanes);
 }
 
-/// Says loudly where live workers differ in what they run: once for each difference, and when it is over.
+/// Logs the differences in what live workers run: once for each difference, and once when all are
+/// over.
 pub(super) async fn tell_differences(shared: Arc<Shared>, cancel: CancellationToken) {
     let pace = Pace { name: "differences", every: COMPARE_EVERY, wake: None };
     let told: Arc<Mutex<Vec<String>>> = Arc::default();
@@ -165,7 +170,8 @@ pub(super) async fn maintain(shared: Arc<Shared>, cancel: CancellationToken) {
     .await;
 }
 
-/// Writes down what attempts cost. What a worker has not written when it ends, or when Postgres fails, is missing in a mean only.
+/// Records the costs of attempts. Costs that are not written when a worker ends, or when Postgres
+/// fails, are only missing from a mean.
 pub(super) async fn learn_costs(shared: Arc<Shared>, cancel: CancellationToken) {
     let pace = Pace { name: "learn_costs", every: LEARN_COSTS_EVERY, wake: None };
     periodic(pace, cancel, || {

@@ -24,10 +24,10 @@ use crate::jobs::{Error, Kinds, Queue};
 use crate::service::Vital;
 use crate::throttle;
 
-/// How many ends may wait to be written before handlers wait for them.
+/// Most ends that may wait to be written before handlers wait for them.
 const ENDS_IN_HAND: usize = 10_000;
 
-/// How long the last word to the throttles may take, beside what runs out by itself.
+/// Longest wait for the last reports to the throttles, besides counts that lapse by themselves.
 const FAREWELL: Duration = Duration::from_secs(2);
 
 /// A running worker.
@@ -112,24 +112,28 @@ impl Worker {
         Ok(Self { shared, stopping, living, vital, dispatcher, loops, finisher, settler })
     }
 
-    /// The worker's number in `flyball.worker`.
+    /// Returns the worker's number in `flyball.worker`.
     pub fn id(&self) -> i32 {
         self.shared.worker_id.load(Ordering::Acquire)
     }
 
-    /// Waits until one of the worker's loops has died of a defect, and names it. Such a worker should be stopped.
+    /// Waits until one of the worker's loops has died of a defect, and returns its name. Such a
+    /// worker should be stopped.
     pub async fn lost(&self) -> &'static str {
         self.vital.lost().await
     }
 
-    /// Stops in order: claims nothing more, lets running jobs finish within the grace time, asks the rest to stop, writes
-    /// every end, and gives back what is left, without using an attempt. Answers how many jobs were given back.
+    /// Stops the worker in order; returns the number of jobs given back.
+    ///
+    /// It claims nothing more, lets running jobs finish within the grace time, asks the rest to
+    /// stop, writes every end, and gives back the remaining jobs without using an attempt.
     pub async fn stop(mut self) -> u64 {
         self.stopping.asked.cancel();
         let id = self.id();
         let grace_over = tokio::time::Instant::now() + self.shared.config.grace;
-        // Claims go first: one that is under way must end before the running jobs are counted. One that waits for a Postgres
-        // that is away is broken off; should it have claimed after all, signing off gives that back.
+        // Claims go first: one under way must end before the running jobs are counted. A claim that
+        // waits for a Postgres that is away is aborted; if it was carried out after all, signing
+        // off gives its jobs back.
         if tokio::time::timeout_at(grace_over, self.stopping.settled.cancelled()).await.is_err() {
             self.stopping.hurried.cancel();
             self.stopping.settled.cancelled().await;
@@ -149,7 +153,8 @@ impl Worker {
             let _ = one.await;
         }
         let queue = self.shared.queue.clone();
-        // These end when the last sender is gone; a handler that would not stop must not keep them waiting for ever.
+        // These loops end when the last sender is dropped; a handler that does not stop must not
+        // keep them waiting for ever.
         drop(self.shared);
         let _ = tokio::time::timeout(Duration::from_secs(5), self.finisher).await;
         let _ = tokio::time::timeout(FAREWELL, self.settler).await;

@@ -1,4 +1,4 @@
-//! Many small writes as few large ones: what is submitted while one call is under way goes with the next.
+//! Batching of small writes: items submitted during one call go with the next.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -9,40 +9,40 @@ use futures_util::future::BoxFuture;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{Instant, sleep_until};
 
-/// Calls that wait, for each item that a batch may have.
+/// The limit of submitted items, in batches of the largest size.
 const BATCHES_WAITING: usize = 16;
 
-/// Carries out many items at once and answers each, in order.
+/// The function that processes a batch of items and returns one result for each, in order.
 type Run<T, R> = dyn Fn(Vec<T>) -> BoxFuture<'static, Vec<R>> + Send + Sync;
 
-/// Collects what callers submit while one call is under way, and carries it out with the next. An item that comes alone goes alone,
-/// at once.
+/// Collects the items that callers submit during one call, and processes them with the next. An
+/// item that comes alone is processed alone, at once.
 ///
-/// A caller that goes away while it waits loses its answer and nothing else. Cheap to clone.
+/// A caller that goes away while it waits loses only its own answer. Cheap to clone.
 pub struct Batcher<T, R> {
     shared: Arc<Shared<T, R>>,
 }
 
 struct Shared<T, R> {
     most: usize,
-    /// A call that follows one of several items begins so long after it at the earliest.
+    /// The shortest time from the begin of a call with several items to the begin of the next.
     every: Duration,
     run: Box<Run<T, R>>,
-    /// Callers beyond these wait before they are taken in.
+    /// The permits of submitted items; further callers wait for one.
     room: Arc<Semaphore>,
     waiting: Mutex<Waiting<T, R>>,
 }
 
 impl<T, R> Shared<T, R> {
     fn lock(&self) -> MutexGuard<'_, Waiting<T, R>> {
-        // Nothing that runs under the lock leaves it half done.
+        // No code that runs under the lock leaves it inconsistent.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 struct Waiting<T, R> {
     items: VecDeque<Item<T, R>>,
-    /// A task is at it, and will look again before it ends.
+    /// A task is running and checks the queue again before it ends.
     is_running: bool,
 }
 
@@ -52,19 +52,21 @@ struct Item<T, R> {
     _room: OwnedSemaphorePermit,
 }
 
-/// The call that was to answer came to a sudden end; whether it was carried out is not known.
+/// The error of a call that panicked; it is unknown whether its items were processed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the batch came to a sudden end")]
 pub struct Broken;
 
 impl<T: Send + 'static, R: Send + 'static> Batcher<T, R> {
-    /// Collects up to `most` items for one call of `run`, which answers one result for each, in order.
+    /// Collects up to `most` items for one call of `run`, which returns one result for each, in
+    /// order.
     pub fn new(most: usize, run: impl Fn(Vec<T>) -> BoxFuture<'static, Vec<R>> + Send + Sync + 'static) -> Self {
         Self::paced(most, Duration::ZERO, run)
     }
 
-    /// The same for calls that cost much beside their items: while items keep coming, a call begins `every` after the last one at
-    /// the earliest, unless there are `most` of them, so that there are few calls. After a call of one item nothing waits.
+    /// Collects items for calls with a high fixed cost: while items keep coming, a call begins at
+    /// least `every` after the previous one, unless `most` items wait. After a call of one item
+    /// there is no wait.
     pub fn paced(
         most: usize,
         every: Duration,
@@ -75,7 +77,7 @@ impl<T: Send + 'static, R: Send + 'static> Batcher<T, R> {
         Self { shared: Arc::new(Shared { most, every, run: Box::new(run), room, waiting }) }
     }
 
-    /// Submits an item and waits for its own result.
+    /// Submits an item and waits for its result.
     pub async fn submit(&self, what: T) -> Result<R, Broken> {
         let room = self.shared.room.clone().acquire_owned().await.map_err(|_| Broken)?;
         let (answer, answered) = oneshot::channel();
@@ -85,17 +87,19 @@ impl<T: Send + 'static, R: Send + 'static> Batcher<T, R> {
             !std::mem::replace(&mut waiting.is_running, true)
         };
         if is_first {
-            // A task of its own, so that the caller whose item began it may go away.
+            // The batches run in a task of their own, so that the caller that started it may go
+            // away.
             tokio::spawn(Running { shared: self.shared.clone(), is_over: false }.all());
         }
         answered.await.map_err(|_| Broken)
     }
 }
 
-/// The task that carries out what waits. Should it come to a sudden end, everybody hears of it and the next item begins anew.
+/// The task that processes waiting items. If it panics, every waiting caller gets an error and the
+/// next item starts a new task.
 struct Running<T, R> {
     shared: Arc<Shared<T, R>>,
-    /// It has said so: from then on another may be at it.
+    /// The task has cleared `is_running`, so another may run already.
     is_over: bool,
 }
 
@@ -116,7 +120,7 @@ impl<T: Send + 'static, R: Send + 'static> Running<T, R> {
             let (what, answers): (Vec<_>, Vec<_>) = batch.into_iter().map(|item| (item.what, (item.answer, item._room))).unzip();
             let results = (self.shared.run)(what).await;
             for ((answer, _room), result) in answers.into_iter().zip(results) {
-                // Whoever went away does not want to know.
+                // The send fails if the caller has gone away.
                 let _ = answer.send(result);
             }
             if is_busy && !self.shared.every.is_zero() && self.shared.lock().items.len() < self.shared.most {
@@ -152,7 +156,8 @@ impl<T, R> fmt::Debug for Batcher<T, R> {
 mod tests {
     use super::*;
 
-    /// Doubles its numbers, one batch at a time, and keeps how large the batches were; 13 brings it down.
+    /// Doubles its numbers, one batch at a time, and records the size of each batch; 13 makes it
+    /// panic.
     fn doubling(gate: Arc<Semaphore>) -> (Batcher<u64, u64>, Arc<Mutex<Vec<usize>>>) {
         let sizes = Arc::new(Mutex::new(Vec::new()));
         let seen = sizes.clone();
@@ -208,7 +213,7 @@ mod tests {
         futures_util::future::join_all(all).await;
         let sizes = sizes.lock().unwrap();
         assert_eq!(sizes.iter().sum::<usize>(), 203);
-        // However long that took: one call for each 50 ms of it, and those at its two ends.
+        // One call for each 50 ms of the elapsed time, and those at its two ends.
         let most = 3 + 2 + begun.elapsed().as_millis() as usize / 50;
         assert!(sizes.len() <= most, "{} calls where {most} are allowed: {sizes:?}", sizes.len());
     }

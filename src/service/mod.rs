@@ -1,7 +1,7 @@
-//! One shape for every background loop, the lease by which one process leads, and many small writes as few large ones.
+//! The common form of background loops, leadership by a lease, and the batching of small writes.
 //!
-//! A loop ticks at its own pace, may be woken early, and tries again by coming round: there is no other retry. What a tick
-//! does is the business of the room that owns it.
+//! A loop ticks at its own pace, may be woken early, and retries only at its next tick. The content
+//! of a tick is the business of the room that owns it.
 
 mod batch;
 mod periodic;

@@ -1,4 +1,4 @@
-//! The shape of a background loop.
+//! The common form of a background loop.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -7,23 +7,25 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-/// A tick that takes longer than this, or than ten rounds, hangs on something: a connection that is gone without a word, say.
+/// The timeout of a tick, or ten rounds if that is longer; a longer tick hangs, on a silently lost
+/// connection for example.
 const LONGEST_TICK: Duration = Duration::from_secs(30);
 
-/// How often a loop comes round.
+/// The schedule of a loop.
 #[derive(Clone)]
 pub struct Pace {
-    /// The name that log lines carry.
+    /// The name in log lines.
     pub name: &'static str,
-    /// Time between two ticks; a tenth of it is random, so that processes do not march in step.
+    /// The time between two ticks, varied by ±5 % so that processes do not tick in step.
     pub every: Duration,
-    /// Ends the sleep early.
+    /// A notification that ends the sleep early.
     pub wake: Option<Arc<Notify>>,
 }
 
-/// Runs `tick` until `cancel` fires, which also breaks off a tick that waits for a store: what a tick does in one statement is
-/// done or not done, and the next tick sees which. A failing tick is logged when it begins to fail and when it works again,
-/// not each time.
+/// Runs `tick` until `cancel` fires, which also interrupts a tick that waits for a store.
+///
+/// A single statement is either done or not done, and the next tick sees the result. A failing tick
+/// is logged when it begins to fail and when it works again, not each time.
 pub async fn periodic<E, F>(pace: Pace, cancel: CancellationToken, mut tick: impl FnMut() -> F)
 where
     E: Display,

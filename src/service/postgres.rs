@@ -1,11 +1,12 @@
-//! Leadership by a lease row: a lock that outlives no process and needs no open transaction.
+//! Leadership by a lease row: a lock that ends with its process and needs no open transaction.
 
 use std::time::Duration;
 
 use crate::postgres::Db;
 
-// The term grows whenever the holder changes or let the lease lapse, so that an old leader's late writes can be refused; and
-// above a term that was seen elsewhere, for a database that came back from an older copy counts terms a second time.
+// The term grows whenever the holder changes or let the lease lapse, so that late writes of an old
+// leader can be refused. It also grows above a term seen elsewhere, because a database restored
+// from an older copy counts terms a second time.
 const HOLD: &str = "
 insert into flyball.leader as l (name, holder, term, expires_at)
 values ($1, $2, $4 + 1, clock_timestamp() + make_interval(secs => $3))
@@ -22,7 +23,8 @@ returning l.term";
 
 const RELEASE: &str = "update flyball.leader set expires_at = clock_timestamp() where name = $1 and holder = $2";
 
-/// Every statement of this file, so that a test can prepare each on the migrated schema.
+/// Every statement of this file with its name, so that a test can prepare each on the migrated
+/// schema.
 pub const STATEMENTS: &[(&str, &str)] = &[("hold", HOLD), ("release", RELEASE)];
 
 /// A candidate for one leadership.
@@ -35,24 +37,28 @@ pub struct Leader {
 }
 
 impl Leader {
-    /// A candidate under the name `holder`, which must be unique to this process start.
+    /// Creates a candidate under the name `holder`, which must be unique to this process start.
     ///
-    /// It has connections of its own beside `pool`, one and another if that one hangs, so that a crowd of requests cannot take its lease away.
+    /// It has two connections of its own beside `pool`, the second in case the first hangs, so that
+    /// a crowd of requests cannot cost it the lease.
     pub fn new(pool: impl Into<Db>, name: &'static str, holder: impl Into<String>, ttl: Duration) -> Self {
         Self { pool: pool.into().apart(2, ttl / 3), name, holder: holder.into(), ttl }
     }
 
-    /// A candidate that shares the connections of `pool`, for leaderships that may pass on without harm.
+    /// Creates a candidate that shares the connections of `pool`, for leaderships whose loss does
+    /// no harm.
     pub fn sharing(pool: impl Into<Db>, name: &'static str, holder: impl Into<String>, ttl: Duration) -> Self {
         Self { pool: pool.into(), name, holder: holder.into(), ttl }
     }
 
-    /// Takes or renews the lease; the term if this process leads now. Answers within half the lease.
+    /// Takes or renews the lease and returns the term if this process leads now. Returns within
+    /// half the lease time.
     pub async fn hold(&self) -> Result<Option<u64>, sqlx::Error> {
         self.hold_above(0).await
     }
 
-    /// The same, with a term that is later than one `seen` where leaders write, unless it is that one itself.
+    /// Takes or renews the lease with a term that is later than `seen`, a term read from the store
+    /// that leaders write to, unless `seen` is the current term of this leader.
     pub async fn hold_above(&self, seen: u64) -> Result<Option<u64>, sqlx::Error> {
         let ask = sqlx::query_scalar(HOLD).bind(self.name).bind(&self.holder).bind(self.ttl.as_secs_f64()).bind(seen as i64);
         let asked = tokio::time::timeout(self.ttl / 2, ask.fetch_optional(&self.pool));
@@ -60,7 +66,8 @@ impl Leader {
         Ok(term.map(|term| term as u64))
     }
 
-    /// Lets the lease go, so that another may lead at once. Answers within half the lease.
+    /// Releases the lease, so that another process may lead at once. Returns within half the lease
+    /// time.
     pub async fn release(&self) -> Result<(), sqlx::Error> {
         let ask = sqlx::query(RELEASE).bind(self.name).bind(&self.holder).execute(&self.pool);
         tokio::time::timeout(self.ttl / 2, ask).await.unwrap_or(Err(sqlx::Error::PoolTimedOut))?;

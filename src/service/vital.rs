@@ -1,4 +1,5 @@
-//! Loops that a process cannot do without: one that ends unasked, by a panic for instance, is told to whoever composed them.
+//! Supervision of loops that a process needs: an unexpected end, by a panic for instance, is
+//! reported to the composition root.
 
 use std::panic::AssertUnwindSafe;
 
@@ -7,7 +8,8 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// Watches loops. A half-dead process looks healthy and does nothing, so it should rather end and be started again.
+/// A supervisor of loops. A half-dead process looks healthy and does nothing, so it should end and
+/// be restarted.
 #[derive(Clone, Debug)]
 pub struct Vital {
     lost: watch::Sender<Option<&'static str>>,
@@ -20,7 +22,7 @@ impl Default for Vital {
 }
 
 impl Vital {
-    /// Runs `work`, which may end only after `asked` fired.
+    /// Spawns `work` as a task, which may end only after `asked` fired.
     pub fn spawn(
         &self,
         name: &'static str,
@@ -37,12 +39,12 @@ impl Vital {
         })
     }
 
-    /// Waits until a loop has ended unasked; its name.
+    /// Waits until a loop has ended unexpectedly, and returns its name.
     pub async fn lost(&self) -> &'static str {
         let mut lost = self.lost.subscribe();
         match lost.wait_for(Option::is_some).await.map(|name| *name) {
             Ok(Some(name)) => name,
-            // The sender lives in `self`.
+            // The sender is a field of `self`, so the channel cannot close.
             _ => std::future::pending().await,
         }
     }

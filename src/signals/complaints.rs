@@ -1,40 +1,41 @@
-//! What recipients complain of: the share of a pool's worst account in the last 24 hours.
+//! Complaints of recipients: the share of a pool's worst account in the last 24 hours.
 //!
-//! A complaint comes hours after the mail, and mailbox providers judge a day. What is read is the lower end of what the share may
-//! really be, so that one complaint of a small account is no reason to brake; an account that has had less than [`LEAST`] accepted is
-//! not judged at all, which is a share of 0: nobody is braked for being small.
+//! A complaint comes hours after the mail, and mailbox providers judge a day. The reading is the
+//! lower end of the interval in which the true share may lie, so that one complaint of a small
+//! account is no reason to brake. An account with fewer than [`LEAST`] accepted messages is not
+//! judged at all and has a share of 0: no account is braked for being small.
 
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
-/// Mail that must have been accepted in 24 hours before an account is judged.
+/// Messages that must have been accepted in 24 hours before an account is judged.
 pub const LEAST: f64 = 500.0;
-/// The share is the lower end of a range of so many standard errors (Wilson's).
+/// Standard errors between the measured share and the lower end of its interval (Wilson's).
 const ERRORS: f64 = 1.0;
 
-/// What was complained of.
+/// The complaint rate of a pool's worst account.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Complaints {
-    /// The share of what was accepted that was complained of, at least.
+    /// The lower bound of the share of accepted messages that drew a complaint.
     pub share: f64,
-    /// The account that has it; empty where none is judged.
+    /// The account with that share; empty if none is judged.
     pub account: String,
-    /// What that one had accepted.
+    /// Messages accepted from that account.
     pub accepted: f64,
-    /// When, in unix seconds.
+    /// The time of the reading, in unix seconds.
     pub at: f64,
 }
 
-/// Answers for the pool of that name; `None` if it is not known.
+/// Returns the complaints of the pool of that name; `None` if they are not known.
 pub type ComplaintSource = Arc<dyn Fn(&str) -> BoxFuture<'static, Option<Complaints>> + Send + Sync>;
 
-/// A source that knows nothing.
+/// Returns a source without readings.
 pub fn no_complaints() -> ComplaintSource {
     Arc::new(|_| Box::pin(std::future::ready(None)))
 }
 
-/// The worst of `accounts` (account, accepted, complained) at `at`.
+/// Returns the worst of `accounts` (account, accepted, complained) at `at`, in unix seconds.
 pub fn worst<'a>(accounts: impl IntoIterator<Item = (&'a str, f64, f64)>, at: f64) -> Complaints {
     let judged = accounts.into_iter().filter(|(_, accepted, _)| *accepted >= LEAST);
     let each = judged.map(|(account, accepted, complained)| Complaints {
@@ -46,9 +47,9 @@ pub fn worst<'a>(accounts: impl IntoIterator<Item = (&'a str, f64, f64)>, at: f6
     each.max_by(|a, b| a.share.total_cmp(&b.share)).unwrap_or(Complaints { at, ..Complaints::default() })
 }
 
-/// The lower end of the share that `part` of `all` tells of.
+/// Returns the lower end of the confidence interval of the share `part` / `all`.
 fn at_least(part: f64, all: f64) -> f64 {
-    // More complaints than mail of these hours: they are about earlier mail.
+    // More complaints than messages in these hours: they are about earlier messages.
     let (share, z2) = ((part / all).clamp(0.0, 1.0), ERRORS * ERRORS);
     let centre = share + z2 / (2.0 * all);
     let width = ERRORS * (share * (1.0 - share) / all + z2 / (4.0 * all * all)).sqrt();
@@ -72,7 +73,7 @@ mod tests {
     #[test]
     fn one_complaint_of_a_small_account_is_below_the_usual_setpoint_and_three_are_not() {
         assert!(at_least(1.0, 500.0) < 0.001 && at_least(3.0, 500.0) > 0.001);
-        // With much mail the share is what was counted.
+        // With many messages the bound is close to the measured share.
         assert!((at_least(1500.0, 1e6) / 0.0015 - 1.0).abs() < 0.03);
         assert!((0.0..=1.0).contains(&at_least(9.0, 3.0)) && at_least(0.0, 1e6) == 0.0);
     }

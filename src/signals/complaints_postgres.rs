@@ -1,4 +1,4 @@
-//! Complaints out of the tally that events of providers are counted in.
+//! Complaints from the tally in which events of providers are counted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,15 +8,16 @@ use sqlx::Row as _;
 use super::complaints::{ComplaintSource, worst};
 use crate::postgres::Db;
 
-/// Longest that the tally is waited for.
+/// Longest wait for the tally.
 const WITHIN: Duration = Duration::from_millis(500);
 
-/// The tally of a pool's accounts over 24 hours: text in, rows of (account, accepted, complained, now).
+/// Reads the tally of a pool's accounts over 24 hours, as rows of (account, accepted, complained,
+/// now).
 pub const TALLY: &str = "select account, sum(accepted)::double precision, sum(complained)::double precision, \
      extract(epoch from now())::double precision \
      from flyball.account_tally where pool = $1 and hour > now() - interval '24 hours' group by account";
 
-/// Complaints out of the tally in this database.
+/// Returns a source that reads the tally in this database.
 pub fn from_tally(db: Db) -> ComplaintSource {
     Arc::new(move |pool| {
         let (db, pool) = (db.clone(), pool.to_owned());
@@ -24,7 +25,8 @@ pub fn from_tally(db: Db) -> ComplaintSource {
             let asked = tokio::time::timeout(WITHIN, sqlx::query(TALLY).bind(&pool).fetch_all(&db)).await;
             let rows = asked.ok()?.inspect_err(|error| tracing::debug!(pool, %error, "no tally of complaints")).ok()?;
             let Some(first) = rows.first() else {
-                // Nothing was sent: nothing is complained of. The database was reached, so its clock is as good as this one.
+                // Nothing was sent, so there are no complaints. The database was reached, so its
+                // clock can be asked as well.
                 return now(&db).await.map(|at| worst([], at));
             };
             let at: f64 = first.try_get(3).ok()?;

@@ -1,4 +1,5 @@
-//! Queue depth and age as signals, handed in from outside so that this room and the governor need not know what a job is.
+//! Queue depth and age as signals, injected from outside so that this room and the governor need
+//! not know jobs.
 
 use std::sync::Arc;
 
@@ -6,33 +7,33 @@ use futures_util::future::BoxFuture;
 
 use super::Reading;
 
-/// What waits for a throttle, as of a time.
+/// The ready work of a throttle at a time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Depth {
     /// Ready jobs.
     pub ready: f64,
     /// Seconds since the oldest of them was enqueued; 0 if there is none.
     pub oldest_s: f64,
-    /// As of when, in unix seconds.
+    /// The time of the measurement, in unix seconds.
     pub at: f64,
 }
 
 impl Depth {
-    /// How much waits.
+    /// Returns the number of ready jobs as a reading.
     pub fn jobs(&self) -> Reading {
         Reading { value: self.ready, at: self.at }
     }
 
-    /// How long the oldest has waited, in seconds.
+    /// Returns the age of the oldest ready job as a reading, in seconds.
     pub fn age(&self) -> Reading {
         Reading { value: self.oldest_s, at: self.at }
     }
 }
 
-/// Answers how much ready work waits for the throttle of that name, and as of when; `None` if it is not known.
+/// Returns the ready work of the throttle of that name; `None` if it is not known.
 pub type DepthSource = Arc<dyn Fn(&str) -> BoxFuture<'static, Option<Depth>> + Send + Sync>;
 
-/// A source that knows no depth.
+/// Returns a source without readings.
 pub fn no_depth() -> DepthSource {
     Arc::new(|_| Box::pin(std::future::ready(None)))
 }

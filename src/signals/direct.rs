@@ -1,23 +1,24 @@
-//! What is looked at directly, past Prometheus: a page or a database, at most once a second whoever asks.
+//! Direct readings, past Prometheus: from a page or a database, at most once a second for all
+//! callers.
 
 use tokio::sync::Mutex;
 
 use super::postgres::Database;
 use super::{Error, Probe, Reading};
 
-/// A look that is younger is good enough for the next who asks, in seconds.
+/// Greatest age at which a reading is reused for the next caller, in seconds.
 const GOOD_FOR_S: f64 = 0.9;
 
-/// A thing to look at.
+/// The target of a direct reading.
 #[derive(Clone, Debug)]
 pub enum Target {
     /// A number on a page.
     Page(Probe),
-    /// What a statement answers.
+    /// A database, and a statement that returns one number.
     Row(Database, String),
 }
 
-/// Looks at one thing.
+/// Reads one target and caches the result.
 #[derive(Debug)]
 pub struct Direct {
     target: Target,
@@ -25,13 +26,14 @@ pub struct Direct {
 }
 
 impl Direct {
-    /// Nothing has been seen yet.
+    /// Creates a reader with an empty cache.
     pub fn new(target: Target) -> Self {
         Self { target, newest: Mutex::default() }
     }
 
-    /// The reading at `now`, in unix seconds of the caller's clock. The governor's two paths ask at the same time; the second one
-    /// gets what the first one has seen.
+    /// Returns the reading at `now`, in unix seconds of the caller's clock.
+    ///
+    /// The governor's two paths read at the same time; the second one gets the first one's result.
     pub async fn read(&self, now: f64) -> Result<Reading, Error> {
         let mut newest = self.newest.lock().await;
         if let Some((at, seen)) = &*newest

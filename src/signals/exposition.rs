@@ -1,8 +1,8 @@
-//! One metric out of a text exposition (`/metrics`).
+//! Reads one metric from a text exposition (`/metrics`).
 
 use super::{Missing, Reading};
 
-/// Which series to read: a metric's name and the labels that it must have.
+/// A selector of series: a metric's name and the labels that it must have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Series {
     name: String,
@@ -10,7 +10,7 @@ pub struct Series {
 }
 
 impl Series {
-    /// Reads `name` or `name{label="value",…}`.
+    /// Parses `name` or `name{label="value",…}`.
     pub fn parse(text: &str) -> Result<Self, String> {
         let text = text.trim();
         let (name, labels) = match text.split_once('{') {
@@ -30,10 +30,11 @@ impl Series {
         Ok(Self { name: name.to_owned(), labels })
     }
 
-    /// The greatest value among the matching series of `text`, with its sample's time if the text gives one, else `now`.
+    /// Returns the greatest value among the matching series of `text`, with its sample's time if
+    /// the text gives one, else `now`.
     ///
-    /// The greatest, because the signal guards whatever is worst off. A matching series that is not a number makes the
-    /// whole answer one: it may hide the worst.
+    /// The greatest, because the signal protects the most loaded part. A matching series that is
+    /// not a number makes the whole result an error, because it may hide the greatest.
     pub fn read(&self, text: &str, now: f64) -> Result<Reading, Missing> {
         let mut worst: Option<Reading> = None;
         for (value, at) in text.lines().filter_map(|line| self.sample(line)) {
@@ -45,7 +46,7 @@ impl Series {
         worst.ok_or(Missing::Absent)
     }
 
-    /// Value and time of a line that holds a sample of this series.
+    /// Returns value and time of a line that holds a sample of this series.
     fn sample(&self, line: &str) -> Option<(f64, Option<f64>)> {
         let rest = line.trim_start().strip_prefix(self.name.as_str())?;
         let (found, rest) = match rest.trim_start().strip_prefix('{') {
@@ -58,14 +59,14 @@ impl Series {
         }
         let mut words = rest.split_whitespace();
         let value = words.next()?.parse().unwrap_or(f64::NAN);
-        // Milliseconds in the Prometheus form, seconds with a fraction in OpenMetrics.
+        // Milliseconds in the Prometheus format, seconds with a fraction in OpenMetrics.
         let at =
             words.next().and_then(|w| if w.contains('.') { w.parse().ok() } else { w.parse().ok().map(|ms: f64| ms / 1000.0) });
         Some((value, at))
     }
 }
 
-/// The labels after an opening brace, and what follows the closing one.
+/// Parses the labels after an opening brace, and returns them with the rest after the closing one.
 fn labels(mut rest: &str) -> Option<(Vec<(String, String)>, &str)> {
     let mut found = Vec::new();
     loop {

@@ -1,4 +1,4 @@
-//! What the work itself says: how much was done, how much was refused or failed, how long it took.
+//! Feedback of the work itself: counts of completed, refused and failed units, and their durations.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -7,38 +7,42 @@ use futures_util::future::BoxFuture;
 
 use crate::control::durations::Durations;
 
-/// Counters whose worker has been silent for longer say nothing about now, in seconds.
+/// Age above which a worker's counters say nothing about the present, in seconds.
 const FRESH_S: f64 = 5.0;
 
-/// Looks are kept for this long, in seconds: the longest time that a signal may average over.
+/// Retention of snapshots, in seconds: the longest time over which a signal may average.
 const KEPT_S: f64 = 1800.0;
 
-/// Of three looks that are kept the first and the last are at least this far apart, in seconds.
+/// Least distance of the first and the last of three successive snapshots, in seconds.
 const APART_S: f64 = 0.5;
 
-/// Counters that began this long before the last look may still have been missed by it, in seconds: what it saw was a little old.
+/// Tolerance for new counters, in seconds.
+///
+/// Counters that began this long before the last snapshot may be missing from it, because its data
+/// were slightly old.
 const MISSED_S: f64 = 1.0;
 
-/// A look that is this much too young for the beginning of a span still is that, in seconds.
+/// Tolerance for the start of a span, in seconds, by which a snapshot may be too young.
 const NEARLY_S: f64 = 0.05;
 
-/// Counters of work. They only grow.
+/// Counters of work, which only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Feedback {
     /// Units of work that succeeded.
     pub completed: f64,
-    /// Units that were refused (429 and its kin).
+    /// Units that were refused (429 and the like).
     pub refused: f64,
     /// Units that failed otherwise.
     pub failed: f64,
-    /// Seconds spent on the units that succeeded, but for those that are `untimed`.
+    /// Seconds spent on the units that succeeded, except those that are `untimed`.
     pub busy_s: f64,
-    /// Units that succeeded and whose duration says nothing.
+    /// Units that succeeded and whose duration is meaningless.
     pub untimed: f64,
 }
 
 impl Feedback {
-    /// What happened between `earlier` and `self`; `None` if the counters began again in between.
+    /// Returns the work done between `earlier` and `self`; `None` if the counters were reset in
+    /// between.
     pub fn since(&self, earlier: &Self) -> Option<Self> {
         let step = Self {
             completed: self.completed - earlier.completed,
@@ -52,23 +56,23 @@ impl Feedback {
         sound.then_some(step)
     }
 
-    /// Units that ended in any of these ways.
+    /// Returns the number of units that ended in any of these ways.
     pub fn ended(&self) -> f64 {
         self.completed + self.refused + self.failed
     }
 
-    /// Mean seconds per unit that succeeded and was timed; `None` if none was.
+    /// Returns the mean seconds per timed unit that succeeded; `None` if there was none.
     pub fn mean_duration_s(&self) -> Option<f64> {
         let timed = self.completed - self.untimed;
         (timed > 0.0).then(|| self.busy_s / timed)
     }
 
-    /// The share of what ended that was refused; `None` if nothing did.
+    /// Returns the share of ended units that were refused; `None` if none ended.
     pub fn refused_share(&self) -> Option<f64> {
         (self.ended() > 0.0).then(|| self.refused / self.ended())
     }
 
-    /// The share of what ended that failed; `None` if nothing did.
+    /// Returns the share of ended units that failed; `None` if none ended.
     pub fn failed_share(&self) -> Option<f64> {
         (self.ended() > 0.0).then(|| self.failed / self.ended())
     }
@@ -82,54 +86,55 @@ impl Feedback {
     }
 }
 
-/// What one worker has counted of one throttle.
+/// The counters of one worker for one throttle.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Told {
-    /// Which worker; one that starts anew is another.
+    /// The worker's id, which is new after each start.
     pub worker: i64,
-    /// Its counters.
     pub counted: Feedback,
-    /// How long the units took that succeeded and were timed; nothing where nobody asks for it.
+    /// Durations of the timed units that succeeded; empty if no policy needs them.
     pub durations: Durations,
-    /// Units that it is at now.
+    /// Units in progress.
     pub running: f64,
-    /// How long ago that was so, in seconds.
+    /// The age of this report, in seconds.
     pub age_s: f64,
-    /// How long ago its counters began at 0, in seconds.
+    /// The age of its counters since they began at 0, in seconds.
     pub born_s: f64,
 }
 
-/// Answers what the living workers have counted of the throttle of that name; `None` if that is not known.
+/// Returns the counters of the living workers for the throttle of that name; `None` if they are not
+/// known.
 pub type FeedbackSource = Arc<dyn Fn(&str) -> BoxFuture<'static, Option<Vec<Told>>> + Send + Sync>;
 
-/// A source that knows nothing.
+/// Returns a source without reports.
 pub fn no_feedback() -> FeedbackSource {
     Arc::new(|_| Box::pin(std::future::ready(None)))
 }
 
-/// What happened in a span of time.
+/// The work of a span of time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Span {
-    /// The work.
+    /// The work of the span.
     pub work: Feedback,
     /// The span's end, in unix seconds.
     pub at: f64,
 }
 
-/// Adds up what workers count, whoever of them comes and goes: each one's steps are summed, and no step is negative.
+/// Sums the counters of workers that come and go: it adds each worker's increments, none of which
+/// is negative.
 #[derive(Clone, Debug, Default)]
 pub struct Meter {
     workers: BTreeMap<i64, (Feedback, Durations)>,
     total: Feedback,
     took: Durations,
     running: f64,
-    /// When it was last asked, by the caller's clock.
+    /// The time of the last update, by the caller's clock.
     asked_at: Option<f64>,
-    /// Sums as of their own times, oldest first.
+    /// Snapshots of the sums, oldest first.
     looks: VecDeque<Look>,
 }
 
-/// What had been counted at a time, in unix seconds.
+/// The sums at a time, in unix seconds.
 #[derive(Clone, Debug)]
 struct Look {
     at: f64,
@@ -138,9 +143,9 @@ struct Look {
 }
 
 impl Meter {
-    /// Takes in what the living workers have told, as of `now` in unix seconds.
+    /// Adds the reports of the living workers, as of `now` in unix seconds.
     pub fn take_in(&mut self, told: &[Told], now: f64) {
-        // Whoever asked earlier and comes later knows less. A clock that was set back is another matter.
+        // An update that is older than the last one knows less, unless the clock was set back.
         if self.asked_at.is_some_and(|asked_at| now < asked_at && now > asked_at - KEPT_S) {
             return;
         }
@@ -150,12 +155,13 @@ impl Meter {
             .filter(is_fresh)
             .map(|one| one.age_s.max(0.0))
             .fold(None, |most: Option<f64>, age_s| Some(most.map_or(age_s, |most| most.max(age_s))));
-        // Where nobody lives nothing happens; where nobody has been heard of lately, nobody knows.
+        // Without workers nothing happens; with only silent workers nothing is known.
         let Some(oldest_s) = oldest_s.or(told.is_empty().then_some(0.0)) else { return };
         for one in told.iter().filter(is_fresh) {
             let step = match (self.workers.insert(one.worker, (one.counted, one.durations.clone())), self.asked_at) {
                 (Some((counted, took)), _) => one.counted.since(&counted).zip(one.durations.since(&took)),
-                // All that a worker counted since this was last asked is news; of older counters only what comes next is.
+                // All counts since the last update are new; of older counters only the next
+                // increments count.
                 (None, Some(asked_at)) if now - one.born_s >= asked_at - MISSED_S => Some((one.counted, one.durations.clone())),
                 (None, _) => None,
             };
@@ -170,19 +176,21 @@ impl Meter {
         self.note(now - oldest_s);
     }
 
-    /// The last `span_s` seconds, or as much of them as is known; `None` while nothing is.
+    /// Returns the last `span_s` seconds, or as much of them as is known; `None` while nothing is.
     pub fn over(&self, span_s: f64) -> Option<Span> {
         let (first, last) = self.looks_over(span_s)?;
         Some(Span { work: last.total.since(&first.total)?, at: last.at })
     }
 
-    /// How long the units took that succeeded in the last `span_s` seconds; as [`Self::over`].
+    /// Returns the durations of units that succeeded in the last `span_s` seconds, as
+    /// [`Self::over`] does.
     pub fn durations_over(&self, span_s: f64) -> Option<Durations> {
         let (first, last) = self.looks_over(span_s)?;
         last.took.since(&first.took)
     }
 
-    /// The first and the last look of the last `span_s` seconds, or of as many of them as are known.
+    /// Returns the first and the last snapshot of the last `span_s` seconds, or of as many of them
+    /// as are known.
     fn looks_over(&self, span_s: f64) -> Option<(&Look, &Look)> {
         let last = self.looks.back()?;
         let begins = |look: &&Look| look.at <= last.at - span_s + NEARLY_S;
@@ -190,18 +198,20 @@ impl Meter {
         (first.at < last.at).then_some((first, last))
     }
 
-    /// The time of the newest look, in unix seconds.
+    /// Returns the time of the newest snapshot, in unix seconds.
     pub fn at(&self) -> Option<f64> {
         self.looks.back().map(|look| look.at)
     }
 
-    /// Units that were at work when it was last looked at; `None` before the first look.
+    /// Returns the units in progress at the last update; `None` before the first.
     pub fn running(&self) -> Option<f64> {
         self.asked_at.map(|_| self.running)
     }
 
-    /// Nothing was at work when it was last looked at, and nothing ended in the last `span_s` seconds: there is nothing to be said,
-    /// which is not the same as silence.
+    /// Returns true if nothing was in progress at the last update and nothing ended in the last
+    /// `span_s` seconds.
+    ///
+    /// Then there is nothing to report, which is not the same as silence.
     pub fn is_idle(&self, span_s: f64) -> bool {
         self.running <= 0.0 && self.over(span_s).is_some_and(|span| span.work.ended() <= 0.0)
     }
@@ -259,7 +269,8 @@ mod tests {
         let span = meter.over(5.0).unwrap();
         assert_eq!((span.work.completed, span.work.refused, span.work.failed, span.at), (30.0, 3.0, 1.0, 104.5));
 
-        // The first has begun again, the second is gone, a third has been there since long before and a fourth was just born.
+        // The first was reset, the second is gone, a third has existed since long before and a
+        // fourth has just begun.
         let young = Told { born_s: 2.0, ..told(4, counted(7.0, 0.0, 0.0)) };
         meter.take_in(&[told(1, counted(4.0, 0.0, 0.0)), told(3, counted(900.0, 9.0, 9.0)), young], 110.0);
         assert_eq!(meter.over(5.0).unwrap().work.completed, 7.0);
@@ -312,7 +323,7 @@ mod tests {
 
         meter.take_in(&[of(1, 3.0, &[5, 5, 70]), of(2, 2.0, &[900, 900])], 105.0);
         assert_eq!(meter.durations_over(5.0).unwrap(), took(&[70, 900]));
-        // The first has begun again.
+        // The first was reset.
         meter.take_in(&[of(1, 1.0, &[5]), of(2, 3.0, &[900, 900, 10])], 110.0);
         assert_eq!(meter.durations_over(5.0).unwrap().count(), 1);
         assert_eq!(meter.durations_over(10.0).unwrap().count(), 3);

@@ -1,9 +1,9 @@
-//! Signals: what is measured, and whether a measurement may be believed.
+//! Signals: measurements, and checks of their validity.
 //!
-//! A reading always carries the time of the *sample*, not of the question. Absent, not a number, infinite, negative, old or
-//! partial is **no reading**, never zero: an empty answer that counts as "no load" is the most repeated production
-//! complaint of systems like this one. This room fetches and judges; what follows from a reading is
-//! [`crate::governor`]'s business.
+//! A reading always carries the time of the *sample*, not of the query. A value that is absent, not
+//! a number, infinite, negative, old or partial is **no reading**, never zero: an empty answer that
+//! counts as "no load" is the most repeated production complaint about systems like this one. This
+//! room fetches and judges; [`crate::governor`] acts on the readings.
 
 pub mod complaints;
 pub mod complaints_postgres;
@@ -31,7 +31,7 @@ pub use prometheus::Prometheus;
 pub use reading::{Missing, Reading};
 pub use scripted::Scripted;
 
-/// Why there is no reading.
+/// The reason for a missing reading.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Error {
     /// The address cannot be used.
@@ -39,73 +39,68 @@ pub enum Error {
     Address {
         /// The address as given.
         url: String,
-        /// What is wrong with it.
+        /// The fault of the address.
         reason: String,
     },
     /// A source that the settings name cannot be used, or none of that name is set.
     #[error("{what} {name:?} cannot be used: {reason}")]
     Source {
-        /// What it is.
+        /// The type of the source.
         what: &'static str,
         /// Its name in the settings.
         name: String,
-        /// What is wrong.
         reason: String,
     },
     /// The workers' own counters cannot be read.
     #[error("how this throttle's jobs ended cannot be read")]
     Unheard,
-    /// Nobody answered there.
+    /// The server cannot be reached.
     #[error("{url} cannot be reached: {reason}")]
     Unreachable {
-        /// The address.
         url: String,
-        /// The network's own words.
+        /// The network error.
         reason: String,
     },
     /// No answer came in time.
     #[error("{url} did not answer within {within_ms} ms")]
     TimedOut {
-        /// The address.
         url: String,
-        /// The time allowed.
+        /// The time limit, in milliseconds.
         within_ms: u128,
     },
-    /// The server understood and refused: the query itself is wrong.
+    /// The server refused the query as invalid.
     #[error("query {query:?} was refused: {message}")]
     BadQuery {
-        /// The query.
         query: String,
-        /// The server's own words.
+        /// The server's error message.
         message: String,
     },
     /// The server answered with an error that is not about the query.
     #[error("{url} answered with status {status}: {message}")]
     Refused {
-        /// The address.
+        /// The address that answered.
         url: String,
-        /// The HTTP status.
+        /// The HTTP status code.
         status: u16,
         /// The start of the body.
         message: String,
     },
-    /// The answer covers only a part of what was asked for, so it may hide the load.
+    /// The answer covers only a part of the query's data, so it may hide the load.
     #[error("query {query:?} was answered in part only: {warnings}")]
     Partial {
-        /// The query.
+        /// The query that was answered in part.
         query: String,
-        /// The server's warnings.
+        /// The server's warnings, joined by semicolons.
         warnings: String,
     },
-    /// The answer is not in the form that was promised.
+    /// The answer has an unexpected form.
     #[error("{url} answered in a form that cannot be read: {reason}")]
     Garbled {
-        /// The address.
         url: String,
-        /// What was expected.
+        /// The fault of the answer.
         reason: String,
     },
-    /// The answer was understood and holds no usable value.
+    /// The answer is valid but holds no usable value.
     #[error("{0}")]
     Missing(#[from] Missing),
 }

@@ -1,4 +1,4 @@
-//! One number from a read-only statement on a database.
+//! Reads one number with a read-only statement on a database.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -11,22 +11,25 @@ use super::probe::number;
 use super::{Error, Missing, Reading};
 use crate::postgres::Db;
 
-/// How long a statement may be waited for: it is asked every second.
+/// Timeout of a statement, which runs every second.
 pub const TIMEOUT: Duration = Duration::from_millis(500);
 
-/// How long a connection may take. Longer than a statement, so that a far server is reached at all.
+/// Timeout of a new connection, longer than a statement's so that a distant server is reached at
+/// all.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 
-/// Connections of one database: one that hangs must not keep the next statement from another.
+/// Connections of one database, more than one so that a hung connection does not block the next
+/// statement.
 const CONNECTIONS: u32 = 2;
 
-/// Nothing is written, whatever the statement says, and the server itself ends what takes too long.
+/// Begins a transaction that cannot write, whatever the statement, and in which the server itself
+/// ends slow statements.
 const BEGIN: &str = "begin read only; set local statement_timeout = '400ms'; set local jit = off";
 
-/// What the connections are called in `pg_stat_activity`.
+/// The name of the connections in `pg_stat_activity`.
 const APPLICATION: &str = "flyball signal";
 
-/// A database that is asked for readings.
+/// A database that is queried for readings.
 #[derive(Clone, Debug)]
 pub struct Database {
     name: String,
@@ -34,7 +37,8 @@ pub struct Database {
 }
 
 impl Database {
-    /// The database at `url`, called `name` in errors; the URL is in none. Connections are made when they are needed.
+    /// Opens the database at `url`, called `name` in errors, which never show the URL. Connections
+    /// are made when they are needed.
     pub fn new(name: &str, url: &str) -> Result<Self, Error> {
         let options = PgConnectOptions::from_str(url).map_err(|_| Error::Source {
             what: "postgres",
@@ -45,14 +49,16 @@ impl Database {
         Ok(Self { name: name.to_owned(), db: Db::lent(pool, options.application_name(APPLICATION), BEGIN) })
     }
 
-    /// What `statement` answers at `now`: one row with one number, and its time if a second column is called `at`.
+    /// Runs `statement` at `now` and returns the number of its one row, with its time if a second
+    /// column is called `at`.
     pub async fn read(&self, statement: &str, now: f64) -> Result<Reading, Error> {
-        // As JSON, so that a number of any type can be read. A statement of its own in parentheses cannot end the outer one: more
-        // than one statement is refused by the protocol.
+        // As JSON, so that a number of any type can be read. A statement in parentheses cannot end
+        // the outer one: the protocol refuses more than one statement.
         let asked =
             format!("select row_to_json(reading)::text from (\n{}\n) reading limit 2", statement.trim().trim_end_matches(';'));
         let db = self.db.clone();
-        // On its own, so that a connection is made in the end although nobody waits for it so long.
+        // In a task of its own, so that a connection is made eventually even if this call gives up
+        // waiting.
         let answer = tokio::spawn(async move { sqlx::query(AssertSqlSafe(asked)).fetch_all(&db).await });
         let url = || self.name.clone();
         let answer = tokio::time::timeout(TIMEOUT, answer).await;
@@ -71,12 +77,12 @@ impl Database {
         Ok(Reading::judge(value, at, now, f64::INFINITY)?)
     }
 
-    /// What went wrong, without the URL and what it holds.
+    /// Converts an error, without the URL and its contents.
     fn told(&self, error: &sqlx::Error, statement: &str) -> Error {
         let url = self.name.clone();
         match error.as_database_error() {
             Some(error) if error.code().as_deref() == Some("57014") => Error::TimedOut { url, within_ms: 400 },
-            // Syntax, names, rights, values, and writing in a transaction that may not.
+            // Syntax, names, rights, values, and writes in a read-only transaction.
             Some(error)
                 if error.code().is_some_and(|code| ["42", "22", "25", "0A"].iter().any(|class| code.starts_with(class))) =>
             {
@@ -88,7 +94,7 @@ impl Database {
     }
 }
 
-/// The driver's own words may name users and hosts.
+/// Returns a reason without the driver's message, which may name users and hosts.
 fn reason(error: &sqlx::Error) -> &'static str {
     match error {
         sqlx::Error::PoolTimedOut => "no connection in time",
@@ -98,7 +104,7 @@ fn reason(error: &sqlx::Error) -> &'static str {
     }
 }
 
-/// Value and time in a row: a single column of any name, or that and one called `at`.
+/// Returns value and time of a row: a single column of any name, or that and one called `at`.
 fn columns(row: &Value, now: f64) -> Result<(Option<f64>, f64), String> {
     let columns = row.as_object().ok_or("a row that is no object")?;
     let (times, values): (Vec<_>, Vec<_>) = columns.iter().partition(|(name, _)| columns.len() > 1 && *name == "at");

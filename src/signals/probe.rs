@@ -1,4 +1,5 @@
-//! Reads one number from a page, past Prometheus: an exporter's metric, or a place in a JSON document.
+//! Reads one number from a page, past Prometheus: an exporter's metric, or a value in a JSON
+//! document.
 
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use super::exposition::Series;
 use super::server::{Access, Server};
 use super::{Error, Reading};
 
-/// How long a probe may take: it is asked twice a second.
+/// Timeout of a probe, which the governor runs about every second.
 pub const TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The longest page that is read, in bytes.
@@ -21,7 +22,7 @@ pub struct Probe {
     place: Place,
 }
 
-/// Where on the page.
+/// The place of the number on the page.
 #[derive(Clone, Debug)]
 enum Place {
     Metric(Series),
@@ -29,13 +30,13 @@ enum Place {
 }
 
 impl Probe {
-    /// A probe of `metric` (a name, or `name{label="value"}`) on the page at `url`.
+    /// Creates a probe of `metric` (a name, or `name{label="value"}`) on the page at `url`.
     pub fn new(url: &str, metric: &str) -> Result<Self, Error> {
         let series = Series::parse(metric).map_err(|reason| Error::BadQuery { query: metric.to_owned(), message: reason })?;
         Self::at(url, Place::Metric(series))
     }
 
-    /// A probe of the JSON document at `url`, at the place that `pointer` names (RFC 6901).
+    /// Creates a probe of the JSON document at `url`, at the place that `pointer` names (RFC 6901).
     pub fn json(url: &str, pointer: &str) -> Result<Self, Error> {
         check_pointer(pointer).map_err(|reason| Error::BadQuery { query: pointer.to_owned(), message: reason })?;
         Self::at(url, Place::Pointer(pointer.to_owned()))
@@ -45,7 +46,7 @@ impl Probe {
         Ok(Self { server: Server::new(&Access::open(url), "", TIMEOUT)?, place })
     }
 
-    /// The number as it stands; `now` is its time unless the page says another.
+    /// Reads the number; `now` is its time unless the page gives another.
     pub async fn read(&self, now: f64) -> Result<Reading, Error> {
         let (_, body) = self.server.ask(self.server.question(None), TIMEOUT, PAGE_MAX).await?;
         match &self.place {
@@ -60,7 +61,7 @@ impl Probe {
     }
 }
 
-/// Why `pointer` is no JSON pointer.
+/// Checks that `pointer` is a JSON pointer.
 pub fn check_pointer(pointer: &str) -> Result<(), String> {
     let is_escaped = |part: &str| part.starts_with(['0', '1']);
     if !pointer.starts_with('/') || !pointer.split('~').skip(1).all(is_escaped) {
@@ -69,8 +70,12 @@ pub fn check_pointer(pointer: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The number that a JSON value is, also where it is written as a text; `None` where there is none, and what is there instead
-/// where it is something else.
+/// Returns the number in a JSON value, also if it is written as a text; `None` if the value is
+/// missing or null.
+///
+/// # Errors
+///
+/// Fails with a description of any other value.
 pub(super) fn number(value: Option<&Value>) -> Result<Option<f64>, &'static str> {
     match value {
         None | Some(Value::Null) => Ok(None),

@@ -1,4 +1,4 @@
-//! Readings from Prometheus (and what speaks its HTTP API), with the samples' own times.
+//! Readings from Prometheus (and servers with its HTTP API), with the samples' own times.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
@@ -7,25 +7,27 @@ use std::time::Duration;
 use super::server::{Access, Server};
 use super::{Error, Missing, Reading, promql, series};
 
-/// How long Prometheus may take to answer.
+/// Timeout of a request to Prometheus.
 pub const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Where present values are asked for.
+/// The path of instant queries.
 pub(super) const QUERY: &str = "/api/v1/query";
 
-/// How far back raw samples are asked for, in seconds: long enough for a missed minute or two.
+/// The range over which raw samples are queried, in seconds: long enough for a missed minute or
+/// two.
 pub const WINDOW_S: f64 = 180.0;
 
 /// The longest answer that is read, in bytes.
 const ANSWER_MAX: usize = 8 << 20;
 
-/// A difference between Prometheus' clock and ours that is taken for none, in seconds.
+/// Greatest difference between Prometheus' clock and ours that is ignored, in seconds.
 const CLOCKS_AGREE_S: f64 = 2.0;
 
-/// How often the usual number of a query's series is asked for, in seconds: it is the median of two hours.
+/// Interval between queries for the usual number of a query's series, in seconds; that number is
+/// the median of two hours.
 const USUAL_EVERY_S: f64 = 60.0;
 
-/// The most queries of which the usual number is kept; policies name far fewer.
+/// Most queries whose usual number is kept; policies name far fewer.
 const USUAL_MAX: usize = 1_000;
 
 /// A client of one Prometheus server.
@@ -33,34 +35,38 @@ const USUAL_MAX: usize = 1_000;
 pub struct Prometheus {
     server: Server,
     access: Access,
-    /// Prometheus' clock minus the caller's, in seconds, as far as it matters.
+    /// Prometheus' clock minus the caller's, in seconds; 0 for a difference that is ignored.
     offset_s: Mutex<f64>,
-    /// How many series each query usually has, and when that was asked.
+    /// The usual number of series of each query, and the time of the query for it.
     usual: Mutex<BTreeMap<String, (usize, f64)>>,
 }
 
 impl Prometheus {
-    /// A client of the server at `url`, such as `http://127.0.0.1:9090`; a path prefix is kept.
+    /// Creates a client of the server at `url`, such as `http://127.0.0.1:9090`; a path prefix is
+    /// kept.
     pub fn new(url: &str) -> Result<Self, Error> {
         Self::with(&Access::open(url))
     }
 
-    /// A client of a server that is reached in this way.
+    /// Creates a client of a server with this access.
     pub fn with(access: &Access) -> Result<Self, Error> {
         let server = Server::new(access, QUERY, TIMEOUT)?;
         Ok(Self { server, access: access.clone(), offset_s: Mutex::new(0.0), usual: Mutex::default() })
     }
 
-    /// The samples of `query` that are visible now, oldest first, in times of the caller's clock, which reads `now`.
+    /// Returns the current samples of `query`, oldest first, in times of the caller's clock, which
+    /// reads `now`.
     ///
-    /// A plain selector answers every raw sample of the last three minutes; where several series match, the greatest of
-    /// them at each time, and none where fewer of them go on than usual: the one that ended may be the worst.
-    /// Any other expression answers one value, dated by the oldest sample that it is made of.
+    /// A plain selector returns every raw sample of the last three minutes. If several series
+    /// match, it returns the greatest of them at each time, and an error if fewer of them are live
+    /// than usual, because the one that ended may be the greatest. Any other expression returns one
+    /// value, dated by the oldest sample that it is made of.
     pub async fn readings(&self, query: &str, now: f64) -> Result<Vec<Reading>, Error> {
         self.readings_of_at_least(query, None, now).await
     }
 
-    /// The same, where at least `series_min` series must go on; `None` for as many as usual in the last two hours.
+    /// Returns the samples as [`Self::readings`] does, with at least `series_min` live series;
+    /// `None` for as many as usual in the last two hours.
     pub async fn readings_of_at_least(&self, query: &str, series_min: Option<usize>, now: f64) -> Result<Vec<Reading>, Error> {
         let query = query.trim();
         if promql::is_selector(query) {
@@ -87,17 +93,19 @@ impl Prometheus {
         Ok(vec![Reading::judge(Some(worst.value), at, now, f64::INFINITY)?])
     }
 
-    /// How many series the selector `query` usually has; 0 where the server cannot say.
+    /// Returns the usual number of series of the selector `query`; 0 if the server cannot compute
+    /// it.
     async fn usual(&self, query: &str, now: f64) -> Result<usize, Error> {
         let kept = self.kept().get(query).copied().filter(|(_, at)| (now - at).abs() < USUAL_EVERY_S);
         if let Some((usual, _)) = kept {
             return Ok(usual);
         }
-        // The median: a deployment that runs old and new side by side for some minutes does not change what is usual.
+        // The median, because a deployment that runs old and new side by side for some minutes does
+        // not change it.
         let asked = format!("quantile_over_time(0.5, count({query})[2h:1m])");
         let usual = match self.ask(&asked, now).await {
             Ok(answer) => answer.first().and_then(|s| s.last()).map_or(0, |r| r.value.max(0.0) as usize),
-            // A server that knows no subqueries; and one that answers in another form.
+            // A server without subqueries, or one that answers in another form.
             Err(Error::BadQuery { .. } | Error::Garbled { .. }) => 0,
             Err(error) => return Err(error),
         };
@@ -113,13 +121,13 @@ impl Prometheus {
         self.usual.lock().expect("no code panics while it holds this lock")
     }
 
-    /// The unix time, on the caller's clock, that `query` answers as its value.
+    /// Returns the value of `query` as a unix time on the caller's clock.
     async fn time(&self, query: &str, now: f64) -> Result<Option<f64>, Error> {
         let series = self.ask(query, now).await?;
         Ok(series.first().and_then(|s| s.last()).map(|r| r.value - self.offset()))
     }
 
-    /// One query: every series with its samples, times on the caller's clock.
+    /// Runs one query and returns every series with its samples, in times of the caller's clock.
     async fn ask(&self, query: &str, now: f64) -> Result<Vec<Vec<Reading>>, Error> {
         let form = [("query", query), ("timeout", "2s")];
         let (head, data) = self.post(&self.server, query, &form, TIMEOUT).await?;
@@ -127,12 +135,12 @@ impl Prometheus {
         data.series(self.offset()).ok_or_else(|| self.not_numbers(&data))
     }
 
-    /// The same server at another path of its own, patient for `within`.
+    /// Returns the same server at another path, with the timeout `within`.
     pub(super) fn patient(&self, path: &str, within: Duration) -> Result<Server, Error> {
         Server::new(&self.access, path, within)
     }
 
-    /// Sends one query and reads the answer's data: the server's clock, if it tells, and the data.
+    /// Sends one query and returns the server's clock, if it has a `Date`, and the answer's data.
     pub(super) async fn post(
         &self,
         server: &Server,
@@ -149,7 +157,8 @@ impl Prometheus {
         };
         let garbled = |reason: String| Error::Garbled { url: server.shown().to_owned(), reason };
         let answer: Answer = serde_json::from_slice(&body).map_err(|e| garbled(e.to_string()))?;
-        // Hints about style ("PromQL info: metric might not be a counter") say nothing about completeness.
+        // Hints about style ("PromQL info: metric might not be a counter") say nothing about
+        // completeness.
         let warnings: Vec<&str> = answer.warnings.iter().map(String::as_str).filter(|w| !w.starts_with("PromQL info")).collect();
         if !warnings.is_empty() {
             return Err(Error::Partial { query: query.to_owned(), warnings: warnings.join("; ") });
@@ -168,11 +177,13 @@ impl Prometheus {
         *self.offset_s.lock().expect("no code panics while it holds this lock")
     }
 
-    /// Notes how far Prometheus' clock is from the caller's. Kept still while it moves little, because a sample must not
-    /// look new merely because it was dated again.
+    /// Records the difference between Prometheus' clock and the caller's.
+    ///
+    /// Small changes are ignored, because a sample must not look new merely because it was dated
+    /// again.
     fn compare_clocks(&self, theirs: Option<f64>, now: f64) {
         let Some(theirs) = theirs else { return };
-        // The header has whole seconds, so the truth is half a second later on average.
+        // The header has whole seconds, so the true time is half a second later on average.
         let seen = theirs + 0.5 - now;
         let mut offset = self.offset_s.lock().expect("no code panics while it holds this lock");
         if (seen - *offset).abs() > CLOCKS_AGREE_S {
@@ -201,7 +212,7 @@ impl Data {
     pub(super) fn series(&self, offset_s: f64) -> Option<Vec<Vec<Reading>>> {
         let point = |pair: &serde_json::Value| {
             let at = pair.get(0)?.as_f64()? - offset_s;
-            // Values travel as text: "0.5", "NaN", "+Inf".
+            // Values are texts: "0.5", "NaN", "+Inf".
             Some(Reading { value: pair.get(1)?.as_str()?.parse().ok()?, at })
         };
         match self.result_type.as_str() {

@@ -1,16 +1,16 @@
-//! Just enough of PromQL to ask for the samples' own times.
+//! Just enough of PromQL to query the samples' own times.
 //!
-//! An instant query answers its evaluation time and repeats a lost sample for up to five minutes. A plain selector is
-//! therefore asked for as a range (`load1{host="a"}[3m]`), and for any other expression the oldest `timestamp(...)` of
-//! the selectors in it is asked for as well.
+//! An instant query returns its evaluation time and repeats a lost sample for up to five minutes. A
+//! plain selector is therefore queried as a range (`load1{host="a"}[3m]`), and for any other
+//! expression the oldest `timestamp(...)` of the selectors in it is queried as well.
 
-/// True if `query` is one plain instant selector: a name, label matchers, or both.
+/// Returns true if `query` is one plain instant selector: a name, label matchers, or both.
 pub fn is_selector(query: &str) -> bool {
     let query = query.trim();
     matches!(selectors(query).as_slice(), [only] if *only == query)
 }
 
-/// The instant selectors in `query`, in order, without ranges and offsets.
+/// Returns the instant selectors in `query`, in order, without ranges and offsets.
 pub fn selectors(query: &str) -> Vec<&str> {
     let mut found = Vec::new();
     let mut rest = Scanner { text: query, at: 0 };
@@ -27,7 +27,7 @@ pub fn selectors(query: &str) -> Vec<&str> {
             }
             '(' if skip_list => rest.through(')'),
             c if c.is_ascii_digit() || (c == '.' && rest.peek_second().is_some_and(|d| d.is_ascii_digit())) => {
-                // A number or a duration (5m, 1e-3, 0x1f): letters belong to it.
+                // A number or a duration (5m, 1e-3, 0x1f), including its letters.
                 rest.take_while(|c| c.is_ascii_alphanumeric() || c == '.' || c == '_');
             }
             c if is_name_start(c) => {
@@ -57,7 +57,7 @@ pub fn selectors(query: &str) -> Vec<&str> {
     found
 }
 
-/// The query for the oldest sample time among `selectors`; `None` if there are none.
+/// Returns the query for the oldest sample time among `selectors`; `None` if there are none.
 pub fn oldest_sample(selectors: &[&str]) -> Option<String> {
     let parts: Vec<String> = selectors
         .iter()
@@ -67,7 +67,8 @@ pub fn oldest_sample(selectors: &[&str]) -> Option<String> {
     (!parts.is_empty()).then(|| format!("min({})", parts.join(" or ")))
 }
 
-/// True if an aggregation's `by (...)` or `without (...)` follows: then the word before is the aggregation.
+/// Returns true if an aggregation's `by (...)` or `without (...)` follows, which makes the word
+/// before it the aggregation.
 fn aggregates(rest: &str) -> bool {
     let next: String = rest.trim_start().chars().take_while(|c| c.is_ascii_alphabetic()).collect();
     next.eq_ignore_ascii_case("by") || next.eq_ignore_ascii_case("without")
@@ -90,7 +91,7 @@ fn is_name(c: char) -> bool {
     is_name_start(c) || c.is_ascii_digit()
 }
 
-/// A place in a text.
+/// A position in a text.
 struct Scanner<'a> {
     text: &'a str,
     at: usize,
@@ -123,7 +124,7 @@ impl Scanner<'_> {
         }
     }
 
-    /// Past the next `close`, quoted text apart.
+    /// Advances past the next `close`, ignoring quoted text.
     fn through(&mut self, close: char) {
         self.bump();
         while let Some(c) = self.peek() {
@@ -134,7 +135,7 @@ impl Scanner<'_> {
         }
     }
 
-    /// Past a quoted text that begins here.
+    /// Advances past a quoted text that begins here.
     fn quoted(&mut self, quote: char) {
         self.bump();
         while let Some(c) = self.peek() {

@@ -1,7 +1,7 @@
-//! What a query said over a time that is past, for replays: in pieces that every server answers.
+//! Past values of a query, for replays, in pieces that every server accepts.
 //!
-//! Prometheus answers at most 11,000 points a series. A plain selector's raw samples are asked for with their own times; any
-//! other expression is evaluated every so often.
+//! Prometheus returns at most 11,000 points a series. A plain selector's raw samples are queried
+//! with their own times; any other expression is evaluated at regular steps.
 
 use std::time::Duration;
 
@@ -9,21 +9,24 @@ use super::prometheus::QUERY;
 use super::series::{clock, worst};
 use super::{Error, Missing, Prometheus, Reading, promql};
 
-/// Where values over a time are asked for.
+/// The path of range queries.
 const RANGE: &str = "/api/v1/query_range";
 
-/// How long Prometheus may take for one piece: it reads hours from disk.
+/// Timeout of one piece, which reads hours from disk.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Points of a series that are asked for at once; Prometheus refuses more than 11,000.
+/// Most points of a series per query; Prometheus refuses more than 11,000.
 const POINTS_MAX: f64 = 10_000.0;
 
-/// The longest stretch of raw samples that is asked for at once, in seconds.
+/// The longest range of raw samples per query, in seconds.
 const RAW_MAX_S: f64 = 6.0 * 3600.0;
 
 impl Prometheus {
-    /// The samples of `query` in `(from, to]` (unix seconds of Prometheus' clock), oldest first: raw ones of a plain selector,
-    /// otherwise one every `step_s`. Where several series match, the greatest of them. Values that are none are left out.
+    /// Returns the samples of `query` in `(from, to]` (unix seconds of Prometheus' clock), oldest
+    /// first.
+    ///
+    /// They are raw samples for a plain selector, otherwise one every `step_s`. If several series
+    /// match, the greatest of them counts. Invalid values are left out.
     pub async fn range(&self, query: &str, from: f64, to: f64, step_s: f64) -> Result<Vec<Reading>, Error> {
         let query = query.trim();
         let is_raw = promql::is_selector(query);
@@ -55,7 +58,8 @@ impl Prometheus {
     }
 }
 
-/// Merges series into one as for the present ([`worst`]); before the times of those that go on, those that had ended count.
+/// Merges series into one as for the present ([`worst`]); before the times of the live series,
+/// those that had ended count.
 fn merged(mut series: Vec<Vec<Reading>>) -> Result<Vec<Reading>, Error> {
     let (mut all, mut missing) = (Vec::new(), Missing::Absent);
     while let Some(first) = clock(&series).and_then(|one| one.first()).map(|r| r.at) {
@@ -71,7 +75,7 @@ fn merged(mut series: Vec<Vec<Reading>>) -> Result<Vec<Reading>, Error> {
     if all.is_empty() { Err(missing.into()) } else { Ok(all) }
 }
 
-/// Pieces of `(from, to]`, each at most `most_s` long.
+/// Splits `(from, to]` into pieces, each at most `most_s` long.
 fn pieces(from: f64, to: f64, most_s: f64) -> Vec<(f64, f64)> {
     let count = ((to - from) / most_s).ceil().max(0.0) as u64;
     let cut = |n: u64| (from + n as f64 * most_s).min(to);
@@ -88,7 +92,7 @@ mod tests {
         let old = vec![one(0.0, 1.0), one(15.0, 2.0), one(30.0, f64::NAN)];
         let (new, beside) = (vec![one(105.0, 0.5), one(120.0, 3.0), one(135.0, 4.0)], vec![one(121.0, 9.0)]);
         let all = merged(vec![old, new, beside]).unwrap();
-        // What was not a number hides the time until it has ended for good.
+        // An invalid value hides its time until its series has ended for good.
         assert_eq!(all, [one(0.0, 1.0), one(15.0, 2.0), one(120.0, 3.0), one(135.0, 9.0)]);
         assert!(merged(vec![]).is_err());
     }

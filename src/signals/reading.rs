@@ -1,18 +1,18 @@
-//! A reading: a value and the time of its sample.
+//! Readings: values with the times of their samples.
 
 /// A measured value with its sample's own time.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Reading {
     /// The value, in the signal's own unit.
     pub value: f64,
-    /// When it was sampled, in unix seconds.
+    /// The time of the sample, in unix seconds.
     pub at: f64,
 }
 
-/// Why a value is no reading.
+/// The reason for which a value is no reading.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum Missing {
-    /// There was no value at all.
+    /// There is no value.
     #[error("no value: nothing matches")]
     Absent,
     /// The value is NaN, for instance 0/0.
@@ -21,37 +21,37 @@ pub enum Missing {
     /// The value is infinite, for instance 1/0.
     #[error("the value is infinite")]
     Infinite,
-    /// Loads, latencies, depths and shares are never negative.
+    /// The value is negative, which no load, latency, depth or share can be.
     #[error("the value {value} is negative")]
     Negative {
-        /// The value.
+        /// The negative value.
         value: f64,
     },
-    /// A series that others go on without may have been the worst.
+    /// A series has ended while others are live, and it may have been the greatest.
     #[error("{live} series go on where {least} are expected: one has ended; if that is right, set series_min = {live}")]
     Ended {
         /// Series with recent samples.
         live: usize,
-        /// Series that there must be.
+        /// Series that are required.
         least: usize,
     },
-    /// So many series are no signal.
+    /// Too many series match.
     #[error("{series} series match, more than {allowed}; make one of them, for instance with max(...)")]
     Many {
         /// Series that match.
         series: usize,
-        /// The most that are read.
+        /// The most series that are read.
         allowed: usize,
     },
-    /// The sample is too old to say anything about now.
+    /// The sample is too old to say anything about the present.
     #[error("the sample is {age_s:.0} s old, more than {allowed_s:.0} s")]
     Old {
-        /// Its age in seconds.
+        /// Its age, in seconds.
         age_s: f64,
         /// The greatest age allowed, in seconds.
         allowed_s: f64,
     },
-    /// The sample claims to come from the future, so its time means nothing.
+    /// The sample is dated in the future, so its time means nothing.
     #[error("the sample is dated {ahead_s:.0} s in the future")]
     Future {
         /// Seconds ahead of now.
@@ -59,11 +59,13 @@ pub enum Missing {
     },
 }
 
-/// Clocks of two servers may differ by this much without a sample counting as one from the future, in seconds.
+/// Greatest difference of two servers' clocks at which a sample does not count as one from the
+/// future, in seconds.
 const CLOCKS_DIFFER_S: f64 = 10.0;
 
 impl Reading {
-    /// The reading, or why `value` of time `at` is none at `now`; samples older than `allowed_s` are none.
+    /// Returns the reading, or the reason for which `value` of time `at` is none at `now`; samples
+    /// older than `allowed_s` are none.
     pub fn judge(value: Option<f64>, at: f64, now: f64, allowed_s: f64) -> Result<Self, Missing> {
         let value = value.ok_or(Missing::Absent)?;
         if value.is_nan() || at.is_nan() {

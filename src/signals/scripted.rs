@@ -2,7 +2,7 @@
 
 use super::Reading;
 
-/// A series written down beforehand.
+/// A series that is fixed beforehand.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Scripted {
     samples: Vec<Reading>,
@@ -10,14 +10,15 @@ pub struct Scripted {
 }
 
 impl Scripted {
-    /// The samples `(at, value)`, each visible `delay_s` after its own time.
+    /// Creates a series of samples `(at, value)`, each visible `delay_s` after its own time.
     pub fn new(samples: impl IntoIterator<Item = (f64, f64)>, delay_s: f64) -> Self {
         let mut samples: Vec<_> = samples.into_iter().map(|(at, value)| Reading { value, at }).collect();
         samples.sort_by(|a, b| a.at.total_cmp(&b.at));
         Self { samples, delay_s }
     }
 
-    /// The samples that are visible at `now` and younger than `window_s`, oldest first: what a range query answers.
+    /// Returns the samples that are visible at `now` and younger than `window_s`, oldest first, as
+    /// a range query does.
     pub fn readings(&self, now: f64, window_s: f64) -> Vec<Reading> {
         let visible = |r: &&Reading| r.at + self.delay_s <= now && r.at > now - window_s;
         self.samples.iter().filter(visible).copied().collect()

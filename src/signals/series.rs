@@ -1,19 +1,22 @@
-//! Several series of one signal as one: the worst of them at every time, and how many of them go on.
+//! Merges several series of one signal into the greatest of them at every time, and counts the live
+//! ones.
 //!
-//! The work grows with the samples and no faster: each series is walked once.
+//! The work is linear in the samples: each series is walked once.
 
 use super::{Missing, Reading};
 
-/// A series without a sample for this long has ended, in seconds.
+/// Time without a sample after which a series has ended, in seconds.
 pub const ENDED_S: f64 = 90.0;
 
-/// The most series of one signal. More are asked for in vain: an expression such as `max(...)` makes one of them.
+/// The most series of one signal; with more, an expression such as `max(...)` must merge them.
 pub const SERIES_MAX: usize = 4_000;
 
-/// Merges series into one: at every time of the one with the newest sample, the greatest of all as they stood then.
+/// Merges series into one: at every time of the one with the newest sample, the greatest of all
+/// values then in force.
 ///
-/// Where one of them is not a number, the merged value is none either, whatever the order of the series: the one that
-/// cannot be read may be the worst. Such times are left out; if nothing is left, the newest says why.
+/// If one of them is not a number, neither is the merged value, whatever the order of the series,
+/// because the invalid one may be the greatest. Such times are left out; if nothing is left, the
+/// newest one gives the error.
 pub fn worst(series: &[Vec<Reading>]) -> Result<Vec<Reading>, Missing> {
     let clock = clock(series).ok_or(Missing::Absent)?;
     let mut merged: Vec<Reading> = clock.iter().map(|r| Reading { value: f64::NEG_INFINITY, at: r.at }).collect();
@@ -37,17 +40,19 @@ pub fn worst(series: &[Vec<Reading>]) -> Result<Vec<Reading>, Missing> {
     Ok(merged)
 }
 
-/// The series whose times count: the one with the newest sample, since one that ended must not freeze the answer.
+/// Returns the series whose times count: the one with the newest sample, since one that ended must
+/// not freeze the result.
 pub fn clock(series: &[Vec<Reading>]) -> Option<&Vec<Reading>> {
     series.iter().max_by(|a, b| newest(a).total_cmp(&newest(b)))
 }
 
-/// The greater of two values; `f64::max` would answer the number where the other is none.
+/// Returns the greater of two values, or NaN if either is; `f64::max` would return the number.
 fn greater(a: f64, b: f64) -> f64 {
     if a.is_nan() || b.is_nan() { f64::NAN } else { a.max(b) }
 }
 
-/// How many series have a sample that is no older than [`ENDED_S`] beside the newest of all.
+/// Returns the number of series whose last sample is less than [`ENDED_S`] older than the newest of
+/// all.
 pub fn live(series: &[Vec<Reading>]) -> usize {
     let last = series.iter().map(|one| newest(one)).fold(f64::NEG_INFINITY, f64::max);
     series.iter().filter(|one| newest(one) > last - ENDED_S).count()
@@ -72,7 +77,7 @@ mod tests {
     }
 
     prop_compose! {
-        /// Series with samples each 15 s, some of them late, some of them over.
+        /// Returns series with samples every 15 s, some of them late, some of them ended.
         fn some_series()(shapes in prop::collection::vec((0.0..15.0_f64, prop::collection::vec(values(), 0..14)), 1..6))
             -> Vec<Vec<Reading>> {
             let one = |(from, values): (f64, Vec<f64>)| {
@@ -82,7 +87,7 @@ mod tests {
         }
     }
 
-    /// The law, written without regard to what it costs.
+    /// The definition, written without regard to its cost.
     fn plainly(series: &[Vec<Reading>]) -> Vec<Reading> {
         let end = series.iter().map(|one| newest(one)).fold(f64::NEG_INFINITY, f64::max);
         let times = series.iter().find(|one| newest(one) == end).map_or(&[][..], Vec::as_slice);
@@ -104,7 +109,7 @@ mod tests {
             let ends: Vec<u64> = sorted.iter().filter(|one| !one.is_empty()).map(|one| newest(one).to_bits()).collect();
             let distinct: std::collections::BTreeSet<&u64> = ends.iter().collect();
             prop_assume!(distinct.len() == ends.len());
-            // Errors as text: a value that is none is not equal to itself.
+            // Errors as text, because a NaN is not equal to itself.
             prop_assert_eq!(format!("{:?}", worst(&sorted)), format!("{:?}", worst(&shuffled)));
             prop_assert_eq!(live(&sorted), live(&shuffled));
             prop_assert_eq!(worst(&sorted).unwrap_or_default(), plainly(&sorted));

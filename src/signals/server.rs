@@ -1,7 +1,8 @@
-//! An HTTP server that is asked for readings: where it is, who asks, and whom to trust.
+//! An HTTP server that is queried for readings: its address, the credentials, and the trusted
+//! certificates.
 //!
-//! What stands in an error is the address without user, password and query; credentials are in no error, and redirects, which
-//! could carry them elsewhere, are not followed.
+//! Errors show the address without user, password and query. No error shows credentials, and
+//! redirects, which could carry them elsewhere, are not followed.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -12,33 +13,33 @@ use reqwest::{Certificate, RequestBuilder, StatusCode, Url};
 
 use super::Error;
 
-/// A text that nobody may see.
+/// A text that is never shown.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Secret {
     /// The text itself.
     Text(String),
-    /// The file that holds it; read each time, because such files are replaced while a process runs.
+    /// The file that holds it, read for each use, because such files are replaced while a process
+    /// runs.
     File(PathBuf),
 }
 
-/// Who asks.
+/// The credentials of requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Credentials {
-    /// Anybody.
+    /// No credentials.
     #[default]
     None,
-    /// Whoever has this token.
+    /// A bearer token.
     Bearer(Secret),
     /// A user with a password.
     Basic(String, Secret),
 }
 
-/// How a server is reached.
+/// The address of a server, and the credentials for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Access {
     /// Its address, such as `https://prometheus.example:9090`; a path prefix is kept.
     pub url: String,
-    /// Who asks.
     pub credentials: Credentials,
     /// More headers of every request; their values are treated as secrets.
     pub headers: Vec<(String, String)>,
@@ -47,13 +48,13 @@ pub struct Access {
 }
 
 impl Access {
-    /// A server that lets anybody ask.
+    /// Returns the access to a server that needs no credentials.
     pub fn open(url: &str) -> Self {
         Self { url: url.to_owned(), ..Self::default() }
     }
 }
 
-/// A server.
+/// A server that is queried at one path.
 #[derive(Clone, Debug)]
 pub(super) struct Server {
     client: reqwest::Client,
@@ -63,7 +64,8 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// The server at that address, asked at `path` below it; each request may take `within`.
+    /// Creates a client of the server at that address and `path` below it, with the timeout
+    /// `within`.
     pub(super) fn new(access: &Access, path: &str, within: Duration) -> Result<Self, Error> {
         let mut url = address(&access.url)?;
         if !path.is_empty() {
@@ -94,12 +96,12 @@ impl Server {
         Ok(Self { client, url, shown, credentials: access.credentials.clone() })
     }
 
-    /// The address as people may see it.
+    /// Returns the address without secrets.
     pub(super) fn shown(&self) -> &str {
         &self.shown
     }
 
-    /// A question, with a form in its body or without.
+    /// Builds a request, with a form in its body or without.
     pub(super) fn question(&self, form: Option<&[(&str, &str)]>) -> RequestBuilder {
         match form {
             Some(form) => self.client.post(self.url.clone()).form(form),
@@ -107,7 +109,8 @@ impl Server {
         }
     }
 
-    /// Asks, and reads at most `most` bytes: the server's clock, if it tells, and the body.
+    /// Sends a request and reads at most `most` bytes. Returns the server's clock, if it has a
+    /// `Date`, and the body.
     pub(super) async fn ask(
         &self,
         question: RequestBuilder,
@@ -119,7 +122,7 @@ impl Server {
             if e.is_timeout() {
                 return Error::TimedOut { url: url(), within_ms: within.as_millis() };
             }
-            // Its own words name the whole address, those of what was beneath do not.
+            // The outer error names the whole address; its causes do not.
             let e = e.without_url();
             let mut reason: &dyn std::error::Error = &e;
             while let Some(source) = reason.source() {
@@ -144,7 +147,7 @@ impl Server {
         }
         if response.status() != StatusCode::OK {
             let status = response.status().as_u16();
-            // Whoever refuses credentials may repeat them.
+            // A server that refuses credentials may repeat them.
             let message = if matches!(status, 401 | 403 | 407) { "" } else { &String::from_utf8_lossy(&body) };
             return Err(Error::Refused { url: url(), status, message: message.chars().take(500).collect() });
         }
@@ -163,7 +166,7 @@ impl Server {
     }
 }
 
-/// `text` as an address of HTTP.
+/// Parses `text` as an HTTP address.
 fn address(text: &str) -> Result<Url, Error> {
     let hidden = text.rsplit_once('@').map_or(text, |(_, host)| host);
     let refuse = |reason: &str| Error::Address { url: hidden.to_owned(), reason: reason.to_owned() };
@@ -174,7 +177,7 @@ fn address(text: &str) -> Result<Url, Error> {
     }
 }
 
-/// An address without what may be secret in it.
+/// Returns an address without its secret parts.
 fn shown(url: &Url) -> String {
     let mut url = url.clone();
     // These fail only for addresses that can hold neither.

@@ -1,4 +1,4 @@
-//! What people write first: the crate `pid` by itself.
+//! The crate `pid` by itself, a common first solution.
 
 use std::collections::BTreeMap;
 
@@ -6,13 +6,14 @@ use super::controller::{Controller, Newest};
 use crate::governor::policy::Policy;
 use crate::governor::{Bounds, Observation};
 
-/// The crate `pid` as its own documentation uses it, one per signal, the lowest output applied: a linear PI from the relative
-/// error to the rate, around the rate that it was started with, each term and the output limited to the range of the knob.
+/// The crate `pid` as its own documentation uses it, one per signal, with the lowest output
+/// applied: a linear PI from the relative error to the rate, around the rate that it was started
+/// with, each term and the output limited to the range of the knob.
 ///
-/// Tuned once, by Skogestad's rules, for the plant that most scenarios begin with: 0.01 core-seconds a job at a setpoint of 2,
-/// a lag of 60 s and 35 s of delay: Kc = 60 / (0.005 * (35 + 35)) and Ti = 60 s; no derivative, which
-/// would only amplify the noise.
-/// (S. Skogestad, "Simple analytic rules for model reduction and PID controller tuning", J. Process Control 13, 2003.)
+/// Tuned once, by Skogestad's rules, for the plant with which most scenarios begin: 0.01
+/// core-seconds a job at a setpoint of 2, a lag of 60 s and 35 s of delay: Kc = 60 / (0.005 * (35 +
+/// 35)) and Ti = 60 s; no derivative, which would only amplify the noise. (S. Skogestad, "Simple
+/// analytic rules for model reduction and PID controller tuning", J. Process Control 13, 2003.)
 pub(super) struct BarePid {
     values: Newest,
     pids: BTreeMap<String, pid::Pid<f64>>,

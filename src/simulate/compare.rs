@@ -1,4 +1,4 @@
-//! Many days of many scenarios, and what they come to.
+//! Many days of many scenarios, and their totals.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -9,48 +9,53 @@ use super::score::Score;
 use super::weather::Weather;
 use crate::governor::Actuator;
 
-/// One line of the table: a controller in a scenario, the mean of all days.
+/// One row of the table: a controller in a scenario, as the mean of all days.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Row {
-    /// The scenario.
+    /// Name of the scenario.
     pub scenario: String,
-    /// The controller.
+    /// Name of the controller.
     pub controller: &'static str,
-    /// Overload is refusals of a provider here, not load.
+    /// True if overload counts refusals of a provider and not load.
     pub refusals: bool,
-    /// The governor was told wrong dynamics: reported, and left out of the sums.
+    /// True if the governor was given wrong dynamics; such rows are reported, but left out of the
+    /// sums.
     pub wrong_dynamics: bool,
-    /// The knob is how many jobs may run at once: reported, and left out of the sums, which are about rates.
+    /// True if the knob limits concurrency; such rows are reported, but left out of the sums, which
+    /// are about rates.
     pub slots: bool,
-    /// The mean of its days.
+    /// Mean of all days.
     pub mean: Score,
-    /// The most overload and the least throughput of any day.
+    /// Highest overload and lowest throughput of any day.
     pub worst: (f64, f64),
 }
 
 impl Row {
-    /// It is part of the sums.
+    /// Returns true if the row is part of the sums.
     fn counts(&self) -> bool {
         !self.wrong_dynamics && !self.slots
     }
 }
 
-/// What all scenarios come to for one controller.
+/// Totals of one controller over all scenarios.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Sum {
-    /// The controller.
+    /// Name of the controller.
     pub controller: &'static str,
-    /// Overload relative to the bare `pid` crate's: the geometric mean of the scenarios. `None` without both.
+    /// Overload relative to that of the bare `pid` crate: the geometric mean of the scenarios.
+    /// `None` if either is missing.
     pub overload_of_pid: Option<f64>,
-    /// Mean throughput, as a part of the oracle's.
+    /// Mean throughput, as a share of the oracle's.
     pub throughput: f64,
-    /// The least throughput of any scenario, and which.
+    /// Lowest throughput of any scenario, and the scenario's name.
     pub worst: (f64, String),
-    /// The greatest overload of the scenarios named S8 over the least: how much the plant's gain matters.
+    /// Ratio of the highest to the lowest overload in the scenarios named S8: the influence of the
+    /// plant's gain.
     pub gain_spread: Option<f64>,
 }
 
-/// Runs every contender through every scenario on the days `first` to `first + days`, on all processors.
+/// Runs every contender through every scenario on the days `first` to `first + days`, on all
+/// processors.
 pub fn compare(scenarios: &[Scenario], contenders: &[Contender], first: u64, days: u64) -> Vec<Row> {
     let tasks: Vec<(usize, u64)> = (0..scenarios.len()).flat_map(|n| (0..days).map(move |day| (n, first + day))).collect();
     let next = AtomicUsize::new(0);
@@ -67,13 +72,14 @@ pub fn compare(scenarios: &[Scenario], contenders: &[Contender], first: u64, day
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let scores: Vec<_> = std::thread::scope(|scope| {
         let running: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        // A thread that panicked has said so on standard error; its days would be missing, so the panic goes on here.
+        // A panic in a thread is already reported on standard error, but its days would be missing,
+        // so the panic goes on here.
         running.into_iter().flat_map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
     });
     let row = |n: usize, contender: Contender| {
         let mut of: Vec<Score> = Vec::new();
         of.extend(scores.iter().filter(|(m, who, _)| (*m, *who) == (n, contender)).map(|(_, _, score)| *score));
-        // Threads end in any order; sums of floats must not depend on it.
+        // Threads end in any order, on which sums of floats must not depend.
         of.sort_by(|a, b| a.overload_s.total_cmp(&b.overload_s).then(a.raw.total_cmp(&b.raw)));
         let scenario = &scenarios[n];
         Row {
@@ -92,7 +98,7 @@ pub fn compare(scenarios: &[Scenario], contenders: &[Contender], first: u64, day
     (0..scenarios.len()).flat_map(|n| contenders.iter().map(move |c| (n, *c))).map(|(n, c)| row(n, c)).collect()
 }
 
-/// Adds the rows up, one sum per controller, in their order.
+/// Adds up the rows, one sum per controller, in the order of the rows.
 pub fn sums(rows: &[Row]) -> Vec<Sum> {
     let mut controllers: Vec<&'static str> = Vec::new();
     for row in rows.iter().filter(|row| row.counts()) {
@@ -107,7 +113,8 @@ pub fn sums(rows: &[Row]) -> Vec<Sum> {
             .filter(|row| !row.refusals)
             .filter_map(|row| {
                 let pid = of(pid).find(|other| other.scenario == row.scenario)?;
-                // A second of overload in hours is none: without this floor a scenario that nobody can overload would decide.
+                // A second of overload in hours is negligible: without this floor a scenario that
+                // no controller can overload would decide.
                 Some((row.mean.overload_s.max(1.0) / pid.mean.overload_s.max(1.0)).ln())
             })
             .collect();

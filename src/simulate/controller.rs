@@ -1,4 +1,4 @@
-//! Who turns the knob: the governor itself, or what people write instead.
+//! Controllers of the knob: the governor itself, and common alternatives.
 
 use std::collections::BTreeMap;
 
@@ -15,15 +15,15 @@ pub enum Contender {
     Pid,
     /// Additive increase, multiplicative decrease.
     Aimd,
-    /// Nobody: the rate that a person once set.
+    /// No controller: the rate that a person once set.
     Fixed,
 }
 
 impl Contender {
-    /// All of them, the governor first.
+    /// All contenders, the governor first.
     pub const ALL: [Self; 4] = [Self::Flyball, Self::Pid, Self::Aimd, Self::Fixed];
 
-    /// Its name in tables and on the command line.
+    /// Returns the contender's name in tables and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Flyball => "flyball",
@@ -33,7 +33,7 @@ impl Contender {
         }
     }
 
-    /// A controller that takes over at `rps`.
+    /// Returns a controller that takes over at `rps`.
     pub fn start(self, policy: &Policy, bounds: Bounds, rps: f64) -> Box<dyn Controller> {
         match self {
             Self::Flyball => {
@@ -46,25 +46,25 @@ impl Contender {
     }
 }
 
-/// Decides about a rate.
+/// A controller of a rate.
 pub trait Controller {
-    /// The rate to set, once per tick.
+    /// Returns the rate to set; called once per tick.
     fn tick(&mut self, seen: &Observation) -> f64;
 
-    /// A direct look at the load, once per second; `Some` stops or changes the rate at once.
+    /// Looks directly at the load, once per second; `Some` stops or changes the rate at once.
     fn look(&mut self, _now: f64, _achieved_rps: f64, _looks: &[Sample]) -> Option<f64> {
         None
     }
 
-    /// Another process takes over at `now` from what was stored, where `rps` is in force.
+    /// Lets another process take over at `now` from the stored state, with `rps` in force.
     fn take_over(&mut self, _now: f64, _rps: f64) {}
 
-    /// The newest plan, if there is more to it than a rate.
+    /// Returns the newest plan, if there is more to it than a rate.
     fn plan(&self) -> Option<&Plan> {
         None
     }
 
-    /// The law's inner state, for drawing.
+    /// Returns the law's inner state, for drawing.
     fn state(&self) -> Option<&State> {
         None
     }
@@ -94,7 +94,7 @@ impl Controller for Governed {
     }
 
     fn take_over(&mut self, now: f64, rps: f64) {
-        // What a successor does: it reads the stored state and goes on from the rate that is really in force.
+        // A successor reads the stored state and goes on from the rate that is really in force.
         let stored = serde_json::to_value(&self.state).unwrap_or_default();
         self.state = State::resume(stored, &self.policy, now).unwrap_or_else(|| State::new(&self.policy, self.bounds, rps, now));
         self.state.restart_from(&self.policy, self.bounds, rps, now);
@@ -112,7 +112,7 @@ impl Controller for Governed {
 /// The newest value of every signal, as a multiple of its setpoint.
 pub(super) struct Newest {
     setpoints: BTreeMap<String, (Kind, f64)>,
-    /// The signal that is the jobs' own duration, and what that is multiplied by.
+    /// The signal of the jobs' own duration, with its scale.
     heard: Option<(String, f64)>,
     values: BTreeMap<String, (f64, f64)>,
 }
@@ -124,7 +124,7 @@ impl Newest {
         Self { setpoints, heard: heard.map(|signal| (signal.name.clone(), signal.scale)), values: BTreeMap::new() }
     }
 
-    /// Takes in what is new; true if something was.
+    /// Records new values; returns true if there were any.
     pub(super) fn learn(&mut self, seen: &Observation) -> bool {
         let before = self.values.clone();
         for sample in &seen.readings {
@@ -136,7 +136,8 @@ impl Newest {
         if let Some((name, (_, setpoint))) = ratio
             && seen.completed + seen.rejected > 0.0
         {
-            // A refused share is 0 or far above its setpoint: beyond twice it says nothing more.
+            // A refused share is 0 or far above its setpoint: beyond twice the setpoint it carries
+            // no more information.
             let share = seen.rejected / (seen.completed + seen.rejected);
             self.values.insert(name.clone(), (seen.now, (share / setpoint).min(2.0)));
         }
@@ -154,7 +155,8 @@ impl Newest {
     }
 }
 
-/// Additive increase by a fiftieth of the first rate per reading below the setpoint, a cut by a fifth per reading above it.
+/// Additive increase by a fiftieth of the first rate per reading below the setpoint, multiplicative
+/// decrease by a fifth per reading above it.
 struct Aimd {
     values: Newest,
     bounds: Bounds,

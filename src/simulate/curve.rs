@@ -1,24 +1,28 @@
-//! A quantity over time, as a scenario's file says it: one number, or points between which it goes in straight lines.
+//! A quantity over time, as a scenario's file defines it: one number, or points joined by straight
+//! lines.
 
-/// `1.5`, or `[[0, 1.6], [360, 0.3]]`: pairs of minute and value. Two points of the same minute are a step.
+/// `1.5`, or `[[0, 1.6], [360, 0.3]]`: pairs of minute and value. Two points of the same minute are
+/// a step.
 #[derive(Clone, Debug, PartialEq, serde::Deserialize)]
 #[serde(untagged)]
 pub enum Curve {
-    /// The same at all times.
+    /// A value that holds at all times.
     Constant(f64),
     /// `(minute, value)`, in the order of the minutes.
     Points(Vec<(f64, f64)>),
 }
 
 impl Curve {
-    /// The value at `t` seconds; before the first point and after the last one theirs.
+    /// Returns the value at `t` seconds; before the first point and after the last one it is
+    /// theirs.
     pub fn at(&self, t: f64) -> f64 {
         let points = match self {
             Self::Constant(value) => return *value,
             Self::Points(points) => points,
         };
         let minute = t / 60.0;
-        // The last point that is not later: of two at the same minute the second one counts.
+        // The last point that is not later is used: of two at the same minute the second one
+        // counts.
         let before = points.iter().rposition(|point| point.0 <= minute);
         match (before, before.map_or(points.first(), |n| points.get(n + 1))) {
             (None, first) => first.map_or(0.0, |point| point.1),
@@ -30,7 +34,7 @@ impl Curve {
         }
     }
 
-    /// What is wrong with it, if its values have to be `least` or more.
+    /// Returns the fault of the curve, if any; its values must be `least` or more.
     pub fn fault(&self, least: f64) -> Option<String> {
         let points = match self {
             Self::Constant(value) => return refuse(*value, least),

@@ -1,4 +1,5 @@
-//! What is seen of the load, and when: a load average of a noisy run queue, scraped now and then, visible a while later.
+//! The observed load: a load average of a noisy run queue, scraped now and then, visible a while
+//! later.
 
 use super::scenario::{Exporter, Scenario};
 use super::weather::{SAMPLE_S, Weather};
@@ -7,7 +8,7 @@ use crate::control::ewma::smooth;
 /// Relative noise of a percentile over a minute of jobs.
 const P99_NOISE: f64 = 0.07;
 
-/// Above this mean a Poisson draw is as good as a normal one.
+/// Mean above which a normal draw replaces a Poisson draw.
 const MANY: f64 = 100.0;
 
 /// The published series of one resource.
@@ -15,28 +16,28 @@ const MANY: f64 = 100.0;
 pub struct Series {
     /// The load average.
     pub load: f64,
-    /// The 99th percentile of the jobs' time, in seconds.
+    /// The 99th percentile of the jobs' duration, in seconds.
     pub p99_s: f64,
 }
 
-/// All series, and the scrapes of them.
+/// All series, with their scrapes.
 pub struct Page<'a> {
     exporter: &'a Exporter,
     weather: &'a Weather,
-    /// By resource.
+    /// Published series, by resource.
     pub series: Vec<Series>,
-    /// Scraped and not yet visible: `(visible at, sampled at, series)`.
+    /// Scrapes that are not visible yet: `(visible at, sampled at, series)`.
     coming: Vec<(f64, f64, Vec<Series>)>,
     next: usize,
 }
 
 impl<'a> Page<'a> {
-    /// A page on which the series stand at their first second's values.
+    /// Returns a page on which the series have their values of the first second.
     pub fn new(scenario: &'a Scenario, weather: &'a Weather, first: Vec<Series>) -> Self {
         Self { exporter: &scenario.exporter, weather, series: first, coming: Vec::new(), next: 0 }
     }
 
-    /// One second passes; `now` are the true values of each resource.
+    /// Advances by one second; `now` are the true values of each resource.
     pub fn second(&mut self, t: u64, now: &[Series]) {
         for (n, (shown, real)) in self.series.iter_mut().zip(now).enumerate() {
             if t.is_multiple_of(SAMPLE_S) {
@@ -55,7 +56,7 @@ impl<'a> Page<'a> {
         }
     }
 
-    /// The scrapes that became visible by `t`, in the order of their times.
+    /// Returns the scrapes that became visible by `t`, in the order of their times.
     pub fn visible(&mut self, t: f64) -> Vec<(f64, Vec<Series>)> {
         let (ready, coming): (Vec<_>, Vec<_>) = self.coming.drain(..).partition(|scrape| scrape.0 <= t);
         self.coming = coming;
@@ -65,8 +66,10 @@ impl<'a> Page<'a> {
     }
 }
 
-/// Runnable tasks as counted at one moment, where `load` is their mean: tasks that come in clumps of `noise` squared, so that the
-/// variance is `noise` squared times the mean (a Poisson draw; a large one by its normal limit).
+/// Returns the runnable tasks counted at one moment, with `load` as their mean.
+///
+/// Tasks come in clumps of `noise` squared, so that the variance is `noise` squared times the mean
+/// (a Poisson draw; a large one by its normal limit).
 fn counted(load: f64, noise: f64, (uniform, normal): (f64, f64)) -> f64 {
     let clump = noise * noise;
     if clump <= 0.0 {

@@ -1,4 +1,4 @@
-//! What the law must keep in the scenarios of providers: slots and quotas.
+//! Goals of the law in the scenarios of providers: slots and quotas.
 
 use super::run::{Record, run};
 use super::scenario::Scenario;
@@ -11,7 +11,7 @@ fn day(name: &str, seed: u64) -> (Scenario, Record) {
     (scenario, record)
 }
 
-/// The mean of `of` over the seconds from `from` to `to`.
+/// Returns the mean of `of` over the seconds from `from` to `to`.
 fn mean(record: &Record, from: usize, to: usize, of: impl Fn(&super::run::Second) -> f64) -> f64 {
     record.seconds[from..to].iter().map(of).sum::<f64>() / (to - from) as f64
 }
@@ -24,10 +24,10 @@ fn a_quota_that_halves_without_a_word_is_found_within_a_minute_and_then_used() {
         assert!(found <= 60, "day {seed}: found after {found} s");
         let used = mean(&record, 1260, 3000, |s| s.achieved) / 40.0;
         assert!(used >= 0.95, "day {seed}: {used} of the new quota");
-        // Feeling its way up is refused now and then, and little.
+        // Probing for more is refused now and then, but rarely.
         let refused = mean(&record, 1260, 3000, |s| s.refused);
         assert!(refused < 0.005, "day {seed}: {refused} refused");
-        // Given back, it is used again.
+        // A restored quota is used again.
         assert!(mean(&record, 3300, 3600, |s| s.achieved) > 0.9 * 80.0, "day {seed}");
     }
 }

@@ -2,7 +2,7 @@
 
 use super::scenario::{Refused, Scenario};
 
-/// Their files, in the order of the table: name of the file and content.
+/// Names and contents of the scenario files, in the order of the table.
 pub const FILES: &[(&str, &str)] = &[
     ("s1.toml", include_str!("../../scenarios/s1.toml")),
     ("s1x30.toml", include_str!("../../scenarios/s1x30.toml")),
@@ -30,7 +30,7 @@ pub const FILES: &[(&str, &str)] = &[
     ("d4.toml", include_str!("../../scenarios/d4.toml")),
 ];
 
-/// All of them, read.
+/// Returns all scenarios.
 pub fn scenarios() -> Result<Vec<Scenario>, Refused> {
     FILES.iter().map(|(file, text)| Scenario::parse(text, file)).collect()
 }

@@ -1,10 +1,11 @@
-//! The governor on simulated plants: the same `State::tick` that `flyball serve` runs, closed over a model of what it governs,
-//! in virtual time, beside controllers that people would write instead.
+//! The governor on simulated plants: the same `State::tick` that `flyball serve` runs, closed over
+//! a model of the governed resource, in virtual time, beside common alternative controllers.
 //!
-//! A [`scenario`] is a knobs file with tables about its plant. What a run cannot influence (background work, the cost of a job,
-//! noise, delays) is drawn once from the seed ([`weather`]), so that every controller meets the same day. [`plant`] answers what
-//! a rate does to the load, [`exporter`] what is seen of it and when, [`controller`] what is done about it, [`run`] closes the
-//! loop, [`score`] judges it, [`compare`] adds up many days, [`plot`] draws one.
+//! A [`scenario`] is a knobs file with tables about its plant. All quantities that a run cannot
+//! influence (background work, the cost of a job, noise, delays) are drawn once from the seed
+//! ([`weather`]), so that every controller meets the same day. [`plant`] computes the load caused
+//! by a rate, [`exporter`] the observed load and its delay, and [`controller`] the response;
+//! [`run`] closes the loop, [`score`] judges it, [`compare`] adds up many days, [`plot`] draws one.
 
 pub mod bare_pid;
 pub mod compare;

@@ -1,47 +1,50 @@
-//! What a rate does: to the load, to the jobs' durations, to a provider.
+//! Effects of a rate on the load, on the jobs' durations, and on a provider.
 //!
-//! A resource shares its processors among all runnable tasks. Its load is the number of those: what works and what waits,
-//! where the waiting is Sakasegawa's approximation for a queue with `c` servers,
+//! A resource shares its processors among all runnable tasks. Its load is the number of those,
+//! working or waiting, and the number of waiting ones is Sakasegawa's approximation for a queue
+//! with `c` servers,
 //!
 //! ```text
 //! waiting = rho^sqrt(2 (c + 1)) / (1 - rho),      rho = (background + rate * cost) / c
 //! ```
 //!
-//! A job takes its base time and, on each resource, its cost stretched by `load / (c * rho)`. No more jobs are in flight than the
-//! workers have places, so that a resource near saturation slows the jobs rather than filling up without end.
-//! (H. Sakasegawa, "An approximation formula", Ann. Inst. Statist. Math. 29, 1977.)
+//! A job takes its base time and, on each resource, its cost stretched by `load / (c * rho)`. The
+//! jobs in flight are limited by the workers' concurrency, so that a resource near saturation slows
+//! the jobs rather than filling up without end. (H. Sakasegawa, "An approximation formula", Ann.
+//! Inst. Statist. Math. 29, 1977.)
 
-/// No resource is more than this full, as seen over a second.
+/// Highest utilization of a resource over a second.
 const FULL: f64 = 0.999;
 
-/// The 99th percentile of a job's time on a shared resource, as a multiple of its mean (exponential service).
+/// The 99th percentile of a job's time on a shared resource, as a multiple of its mean (exponential
+/// service).
 const P99: f64 = 4.6;
 
 /// One resource at one second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Machine {
-    /// Processors.
+    /// Number of processors.
     pub cores: f64,
     /// Work of others, in cores.
     pub background: f64,
-    /// What one job costs, in core-seconds.
+    /// Cost of one job, in core-seconds.
     pub cost: f64,
 }
 
 impl Machine {
-    /// Runnable tasks when jobs run at `rate` per second.
+    /// Returns the number of runnable tasks when jobs run at `rate` per second.
     pub fn load(&self, rate: f64) -> f64 {
         let rho = self.rho(rate);
         self.cores * rho + rho.powf((2.0 * (self.cores + 1.0)).sqrt()) / (1.0 - rho)
     }
 
-    /// How many times longer work takes than on an idle machine.
+    /// Returns the duration of work as a multiple of that on an idle machine.
     pub fn stretch(&self, rate: f64) -> f64 {
         let busy = self.cores * self.rho(rate);
         if busy <= 0.0 { 1.0 } else { self.load(rate) / busy }
     }
 
-    /// The 99th percentile of the time that a job spends here, in seconds.
+    /// Returns the 99th percentile of the time that a job spends here, in seconds.
     pub fn p99_s(&self, rate: f64) -> f64 {
         P99 * self.cost * self.stretch(rate)
     }
@@ -51,31 +54,37 @@ impl Machine {
     }
 }
 
-/// How long a job takes at `rate`, in seconds.
+/// Returns the duration of a job at `rate`, in seconds.
 pub fn duration_s(machines: &[Machine], base_s: f64, rate: f64) -> f64 {
     base_s + machines.iter().map(|machine| machine.cost * machine.stretch(rate)).sum::<f64>()
 }
 
-/// The 99th percentile of how long a job takes at `rate`, in seconds: its base time, which is the same for all, and the 99th
-/// percentile of its time on each resource, `4.6 cost stretch` (exponential service: `-ln 0.01 = 4.6`). With several resources it is
-/// an upper bound, as if a job that is slow on one were slow on all.
+/// Returns the 99th percentile of the duration of a job at `rate`, in seconds.
+///
+/// It is the base time, which is the same for all jobs, plus the 99th percentile of the time on
+/// each resource, `4.6 cost stretch` (exponential service: `-ln 0.01 = 4.6`). With several
+/// resources it is an upper bound, as if a job that is slow on one were slow on all.
 pub fn duration_p99_s(machines: &[Machine], base_s: f64, rate: f64) -> f64 {
     base_s + machines.iter().map(|machine| machine.p99_s(rate)).sum::<f64>()
 }
 
-/// How much the 99th percentile of `n` such times, as it is measured, is off by: its standard deviation, relative to it. That of a
-/// quantile `q` of `n` exponential times is `sqrt(q / ((1 - q) n))` means, which are `sqrt(99 / n) / 4.6` of the percentile.
+/// Returns the relative standard deviation of the 99th percentile as measured from `n` such times.
+///
+/// The standard deviation of a quantile `q` of `n` exponential times is `sqrt(q / ((1 - q) n))`
+/// means, which are `sqrt(99 / n) / 4.6` of the percentile.
 pub fn p99_noise(n: f64) -> f64 {
     (99.0 / n.max(1.0)).sqrt() / P99
 }
 
-/// The rate that really goes when `wanted` may and `in_flight` jobs are the most at a time: the greatest whose jobs fit.
+/// Returns the achieved rate if `wanted` is allowed and at most `in_flight` jobs run at a time: the
+/// greatest rate whose jobs fit.
 pub fn achieved(machines: &[Machine], base_s: f64, in_flight: f64, wanted: f64) -> f64 {
     let fits = |rate: f64| rate * duration_s(machines, base_s, rate) <= in_flight;
     greatest(wanted, fits)
 }
 
-/// The greatest rate up to `most` of which `fits` is true, where a greater one never fits better.
+/// Returns the greatest rate up to `most` for which `fits` is true; a greater rate must never fit
+/// better.
 pub fn greatest(most: f64, fits: impl Fn(f64) -> bool) -> f64 {
     if fits(most) {
         return most;

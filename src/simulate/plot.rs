@@ -1,5 +1,5 @@
-//! The picture of a day, in six panels: load, rate, what the model believes, who decided, the controller's terms, and what it
-//! all added up to.
+//! The picture of a day, in six panels: the load, the rate, the model's estimate, the deciding
+//! limit, the controller's terms, and the totals.
 //!
 //! No background and colours of middle lightness, so that it reads on a light and on a dark page.
 
@@ -62,7 +62,7 @@ fn panels(root: &Area, scenario: &Scenario, governed: &Record, (name, other): (&
 
 fn load(area: &Area, scenario: &Scenario, minutes: f64, governed: &Record, (name, other): (&str, &Record)) -> Drawn {
     let highest = governed.seconds.iter().map(|s| s.x).fold(1.5, f64::max);
-    // Another controller may go off the page: the governor's own day is what is looked at.
+    // Another controller may leave the panel, because the governor's own day is the subject.
     let top = 1.15 * highest.max(other.seconds.iter().map(|s| s.x).fold(0.0, f64::max).min(2.5 * highest));
     let mut chart = chart(area, minutes, (0.0, top), false, 4)?;
     let clipped = |record: &Record| course(record, |s| Some(s.x.min(top)));
@@ -78,7 +78,7 @@ fn load(area: &Area, scenario: &Scenario, minutes: f64, governed: &Record, (name
 fn rate(area: &Area, scenario: &Scenario, minutes: f64, governed: &Record) -> Drawn {
     let rates = governed.seconds.iter().flat_map(|s| [s.knob, s.achieved, s.oracle]).filter(|rate| *rate > 0.0);
     let (least, most) = rates.fold((f64::INFINITY, 0.0f64), |(least, most), rate| (least.min(rate), most.max(rate)));
-    // The axis is the logarithm to base 10: a stop is drawn at its bottom.
+    // The axis is the logarithm to base 10, so a stop is drawn at its bottom.
     let bottom = least.max(most / 3000.0).log10().floor();
     let top = (1.3 * most).log10();
     let log = |rate: f64| Some(if rate > 0.0 { rate.log10().max(bottom) } else { bottom });
@@ -104,7 +104,7 @@ fn model(area: &Area, minutes: f64, governed: &Record) -> Drawn {
     heading(area, "whose load it is, as believed", &[("others", OTHER), ("ours", GOVERNED), ("true load", INK)])
 }
 
-/// Who decided, as colours along the time.
+/// Draws the deciding signals and limits as colours along the time.
 fn ribbon(area: &Area, minutes: f64, governed: &Record) -> Drawn {
     let mut chart = chart(area, minutes, (0.0, 1.0), false, 0)?;
     let tick = governed.thoughts.windows(2).next().map_or(5.0, |pair| pair[1].t - pair[0].t);
@@ -143,7 +143,7 @@ fn totals(area: &Area, minutes: f64, governed: &Record, (name, other): (&str, &R
     let top = 1.1 * last(&ours).max(last(&theirs)).max(1.0);
     let jobs = |record: &Record| total(record, |s| s.achieved);
     let (done, all) = (jobs(governed), total(governed, |s| s.oracle));
-    // Jobs share the panel, as a part of what the oracle would have done, drawn to the same height.
+    // Jobs share the panel, as a share of the oracle's, drawn to the same height.
     let scale = top / 1.1 / last(&all).max(1e-9);
     let mut chart = chart(area, minutes, (0.0, top), false, 4)?;
     chart.draw_series(LineSeries::new(theirs, AGAINST.stroke_width(2)))?;
@@ -153,7 +153,7 @@ fn totals(area: &Area, minutes: f64, governed: &Record, (name, other): (&str, &R
     heading(area, "added up", &legend)
 }
 
-/// What `f` adds up to, every five seconds.
+/// Returns the running total of `f`, every five seconds.
 fn total(record: &Record, f: impl Fn(&Second) -> f64) -> Vec<(f64, f64)> {
     let mut sum = 0.0;
     let added = record.seconds.iter().map(|second| {
@@ -163,12 +163,13 @@ fn total(record: &Record, f: impl Fn(&Second) -> f64) -> Vec<(f64, f64)> {
     added.step_by(5).collect()
 }
 
-/// A course over the minutes, a point every five seconds.
+/// Returns the course of `f` over the minutes, a point every five seconds.
 fn course(record: &Record, f: impl Fn(&Second) -> Option<f64>) -> Vec<(f64, f64)> {
     record.seconds.iter().step_by(5).filter_map(|second| Some((second.t / 60.0, f(second)?))).collect()
 }
 
-/// A panel over the minutes; `log` labels are powers of ten, and with no `labels` its height means nothing.
+/// Returns a panel over the minutes. With `log` its labels are powers of ten; without `labels` its
+/// height means nothing.
 fn chart<'a, 'b>(
     area: &'a Area<'b>,
     minutes: f64,

@@ -8,42 +8,43 @@ use super::weather::Weather;
 use crate::governor::policy::{Heard, Kind, Signal};
 use crate::governor::{Actuator, Observation, Sample, counters::Flow};
 
-/// Fewer jobs than this say nothing about their slowest hundredth.
+/// Fewest jobs from which the 99th percentile is reported.
 const P99_LEAST: f64 = 20.0;
 
-/// What happened in one second.
+/// The state of one second.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Second {
-    /// The second.
+    /// Time, in seconds.
     pub t: f64,
-    /// The knob, as the throttle obeys it: jobs per second, or jobs at once.
+    /// The knob as the throttle obeys it: jobs per second, or jobs at once.
     pub knob: f64,
-    /// Jobs that ran, per second; those that a provider refused do not count.
+    /// Jobs that ran, per second, without those that a provider refused.
     pub achieved: f64,
     /// The greatest rate at which no signal would be above its setpoint now.
     pub oracle: f64,
-    /// The published load over its setpoint, of the signal where it is greatest.
+    /// Published load over its setpoint, of the signal with the highest ratio.
     pub x: f64,
-    /// The same of the true load of this second.
+    /// True load of this second over its setpoint, of the signal with the highest ratio.
     pub true_x: f64,
     /// Share of the requests that a provider refused.
     pub refused: f64,
 }
 
-/// What the governor thought at a tick, for drawing.
+/// The governor's reasons at a tick, for drawing.
 #[derive(Clone, Debug)]
 pub struct Thought {
-    /// When.
+    /// Time, in seconds.
     pub t: f64,
-    /// Who decided.
+    /// The signal or limit that decided.
     pub limiting: String,
     /// Terms of the deciding signal's controller, in nats.
     pub pid: [f64; 3],
-    /// The background and our part of the load of the first signal, in setpoints, as the model has them.
+    /// Background and own part of the load of the first signal, in setpoints, as the model
+    /// estimates them.
     pub model: Option<(f64, f64)>,
 }
 
-/// A whole run.
+/// The record of a whole run.
 #[derive(Clone, Debug, Default)]
 pub struct Record {
     /// Every second.
@@ -64,16 +65,16 @@ struct Loop<'a> {
     controller: Box<dyn Controller>,
     page: Page<'a>,
     knob: f64,
-    /// When the knob was written last.
+    /// Time of the last write to the knob, in seconds.
     written: f64,
     was_down: bool,
     since_tick: Since,
-    /// By second: jobs that ended, and their time in all if each took as long as the slowest hundredth.
+    /// By second: the jobs that ended, and their total time if each took the 99th percentile.
     slowest: Vec<(f64, f64)>,
     record: Record,
 }
 
-/// What adds up between two ticks.
+/// Totals between two ticks.
 #[derive(Default)]
 struct Since {
     seconds: f64,
@@ -86,7 +87,7 @@ struct Since {
 
 impl<'a> Loop<'a> {
     fn new(scenario: &'a Scenario, weather: &'a Weather, controller: Box<dyn Controller>) -> Self {
-        // Nothing of ours ran before: the averages begin with the background.
+        // No jobs ran before, so the averages begin with the background.
         let page = Page::new(scenario, weather, series(&machines(scenario, weather, 0), 0.0));
         let knob = scenario.start_rps;
         Self {
@@ -114,7 +115,8 @@ impl<'a> Loop<'a> {
             }
             if t.is_multiple_of(tick_s) {
                 if down {
-                    // Nobody reads; what became visible meanwhile is read later, with its own times.
+                    // The governor reads nothing now; samples that became visible meanwhile are
+                    // read later, with their own times.
                     self.was_down = true;
                     continue;
                 }
@@ -127,7 +129,8 @@ impl<'a> Loop<'a> {
         self.record
     }
 
-    /// The rate that the throttle obeys: past its lease the knob counts for no more than `safe_rps`.
+    /// Returns the rate that the throttle obeys: after its lease the knob counts for no more than
+    /// `safe_rps`.
     fn obeyed(&self, now: f64) -> f64 {
         let law = &self.scenario.policy.law;
         let lapsed = law.actuator == Actuator::Rps && now - self.written > law.lease_s();
@@ -150,7 +153,7 @@ impl<'a> Loop<'a> {
 
         let since = &mut self.since_tick;
         since.seconds += 1.0;
-        // What is taken of the knob: tokens, or slots.
+        // The use of the knob, in tokens or slots.
         let taken = if slots { rate * duration_s } else { rate };
         since.taken += taken;
         since.waited_s += if taken >= 0.999 * knob { 1.0 } else { 0.0 };
@@ -184,7 +187,8 @@ impl<'a> Loop<'a> {
         });
     }
 
-    /// The greatest rate at which every signal is at its setpoint or below, with everything known and nothing delayed.
+    /// Returns the greatest rate at which every signal is at its setpoint or below, with full
+    /// knowledge and no delay.
     fn oracle(&self, machines: &[Machine], most: f64) -> f64 {
         let (jobs, bounds) = (&self.scenario.jobs, self.scenario.bounds);
         let allowed = |rate: f64| {
@@ -227,7 +231,7 @@ impl<'a> Loop<'a> {
             readings,
             achieved_rps: Some(flow.achieved_rps),
             limiting_share: Some(flow.limited_by(self.knob)),
-            // The mean of n exponential times is off by one part in the root of n.
+            // The mean of n exponential times has a relative error of 1 / sqrt(n).
             mean_duration_s: reported
                 .then(|| (since.busy_s / since.completed * (1.0 + draw / since.completed.max(1.0).sqrt())).max(1e-3)),
             completed: since.completed,
@@ -239,7 +243,7 @@ impl<'a> Loop<'a> {
         self.think(now);
     }
 
-    /// What the signals read on a page of time `at`; with `only`, those of that kind.
+    /// Returns the signals' samples of a page of time `at`; with `only`, those of that kind.
     fn samples(&self, at: f64, shown: &[Series], only: Option<Kind>) -> Vec<Sample> {
         let signals = self.scenario.policy.signals.iter().filter(|signal| only.is_none_or(|kind| kind == signal.kind));
         signals
@@ -250,8 +254,11 @@ impl<'a> Loop<'a> {
             .collect()
     }
 
-    /// What the workers' times say about their slowest hundredth over as long as a signal averages, twice its lag: the mean of the
-    /// seconds' percentiles by the jobs that ended in each, off by as much as a percentile of so many is.
+    /// Returns the 99th percentile of the workers' times, over the averaging time of each signal,
+    /// which is twice its lag.
+    ///
+    /// It is the mean of the seconds' percentiles, weighted by the jobs that ended in each, with
+    /// the error of a percentile of so many jobs.
     fn slowest_hundredth(&self, now: f64, t: usize) -> Vec<Sample> {
         let draw = self.weather.durations.get(t).copied().unwrap_or(0.0);
         let of = |signal: &Signal| {
@@ -282,7 +289,8 @@ impl<'a> Loop<'a> {
     }
 }
 
-/// How long jobs take at `rate`, in seconds, as a signal of the work's own times tells it; `None` for other signals.
+/// Returns the duration of jobs at `rate`, in seconds, as a signal of the work's own times measures
+/// it; `None` for other signals.
 fn took_s(signal: &Signal, machines: &[Machine], base_s: f64, rate: f64) -> Option<f64> {
     match signal.heard? {
         Heard::Latency => Some(plant::duration_s(machines, base_s, rate)),

@@ -14,29 +14,29 @@ pub const MINUTES_MAX: f64 = 5.0 * 7.0 * 24.0 * 60.0;
 /// One plant and the policy that governs it.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// What it is called.
+    /// Name of the scenario.
     pub name: String,
-    /// What happens, in one line.
+    /// The event, in one line.
     pub about: String,
     /// Virtual time, in seconds.
     pub duration_s: u64,
-    /// When it happens, in seconds; recovery is counted from here.
+    /// Time of the event, in seconds; recovery is counted from here.
     pub step_s: Option<f64>,
     /// Times without a governor `(from, to)`, in seconds.
     pub governor_down_s: Vec<(f64, f64)>,
-    /// What the jobs use.
+    /// Resources that the jobs use.
     pub resources: Vec<Resource>,
-    /// How it is seen.
+    /// The exporter that publishes the load.
     pub exporter: Exporter,
-    /// The jobs.
+    /// Properties of the jobs.
     pub jobs: Jobs,
-    /// What a provider takes, if there is one.
+    /// The quota of a provider, if there is one.
     pub quota: Option<Quota>,
     /// The policy, read by the same code as every knobs file.
     pub policy: Policy,
     /// The knobs `min`, `max` and `safe_rps`.
     pub bounds: Bounds,
-    /// The knob at the beginning: `rps`, or `concurrency` where that is turned.
+    /// The knob at the beginning: `rps`, or `concurrency` if that is governed.
     pub start_rps: f64,
 }
 
@@ -44,56 +44,58 @@ pub struct Scenario {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Resource {
-    /// What its series are called after: `db` has `db:load` and `db:p99`.
+    /// Prefix of its series: `db` has `db:load` and `db:p99`.
     pub name: String,
-    /// Processors.
+    /// Number of processors.
     #[serde(default = "default_cores")]
     pub cores: f64,
     /// Work of others, in cores.
     pub background: Curve,
-    /// What one job costs, in core-seconds.
+    /// Cost of one job, in core-seconds.
     pub cost: f64,
     /// Factor on the cost over time.
     #[serde(default = "one")]
     pub cost_factor: Curve,
-    /// How much the logarithm of the cost wanders in an hour (standard deviation).
+    /// Standard deviation of the cost's logarithm after an hour of its random walk.
     #[serde(default)]
     pub cost_walk: f64,
-    /// Relative noise of the background, and how long it lasts, in seconds (an Ornstein-Uhlenbeck process).
+    /// Relative noise of the background (an Ornstein-Uhlenbeck process).
     #[serde(default = "default_noise")]
     pub noise: f64,
-    /// See `noise`.
+    /// Duration of the noise's correlation, in seconds.
     #[serde(default = "default_noise_s")]
     pub noise_s: f64,
-    /// Short bursts of background: how many an hour, how high in cores, how long in seconds.
+    /// Number of short bursts of background per hour.
     #[serde(default = "default_bursts")]
     pub bursts_per_hour: f64,
-    /// See `bursts_per_hour`.
+    /// Height of a burst, in cores.
     #[serde(default = "default_burst")]
     pub burst: f64,
-    /// See `bursts_per_hour`.
+    /// Length of a burst, in seconds.
     #[serde(default = "default_burst_s")]
     pub burst_s: f64,
 }
 
-/// How the load is seen.
+/// The observation of the load.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Exporter {
-    /// What the load average averages over, in seconds.
+    /// Averaging time of the load average, in seconds.
     pub average_s: f64,
-    /// Sampling noise, as a multiple of what counting independent tasks has; tasks that work for a while are seen more than once,
-    /// and three quarters give a load average of 2 the 13 % that real hosts show.
+    /// Sampling noise, as a multiple of the noise of counting independent tasks.
+    ///
+    /// Tasks that work for a while are seen more than once, and three quarters give a load average
+    /// of 2 the 13 % that real hosts show.
     pub noise: f64,
     /// Seconds between scrapes.
     pub scrape_s: f64,
-    /// Seconds until a scrape is visible, from and to.
+    /// Shortest and longest time until a scrape is visible, in seconds.
     pub delay_s: (f64, f64),
     /// Share of scrapes that are lost.
     pub lost: f64,
     /// Times without any scrape `(from, to)`, in minutes.
     pub outages: Vec<(f64, f64)>,
-    /// The exporter's own page can be read every second.
+    /// True if the exporter's own page can be read every second.
     pub probe: bool,
 }
 
@@ -103,17 +105,17 @@ impl Default for Exporter {
     }
 }
 
-/// The jobs.
+/// Properties of the jobs.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Jobs {
-    /// What a job takes beside its work on the resources, in seconds.
+    /// Duration of a job besides its work on the resources, in seconds.
     pub base_s: f64,
     /// Most jobs in flight.
     pub in_flight: f64,
-    /// Most jobs a second that there are to run.
+    /// Highest rate of available jobs, per second.
     pub demand: Curve,
-    /// Workers report how long jobs take.
+    /// True if workers report the durations of jobs.
     pub durations: bool,
 }
 
@@ -123,11 +125,11 @@ impl Default for Jobs {
     }
 }
 
-/// What a provider takes; it refuses the rest.
+/// The quota of a provider, which refuses the rest.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Quota {
-    /// Jobs per second.
+    /// Accepted jobs per second.
     pub rps: Curve,
 }
 
@@ -187,13 +189,13 @@ fn default_burst_s() -> f64 {
     30.0
 }
 
-/// What is wrong with a scenario.
+/// An error in a scenario.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{file}: {reason}")]
 pub struct Refused {
-    /// The file.
+    /// Name of the file.
     pub file: String,
-    /// What is wrong and what is allowed.
+    /// The fault, and the allowed values.
     pub reason: String,
 }
 
@@ -232,14 +234,15 @@ impl Scenario {
         if faults.is_empty() { Ok(scenario) } else { Err(refuse(faults.join("\n"))) }
     }
 
-    /// The same scenario under another law: `[governor]` of a knobs file, as far as it is written there. The knob stays the plant's.
+    /// Returns the same scenario under another law, as far as `[governor]` of a knobs file contains
+    /// it. The actuator stays the plant's.
     pub fn under(mut self, law: Law) -> Self {
         let actuator = self.policy.law.actuator;
         self.policy.law = Law { actuator, durations: law.durations && actuator == Actuator::Rps, ..law };
         self
     }
 
-    /// The resource that the series `query` is about, and the kind that the series can be.
+    /// Returns the resource of the series `query`, with the kind of the series.
     pub fn resource_of(&self, query: &str) -> Option<(usize, Kind)> {
         let (name, series) = query.split_once(':')?;
         let kind = match series {

@@ -1,35 +1,41 @@
-//! How good a run was.
+//! The score of a run.
 
 use super::run::{Record, Second};
 use super::scenario::Scenario;
 
-/// The load counts as back when it is below this many setpoints for [`BACK_S`].
+/// Load below which it counts as back, once it stays there for [`BACK_S`], in setpoints.
 const BACK: f64 = 1.1;
-/// See [`BACK`].
+/// Time for which the load must stay below [`BACK`], in seconds.
 const BACK_S: usize = 30;
-/// Work counts as recovered with this share of the oracle's rate over a minute in which the load is below [`CALM`] in the mean.
+/// Share of the oracle's rate over a minute from which work counts as recovered, if the mean load
+/// of the minute is below [`CALM`].
 const RECOVERED: f64 = 0.8;
-/// See [`RECOVERED`].
+/// Mean load of a minute below which work can count as recovered, in setpoints.
 const CALM: f64 = 1.15;
-/// A reversal of the knob counts from this change of its logarithm.
+/// Smallest change of the knob's logarithm that counts as a reversal.
 const REVERSAL: f64 = 0.2;
 
 /// The figures of one run, or the means of several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
 pub struct Score {
-    /// Integral of (published load / setpoint - 1) where that is positive, in seconds; where a provider refuses, of the refused share.
+    /// Integral of (published load / setpoint - 1) where that is positive, in seconds; of the
+    /// refused share if a provider refuses.
     pub overload_s: f64,
-    /// The same of the true load.
+    /// Integral of (true load / setpoint - 1) where that is positive, in seconds; of the refused
+    /// share if a provider refuses.
     pub true_overload_s: f64,
     /// The highest published load from the step on, in setpoints.
     pub peak: f64,
-    /// Seconds from the step until the load was below 1.1 setpoints and stayed there for half a minute.
+    /// Seconds from the step until the load was below 1.1 setpoints and stayed there for half a
+    /// minute.
     pub back_s: Option<f64>,
-    /// Seconds from the step until a minute began with 80 % of the oracle's rate and a load below 1.15 setpoints.
+    /// Seconds from the step until a minute began with 80 % of the oracle's rate and a load below
+    /// 1.15 setpoints.
     pub recovered_s: Option<f64>,
-    /// Part of the oracle's jobs that ran, never more than the oracle's own at any second.
+    /// Share of the oracle's jobs that ran, with no more than the oracle's own counted in any
+    /// second.
     pub throughput: f64,
-    /// Jobs over the oracle's jobs: above 1 is bought with overload.
+    /// Jobs over the oracle's jobs; a value above 1 is bought with overload.
     pub raw: f64,
     /// Standard deviation of the knob's logarithm around its own mean of five minutes.
     pub oscillation: f64,
@@ -38,7 +44,7 @@ pub struct Score {
 }
 
 impl Score {
-    /// Judges a run.
+    /// Returns the score of a run.
     pub fn of(scenario: &Scenario, record: &Record) -> Self {
         let seconds = &record.seconds;
         let sum = |f: &dyn Fn(&Second) -> f64| seconds.iter().map(f).sum::<f64>();
@@ -60,7 +66,7 @@ impl Score {
         }
     }
 
-    /// The mean of several runs; the peak too is a mean.
+    /// Returns the mean of several scores; its peak too is a mean.
     pub fn mean(scores: &[Self]) -> Self {
         let mean = |f: &dyn Fn(&Self) -> f64| scores.iter().map(f).sum::<f64>() / scores.len().max(1) as f64;
         let maybe = |f: &dyn Fn(&Self) -> Option<f64>| scores.first().and_then(f).map(|_| mean(&|score| f(score).unwrap_or(0.0)));
@@ -78,7 +84,7 @@ impl Score {
     }
 }
 
-/// Seconds until the load had been high and was back; 0 if it never was high.
+/// Returns the seconds until the load had been high and was back; 0 if it never was high.
 fn back_s(after: &[&Second]) -> f64 {
     let Some(high) = after.iter().position(|s| s.x >= BACK) else { return 0.0 };
     let calm = |n: &usize| after[*n..(*n + BACK_S).min(after.len())].iter().all(|s| s.x < BACK);
@@ -90,7 +96,8 @@ fn recovered_s(after: &[&Second]) -> f64 {
         let of = |f: &dyn Fn(&Second) -> f64| minute.iter().map(|s| f(s)).sum::<f64>() / minute.len() as f64;
         of(&|s| s.achieved.min(s.oracle)) >= RECOVERED * of(&|s| s.oracle) && of(&|s| s.x) < CALM
     };
-    // Until what happened is seen at all, everything looks recovered: the first overload comes first, or ten minutes pass.
+    // Before the event is visible, everything looks recovered, so the search begins at the first
+    // overload within ten minutes, if there is one.
     let seen = after.iter().take(600).position(|s| s.x >= BACK).unwrap_or(0);
     after.windows(60).enumerate().skip(seen).find(|(_, minute)| recovered(minute)).map_or(after.len(), |(n, _)| n) as f64
 }
@@ -100,7 +107,7 @@ fn oscillation(seconds: &[Second]) -> f64 {
     let mut squares = 0.0;
     let mut n = 0.0;
     for (around, second) in logs.windows(300).zip(&seconds[150.min(seconds.len())..]) {
-        // A stop is no oscillation, it has figures of its own.
+        // A stop is not an oscillation; other figures measure it.
         if seconds.is_empty() || around.iter().any(|log| *log < -20.0) || second.knob <= 0.0 {
             continue;
         }

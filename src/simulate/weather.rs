@@ -1,11 +1,12 @@
-//! What a run cannot influence, drawn once from the seed: every controller meets the same day.
+//! All quantities that a run cannot influence, drawn once from the seed, so that every controller
+//! meets the same day.
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use super::scenario::Scenario;
 
-/// Seconds between two looks of a load average at the run queue.
+/// Interval at which the load average samples the run queue, in seconds.
 pub const SAMPLE_S: u64 = 5;
 
 /// The day of one resource, second by second.
@@ -13,28 +14,30 @@ pub const SAMPLE_S: u64 = 5;
 pub struct Day {
     /// Work of others, in cores.
     pub background: Vec<f64>,
-    /// What one job costs, in core-seconds.
+    /// Cost of one job, in core-seconds.
     pub cost: Vec<f64>,
     /// A uniform and a standard normal draw for every [`SAMPLE_S`].
     pub noise: Vec<(f64, f64)>,
 }
 
-/// One scrape: when, and when it becomes visible; `None` if it is lost.
+/// The time of a scrape, and the time at which it becomes visible, in seconds; `None` if it is
+/// lost.
 pub type Scrape = (f64, Option<f64>);
 
-/// Everything that is drawn.
+/// All draws of a day.
 #[derive(Clone, Debug)]
 pub struct Weather {
-    /// By resource.
+    /// Days, by resource.
     pub days: Vec<Day>,
-    /// In the order of their times; the same for all resources, as one Prometheus has them.
+    /// Scrapes in the order of their times, the same for all resources because one Prometheus makes
+    /// them.
     pub scrapes: Vec<Scrape>,
     /// Standard normal draws for the mean duration of each tick's jobs, one for every second.
     pub durations: Vec<f64>,
 }
 
 impl Weather {
-    /// The day of `scenario` with the number `seed`.
+    /// Draws the day of `scenario` with the number `seed`.
     pub fn draw(scenario: &Scenario, seed: u64) -> Self {
         let mut rng = StdRng::seed_from_u64(seed);
         let seconds = scenario.duration_s as usize + 1;
@@ -80,7 +83,7 @@ fn scrapes(scenario: &Scenario, rng: &mut StdRng) -> Vec<Scrape> {
     scrapes
 }
 
-/// The times of bursts that come `per_hour`, independent of each other.
+/// Returns the times of bursts that come `per_hour`, independent of each other.
 fn bursts(rng: &mut StdRng, per_hour: f64, seconds: f64) -> Vec<f64> {
     let mut times = Vec::new();
     if per_hour > 0.0 {
@@ -100,7 +103,7 @@ fn uniform(rng: &mut StdRng) -> f64 {
     rng.random::<f64>()
 }
 
-/// A standard normal draw (Box and Muller's transform).
+/// Returns a standard normal draw (Box and Muller's transform).
 fn normal(rng: &mut StdRng) -> f64 {
     (-2.0 * (1.0 - uniform(rng)).ln()).sqrt() * (std::f64::consts::TAU * uniform(rng)).cos()
 }

@@ -1,25 +1,24 @@
-//! What can go wrong with the private servers.
+//! Errors of the private servers.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why the private servers are not there.
+/// The reason for which the private servers are not available.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// One or more servers are not installed.
     #[error("{what} not found; {hint}")]
     NotFound {
-        /// The missing servers, for a sentence.
+        /// The missing servers, worded for a sentence.
         what: String,
-        /// The one line that would help.
+        /// The one line that helps.
         hint: String,
     },
     /// Another supervisor runs on the same directory.
     #[error("{dir} is in use by another `flyball services` (process {pid}); stop that one or give another --dir", dir = dir.display())]
     InUse {
-        /// The directory.
         dir: PathBuf,
-        /// The other supervisor's process id, as it wrote it.
+        /// The other supervisor's process id, as written in the lock file.
         pid: String,
     },
     /// The data directory was made by another major version of Postgres.
@@ -28,11 +27,10 @@ pub enum Error {
          or start anew with --wipe (this removes the data)", data = data.display()
     )]
     WrongMajor {
-        /// The data directory.
         data: PathBuf,
         /// The major version in its PG_VERSION.
         made_by: String,
-        /// The major version of the binary.
+        /// The major version of the program that was found.
         found: u32,
     },
     /// The data directory was made by a version whose clients were superusers.
@@ -41,33 +39,32 @@ pub enum Error {
         data = data.display()
     )]
     SuperuserClients {
-        /// The data directory.
         data: PathBuf,
         /// The role of the clients.
         role: &'static str,
     },
-    /// A file or directory belongs to somebody else.
+    /// A file or directory belongs to another user.
     #[error("{path} belongs to user id {owner}, not to user id {wanted}; {help}", path = path.display())]
     NotOurs {
-        /// What was looked at.
+        /// The file or directory.
         path: PathBuf,
-        /// Whose it is.
+        /// User id of the owner.
         owner: u32,
-        /// Whose it should be.
+        /// User id that should own it.
         wanted: u32,
-        /// What to do about it.
+        /// Advice for the user.
         help: &'static str,
     },
     /// A server did not come up.
     #[error("{server} did not start: {why}{}", tail(log_tail, log))]
     Start {
-        /// Which server.
+        /// Name of the server.
         server: &'static str,
-        /// What was seen.
+        /// The observed failure.
         why: String,
-        /// Its last log lines.
+        /// The last lines of the server's log.
         log_tail: String,
-        /// Where the rest is.
+        /// Path of the whole log.
         log: PathBuf,
     },
     /// The supervisor that was spawned ended before it was ready.
@@ -75,23 +72,23 @@ pub enum Error {
     Supervisor {
         /// Its exit status.
         status: String,
-        /// What it said on its standard error, if that was kept.
+        /// Its standard error, if that was kept.
         said: String,
     },
-    /// The system refused something.
+    /// The system refused an operation.
     #[error("{doing} {path}", path = path.display())]
     Io {
-        /// What was being done, for a sentence.
+        /// The operation, worded for a sentence.
         doing: &'static str,
-        /// To what.
+        /// The path operated on.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
 impl Error {
-    /// For `map_err`: names what was being done, and to what.
+    /// Returns a function for `map_err` that adds the operation and its path.
     pub(super) fn io(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { doing, path: path.to_path_buf(), source }
     }

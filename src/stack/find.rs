@@ -1,8 +1,8 @@
 //! Finding the servers that are installed on this machine.
 //!
-//! Looked at in this order: `PATH`; Debian's and Red Hat's directories of Postgres, newest first; Homebrew's; what
-//! `scripts/setup.sh` unpacked for a user who may not install packages. A directory given with `--search-path` replaces
-//! them all.
+//! The places are, in this order: `PATH`; Debian's and Red Hat's directories of Postgres, newest
+//! first; Homebrew's; the directory into which `scripts/setup.sh` unpacks packages for a user who
+//! may not install them. A directory given with `--search-path` replaces them all.
 
 use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt;
@@ -17,9 +17,8 @@ pub const OLDEST_POSTGRES: u32 = 15;
 /// A directory to look in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The directory.
     pub dir: PathBuf,
-    /// For programs that were unpacked and not installed: where their libraries are.
+    /// Directories of its libraries, for programs that were unpacked and not installed.
     pub library_path: Option<OsString>,
 }
 
@@ -33,7 +32,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// A command that runs it.
+    /// Returns a command that runs the program.
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.path);
         if let Some(library_path) = &self.library_path {
@@ -42,7 +41,7 @@ impl Program {
         command
     }
 
-    /// Another program of the same package, beside this one.
+    /// Returns another program of the same package, beside this one.
     pub fn sibling(&self, name: &str) -> Self {
         Self { path: self.path.with_file_name(name), library_path: self.library_path.clone() }
     }
@@ -57,7 +56,7 @@ pub struct Postgres {
     pub major: u32,
 }
 
-/// The places to look in, in order.
+/// Returns the places to look in, in order.
 pub fn places(search_path: &[PathBuf]) -> Vec<Place> {
     if !search_path.is_empty() {
         return search_path.iter().map(|dir| plain(dir.clone())).collect();
@@ -81,7 +80,7 @@ pub fn places(search_path: &[PathBuf]) -> Vec<Place> {
     places
 }
 
-/// Where `scripts/setup.sh` unpacks packages when it may not install them.
+/// Returns the directory into which `scripts/setup.sh` unpacks packages that it may not install.
 fn cache_dir() -> Option<PathBuf> {
     let below = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|dir| dir.is_absolute());
     Some(below("XDG_CACHE_HOME").or_else(|| below("HOME").map(|home| home.join(".cache")))?.join("flyball"))
@@ -91,7 +90,8 @@ fn plain(dir: PathBuf) -> Place {
     Place { dir, library_path: None }
 }
 
-/// The directories of a tree of unpacked Debian packages, with the paths of its libraries.
+/// Returns the program directories of a tree of unpacked Debian packages, with the paths of its
+/// libraries.
 fn unpacked(root: &Path) -> Vec<Place> {
     let mut libraries: Vec<PathBuf> = Vec::new();
     for lib in ["usr/lib", "lib"] {
@@ -104,7 +104,7 @@ fn unpacked(root: &Path) -> Vec<Place> {
     dirs.into_iter().map(|dir| Place { dir, library_path: library_path.clone() }).collect()
 }
 
-/// The subdirectories that are called `prefix` and a number, the largest number first.
+/// Returns the subdirectories named `prefix` and a number, the largest number first.
 fn newest_first(dir: &Path, prefix: &str) -> Vec<PathBuf> {
     let mut found: Vec<(u32, PathBuf)> =
         entries(dir).into_iter().filter_map(|name| Some((name.strip_prefix(prefix)?.parse().ok()?, dir.join(&name)))).collect();
@@ -117,13 +117,14 @@ fn entries(dir: &Path) -> Vec<String> {
     entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
 }
 
-/// The first Postgres that is new enough; of the given major version, if there is one.
+/// Returns the first Postgres that is new enough, of the given major version if there is one.
 ///
-/// A data directory belongs to one major version, so an older Postgres that fits is better than a newer one that does not.
+/// A data directory belongs to one major version, so an older Postgres that fits is better than a
+/// newer one that does not.
 pub fn postgres(places: &[Place], wanted_major: Option<u32>) -> Option<Postgres> {
     let mut first = None;
     for program in all(places, &["postgres"]) {
-        // Debian and others link the program into PATH; its companions are where it really lives.
+        // Debian and others link the program into PATH; its companions are beside the real file.
         let real = std::fs::canonicalize(&program.path).map_or(program.clone(), |path| Program { path, ..program });
         let Some(major) = major_of(&real) else { continue };
         if major < OLDEST_POSTGRES || !is_program(&real.sibling("initdb").path) {
@@ -137,17 +138,17 @@ pub fn postgres(places: &[Place], wanted_major: Option<u32>) -> Option<Postgres>
     first
 }
 
-/// The first Redis or Valkey.
+/// Returns the first Redis or Valkey.
 pub fn redis(places: &[Place]) -> Option<Program> {
     all(places, &["redis-server", "valkey-server"]).into_iter().next()
 }
 
-/// The first Prometheus.
+/// Returns the first Prometheus.
 pub fn prometheus(places: &[Place]) -> Option<Program> {
     all(places, &["prometheus"]).into_iter().next()
 }
 
-/// The first PgBouncer. No stack has one; tests put it before a Postgres.
+/// Returns the first PgBouncer. No stack has one; tests put it before a Postgres.
 pub fn pgbouncer(places: &[Place]) -> Option<Program> {
     all(places, &["pgbouncer"]).into_iter().next()
 }
@@ -174,14 +175,15 @@ fn major_of(postgres: &Program) -> Option<u32> {
     parse_major(&String::from_utf8_lossy(&output.stdout))
 }
 
-/// The major version in what `postgres --version` prints, for example `postgres (PostgreSQL) 17.2 (Debian 17.2-1)`.
+/// Returns the major version in the output of `postgres --version`, for example `postgres
+/// (PostgreSQL) 17.2 (Debian 17.2-1)`.
 fn parse_major(text: &str) -> Option<u32> {
     let version = text.split_once("(PostgreSQL) ")?.1;
     let end = version.find(|c: char| !c.is_ascii_digit()).unwrap_or(version.len());
     version[..end].parse().ok()
 }
 
-/// Names what is missing and the one line that would help.
+/// Returns an error that names the missing servers and the one line that helps.
 pub fn missing(postgres: bool, redis: bool, prometheus: bool) -> Error {
     let flags = [postgres, redis, prometheus];
     let pick = |names: [&'static str; 3]| {

@@ -1,7 +1,8 @@
 //! Starting, watching and stopping one server.
 //!
-//! Every server leads a process group of its own, so that a Ctrl-C at the terminal reaches only Flyball and the order of
-//! stopping is ours. Where the kernel offers it, a server is also told to stop when the supervisor dies.
+//! Every server leads a process group of its own, so that a Ctrl-C at the terminal reaches only
+//! Flyball and the supervisor decides the order of stopping. If the kernel supports it, a server is
+//! also signalled to stop when the supervisor dies.
 
 use std::fs::{self, File, OpenOptions};
 use std::future::Future;
@@ -19,30 +20,30 @@ use super::Error;
 use super::layout::Layout;
 use super::unix::{User, stop_orphan};
 
-/// How long a server may take to become ready: recovery after a crash is included.
+/// Longest time for a server to become ready; recovery after a crash is included.
 const READY_WITHIN: Duration = Duration::from_secs(120);
-/// How long a server may take to stop before it is killed.
+/// Longest time for a server to stop before it is killed.
 const STOPPED_WITHIN: Duration = Duration::from_secs(15);
-/// A log that is larger when its server starts is put aside.
+/// Size above which a server's log is put aside when the server starts, in bytes.
 const LOG_BYTES_MAX: u64 = 10 << 20;
 
 pub(super) type Step<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
-/// What differs from server to server: one file per technology implements it.
+/// The differences between servers; one file per technology implements it.
 pub(super) trait Technology {
-    /// Its name in messages, logs and paths.
+    /// Returns the server's name in messages, logs and paths.
     fn name(&self) -> &'static str;
-    /// Where clients find it, once it is ready.
+    /// Returns the URL for clients, once the server is ready.
     fn url(&self) -> String;
-    /// Makes its directories and writes its configuration; repeated at each start.
+    /// Creates the server's directories and writes its configuration; repeated at each start.
     fn prepare(&mut self) -> Step<'_, Result<(), Error>>;
-    /// The command that runs it in the foreground.
+    /// Returns the command that runs the server in the foreground.
     fn command(&self) -> Command;
-    /// One real request, answered.
+    /// Makes one real request, and succeeds if it is answered.
     fn ready(&self) -> Step<'_, Result<(), String>>;
-    /// The signal that asks it to stop soon but orderly.
+    /// Returns the signal that asks the server for a quick but orderly stop.
     fn stop_signal(&self) -> Signal;
-    /// Whether starting once more may help, judged by what it said before it ended.
+    /// Returns true if another start may help, judged by the log before the server ended.
     fn worth_another_try(&mut self, _log_tail: &str) -> bool {
         false
     }
@@ -93,7 +94,7 @@ impl Server {
         }
     }
 
-    /// Starts the process and tells from where on its log is new.
+    /// Starts the process; returns the size of its log before the start.
     pub fn launch(&mut self) -> Result<u64, Error> {
         let path = self.layout.log(self.name());
         let log = open_log(&path)?;
@@ -124,12 +125,12 @@ impl Server {
         }
     }
 
-    /// The exit status, if the process ended by itself.
+    /// Returns the exit status if the process ended by itself.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.as_mut()?.0.try_wait().ok()?
     }
 
-    /// The same, and forgets the process.
+    /// Returns the exit status if the process ended by itself, and forgets the process.
     pub fn take_ended(&mut self) -> Option<ExitStatus> {
         let status = self.ended()?;
         self.child = None;
@@ -162,7 +163,7 @@ impl Process {
         Pid::from_raw(i32::try_from(self.0.id()).ok()?)
     }
 
-    /// Signals the process alone: Postgres and Redis look after their own children.
+    /// Signals the process alone, because Postgres and Redis look after their own children.
     fn signal(&self, signal: Signal) {
         let _ = self.pid().map(|pid| kill_process(pid, signal));
     }
@@ -177,7 +178,7 @@ impl Drop for Process {
     }
 }
 
-/// Runs a helper such as initdb to its end, in the same surroundings as the server.
+/// Runs a helper such as initdb to its end, in the same environment as the server.
 pub(super) async fn run_to_end(mut command: Command, name: &'static str, layout: &Layout, user: &User) -> Result<(), Error> {
     let path = layout.log(name);
     let log = open_log(&path)?;
@@ -206,21 +207,22 @@ fn prepare_command(
     log_path: &Path,
 ) -> Result<(), Error> {
     for (name, _) in std::env::vars_os() {
-        // A PGPORT or PGDATA in the environment must not reach a server that is ours.
+        // A PGPORT or PGDATA in the environment must not reach a private server.
         if name.to_string_lossy().starts_with("PG") {
             command.env_remove(name);
         }
     }
     let output = |log: &File| log.try_clone().map_err(Error::io("opening", log_path));
     command.stdin(Stdio::null()).stdout(output(log)?).stderr(output(log)?);
-    // Not our own working directory: the servers' user may be unable to enter it.
+    // The servers' user may be unable to enter the supervisor's own working directory.
     command.current_dir(cwd).process_group(0);
     user.apply(command);
     die_with_us(command, on_parent_death);
     Ok(())
 }
 
-/// Has the kernel signal the child when this thread ends; the supervisor spawns from its main thread only.
+/// Makes the kernel signal the child when this thread ends; the supervisor spawns from its main
+/// thread only.
 #[cfg(target_os = "linux")]
 #[expect(unsafe_code, reason = "pre_exec has no safe form; between fork and exec only two system calls are made")]
 fn die_with_us(command: &mut Command, signal: Signal) {
@@ -246,7 +248,7 @@ fn open_log(path: &Path) -> Result<File, Error> {
     OpenOptions::new().create(true).append(true).open(path).map_err(Error::io("opening", path))
 }
 
-/// The last lines of a log, from a place on.
+/// Returns the last lines of a log, from a position on.
 fn last_lines(path: &Path, from: u64) -> String {
     const LINES: usize = 8;
     let mut text = Vec::new();

@@ -1,134 +1,137 @@
-//! What lies where, and what each server is told. Pure: paths in, texts out.
+//! The paths of a stack and the configuration of each server. Pure: paths in, texts out.
 //!
 //! ```text
 //! DIR/lock                    held (flock) while a supervisor runs; contains its process id
-//! DIR/log/NAME.log            what each server says
+//! DIR/log/NAME.log            output of each server
 //! DIR/run/NAME.pid            for finding servers whose supervisor was killed
 //! DATA/postgres/data          Postgres' data directory
 //! DATA/redis/                 redis.conf and the append-only file
 //! DATA/prometheus/            prometheus.yml, data/, rules/*.yml and targets/*.json
-//! /tmp/flyball-HASH/          the sockets: their paths may not exceed 107 bytes, however deep DIR is
+//! /tmp/flyball-HASH/          the sockets; a path may not exceed 107 bytes, however deep DIR is
 //! ```
 //!
-//! DATA is DIR, except for root when the servers' unprivileged user cannot reach DIR (see [`Layout::moved`]).
+//! DATA is DIR, except for root when the servers' unprivileged user cannot reach DIR (see
+//! [`Layout::moved`]).
 
 use std::path::{Path, PathBuf};
 
 /// The role that owns the private Postgres' database and may make others; it is no superuser.
 pub const DATABASE_USER: &str = "flyball";
-/// The superuser of the private Postgres, for what the role above must not do.
+/// The superuser of the private Postgres, for tasks that [`DATABASE_USER`] must not do.
 pub const SUPERUSER: &str = "postgres";
 
-/// Everything that is made in DIR.
+/// The names of all entries that a stack creates in DIR.
 pub const NAMES: [&str; 7] = ["lock", "log", "run", "postgres", "redis", "redis.conf", "prometheus"];
 
-/// Where the three servers answer: the one line that a supervisor prints when all are ready.
+/// The URLs of the three servers: the one line that a supervisor prints when all are ready.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Urls {
-    /// Postgres, for sqlx and psql alike.
+    /// URL of Postgres, for sqlx and psql alike.
     pub database_url: String,
-    /// Redis.
+    /// URL of Redis.
     pub redis_url: String,
-    /// Prometheus' base URL, without a slash at the end.
+    /// Base URL of Prometheus, without a slash at the end.
     pub prometheus_url: String,
-    /// A `*.json` file of Prometheus' file_sd form written here adds scrape targets within a second or two.
-    /// `None` if Prometheus is not ours.
+    /// Directory for `*.json` files of Prometheus' file_sd form; a file written here adds scrape
+    /// targets within a second or two. `None` if Prometheus is not part of the stack.
     pub targets_dir: Option<PathBuf>,
 }
 
 /// The paths of one private stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// The directory that was asked for, canonical.
+    /// The requested directory, canonical.
     pub dir: PathBuf,
-    /// Where the servers' data are.
+    /// Directory of the servers' data.
     pub data: PathBuf,
-    /// Where the sockets are.
+    /// Directory of the sockets.
     pub sockets: PathBuf,
 }
 
 impl Layout {
-    /// The layout of a directory, given by its canonical path.
+    /// Returns the layout of a directory, given by its canonical path.
     pub fn new(dir: &Path) -> Self {
         let sockets = PathBuf::from(format!("/tmp/flyball-{:016x}", hash(dir)));
         Self { dir: dir.to_path_buf(), data: dir.to_path_buf(), sockets }
     }
 
-    /// The same, with the data below `/var/lib/flyball`: for root, whose servers run as a user that cannot enter DIR.
+    /// Returns the same layout with the data below `/var/lib/flyball`, for root, whose servers run
+    /// as a user that cannot enter DIR.
     pub fn moved(self) -> Self {
         let data = PathBuf::from(format!("/var/lib/flyball/{:016x}", hash(&self.dir)));
         Self { data, ..self }
     }
 
-    /// The file whose lock says that a supervisor runs.
+    /// Returns the file that a running supervisor keeps locked.
     pub fn lock(&self) -> PathBuf {
         self.dir.join("lock")
     }
 
-    /// What a server says.
+    /// Returns the log file of a server.
     pub fn log(&self, server: &str) -> PathBuf {
         self.dir.join("log").join(format!("{server}.log"))
     }
 
-    /// The process id of a server.
+    /// Returns the file with the process id of a server.
     pub fn pid(&self, server: &str) -> PathBuf {
         self.dir.join("run").join(format!("{server}.pid"))
     }
 
-    /// The home of a server's data.
+    /// Returns the home of a server's data.
     pub fn home(&self, server: &str) -> PathBuf {
         self.data.join(server)
     }
 
-    /// Postgres' data directory.
+    /// Returns Postgres' data directory.
     pub fn postgres_data(&self) -> PathBuf {
         self.home("postgres").join("data")
     }
 
-    /// Redis' socket.
+    /// Returns Redis' socket.
     pub fn redis_socket(&self) -> PathBuf {
         self.sockets.join("redis.sock")
     }
 
-    /// Prometheus' configuration.
+    /// Returns Prometheus' configuration file.
     pub fn prometheus_config(&self) -> PathBuf {
         self.home("prometheus").join("prometheus.yml")
     }
 
-    /// Where files that name scrape targets are looked for.
+    /// Returns the directory in which Prometheus looks for files that name scrape targets.
     pub fn targets_dir(&self) -> PathBuf {
         self.home("prometheus").join("targets")
     }
 
-    /// Where rule files are looked for when Prometheus starts.
+    /// Returns the directory in which Prometheus looks for rule files when it starts.
     pub fn rules_dir(&self) -> PathBuf {
         self.home("prometheus").join("rules")
     }
 
-    /// The URL of a database of the private Postgres.
+    /// Returns the URL of a database of the private Postgres.
     ///
     /// The port is named, because clients would otherwise take it from PGPORT.
     pub fn database_url(&self, database: &str) -> String {
         format!("postgres://{DATABASE_USER}@localhost:5432/{database}?host={}", self.sockets.display())
     }
 
-    /// Says by whom the data were made: present where the role of the URL is no superuser.
+    /// Returns the file that marks the data as made with a role of the URL that is no superuser.
     pub fn postgres_roles(&self) -> PathBuf {
         self.home("postgres").join("roles")
     }
 
-    /// The URL of the private Redis.
+    /// Returns the URL of the private Redis.
     pub fn redis_url(&self) -> String {
         format!("redis+unix://{}", self.redis_socket().display())
     }
 }
 
-/// The URL of a database of a private Postgres for its superuser; another URL as it is.
+/// Returns the superuser's form of a private Postgres' URL; another URL is returned unchanged.
 pub fn as_superuser(url: &str) -> String {
     url.replacen(&format!("postgres://{DATABASE_USER}@localhost:5432/"), &format!("postgres://{SUPERUSER}@localhost:5432/"), 1)
 }
 
-/// FNV-1a over the path's bytes: short, and the same in every build and on every machine.
+/// Returns the FNV-1a hash of the path's bytes: short, and the same in every build and on every
+/// machine.
 fn hash(path: &Path) -> u64 {
     use std::os::unix::ffi::OsStrExt;
     path.as_os_str()
@@ -137,13 +140,13 @@ fn hash(path: &Path) -> u64 {
         .fold(0xcbf2_9ce4_8422_2325, |h, byte| (h ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// The settings of the private Postgres, as `-c name=value`.
+/// Returns the settings of the private Postgres, as `-c name=value`.
 ///
-/// `fsync` off loses data when the machine (not the process) crashes. `tiny_shm`: /dev/shm is too small for parallel
-/// queries, as in a container.
+/// `fsync` off loses data when the machine (not the process) crashes. `tiny_shm` is set if /dev/shm
+/// is too small for parallel queries, as in a container.
 pub fn postgres_settings(layout: &Layout, fsync: bool, tiny_shm: bool) -> Vec<String> {
     let mut settings = vec![
-        // No port at all: two stacks never clash, and nobody else on the machine gets in.
+        // Without a port, two stacks never clash, and no other user of the machine gets in.
         "listen_addresses=".to_owned(),
         "port=5432".to_owned(),
         format!("unix_socket_directories={}", layout.sockets.display()),
@@ -160,15 +163,17 @@ pub fn postgres_settings(layout: &Layout, fsync: bool, tiny_shm: bool) -> Vec<St
         settings.push("dynamic_shared_memory_type=mmap".to_owned());
     }
     if !fsync {
-        // A commit still waits until the system has its record, so that only a crash of the whole machine loses any.
+        // A commit still waits until the system has its record, so that only a crash of the whole
+        // machine loses any.
         settings.extend(["fsync=off", "full_page_writes=off"].map(str::to_owned));
     }
     settings
 }
 
-/// The configuration of the private Redis.
+/// Returns the configuration of the private Redis.
 ///
-/// Knobs live here and people edit them, so they are kept between runs: append-only, and never evicted.
+/// Knobs are stored here and people edit them, so they are kept between runs: append-only, and
+/// never evicted.
 pub fn redis_config(layout: &Layout, fsync: bool) -> String {
     format!(
         "# Written by `flyball services` at every start.\n\
@@ -189,7 +194,7 @@ pub fn redis_config(layout: &Layout, fsync: bool) -> String {
     )
 }
 
-/// The configuration of the private Prometheus.
+/// Returns the configuration of the private Prometheus.
 pub fn prometheus_config(layout: &Layout, scrape_interval_ms: u64) -> String {
     let timeout_ms = scrape_interval_ms.min(10_000);
     format!(
@@ -212,12 +217,12 @@ pub fn prometheus_config(layout: &Layout, scrape_interval_ms: u64) -> String {
     )
 }
 
-/// A path in double quotes; both Redis and YAML read backslash escapes in them.
+/// Returns a path in double quotes; both Redis and YAML read backslash escapes in them.
 fn quoted(path: &Path) -> String {
     format!("\"{}\"", path.display().to_string().replace('\\', "\\\\").replace('"', "\\\""))
 }
 
-/// Reads `2s`, `500ms` or `1m` as milliseconds; from 100 ms to an hour.
+/// Reads `2s`, `500ms` or `1m` as milliseconds, from 100 ms to an hour.
 pub fn parse_interval_ms(text: &str) -> Result<u64, String> {
     let wrong =
         || format!("{text:?} is not an interval: use a whole number and a unit, from 100ms to 60m, for example 500ms, 5s or 1m");

@@ -1,14 +1,17 @@
 //! A private Postgres, Redis and Prometheus, run as child processes for the demo and for the tests.
 //!
-//! The servers are the ones that are installed on the machine ([`find`]); nothing here is a stand-in. They belong to a
-//! **supervisor process**, `flyball services` ([`supervise`]), and not to the process that wants them: the supervisor
-//! stops them when its standard input closes, and that happens on every death of its parent, `kill -9` included.
-//! [`spawn()`] starts such a supervisor from a library or a test.
+//! The servers are the ones that are installed on the machine ([`find`]); nothing here is a
+//! stand-in. They belong to a **supervisor process**, `flyball services` ([`supervise`]), and not
+//! to the process that uses them: the supervisor stops them when its standard input closes, and
+//! that happens on every death of its parent, `kill -9` included. [`spawn()`] starts such a
+//! supervisor from a library or a test.
 //!
-//! What is where below the directory, and what the servers are told, is computed by [`layout`], which is pure.
+//! The paths below the directory and the configurations of the servers are computed by [`layout`],
+//! which is pure.
 //!
-//! Left out on purpose: this room is not for production. It creates no backups, no replicas, no passwords (the sockets
-//! are private to one user), and it knows nothing of jobs, throttles or migrations.
+//! Left out on purpose: this room is not for production. It creates no backups, no replicas, no
+//! passwords (the sockets are private to one user), and it knows nothing of jobs, throttles or
+//! migrations.
 
 pub mod find;
 pub mod layout;

@@ -19,10 +19,12 @@ const DATABASE: &str = "flyball";
 const DATABASE_EXISTS: &str = "select exists (select from pg_database where datname = 'flyball')";
 const CREATE_DATABASE: &str = "create database flyball owner flyball";
 const ROLE_EXISTS: &str = "select exists (select from pg_roles where rolname = 'flyball')";
-/// It owns its database and may make more; nothing else of the server is its business, such as files of the machine.
+/// Creates the clients' role: it owns its database and may create others, but has no other right on
+/// the server, such as access to files of the machine.
 const CREATE_ROLE: &str = "create role flyball login createdb";
 
-/// A Postgres that answers on a unix socket only, without a password, to its superuser and to the role that owns the database.
+/// A Postgres that answers on a unix socket only, without a password, to its superuser and to the
+/// role that owns the database.
 pub(super) struct Postgres {
     found: find::Postgres,
     layout: Layout,
@@ -30,7 +32,7 @@ pub(super) struct Postgres {
     fsync: bool,
 }
 
-/// The Postgres that fits the data, or the first one if there are none yet.
+/// Returns the Postgres that fits the data, or the first one if there are no data yet.
 pub(super) fn find(places: &[Place], layout: &Layout) -> Result<Option<find::Postgres>, Error> {
     let data = layout.postgres_data();
     let made_by = fs::read_to_string(data.join("PG_VERSION")).ok().map(|text| text.trim().to_owned());
@@ -51,7 +53,7 @@ impl Postgres {
         Self { found, layout: layout.clone(), user: user.clone(), fsync }
     }
 
-    /// Makes the data directory, under another name until it is complete.
+    /// Creates the data directory, under another name until it is complete.
     async fn init(&self) -> Result<(), Error> {
         let data = self.layout.postgres_data();
         let roles = self.layout.postgres_roles();
@@ -100,11 +102,12 @@ impl Technology for Postgres {
             self.init().await?;
             let (data, pid_file) = (&self.layout.data, self.layout.postgres_data().join("postmaster.pid"));
             stop_orphan(&pid_file, data, self.stop_signal()).await;
-            // Postgres itself removes a file whose process is gone, and would take a stranger's process for its own.
+            // Postgres itself removes a file whose process is gone, but would take another process
+            // with that id for its own.
             if pid_was_reused(&pid_file, data) {
                 let _ = fs::remove_file(&pid_file);
             }
-            // The same for the socket's own lock; the directory is ours alone.
+            // The lock of the socket has the same problem; the directory is private to this stack.
             for name in [".s.PGSQL.5432", ".s.PGSQL.5432.lock"] {
                 let _ = fs::remove_file(self.layout.sockets.join(name));
             }
@@ -130,12 +133,13 @@ impl Technology for Postgres {
         })
     }
 
-    /// SIGINT is Postgres' fast shutdown: sessions are ended, everything is written.
+    /// Returns SIGINT, Postgres' fast shutdown: it ends all sessions and writes all data.
     fn stop_signal(&self) -> Signal {
         Signal::INT
     }
 
-    /// After a `kill -9` of the postmaster its sessions need a moment to notice, and hold the shared memory until then.
+    /// Returns true if the shared memory is still in use: after a `kill -9` of the postmaster its
+    /// sessions need a moment to notice, and hold the memory until then.
     fn worth_another_try(&mut self, log_tail: &str) -> bool {
         log_tail.contains("is still in use")
     }

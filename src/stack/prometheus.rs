@@ -22,7 +22,7 @@ pub(super) struct Prometheus {
     user: User,
     scrape_interval_ms: u64,
     port: u16,
-    /// It has answered on this port: people know it, so the port stays.
+    /// True once it has answered on this port, which then stays because clients know it.
     answered: Cell<bool>,
 }
 
@@ -35,8 +35,8 @@ impl Prometheus {
         Ok(Self { program, layout, user, scrape_interval_ms, port, answered: Cell::new(false) })
     }
 
-    /// The first line of the answer. By hand, because an HTTPS client needs the machine's certificates and heeds its
-    /// proxies, and neither has to do with a server on loopback.
+    /// Returns the first line of the answer. Written by hand, because an HTTPS client needs the
+    /// machine's certificates and heeds its proxies, and neither matters for a server on loopback.
     async fn ask_ready(&self) -> std::io::Result<String> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).await?;
         stream.write_all(b"GET /-/ready HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n").await?;
@@ -46,7 +46,8 @@ impl Prometheus {
     }
 }
 
-/// A port that was free a moment ago. Another process may take it before Prometheus does: then another one is tried.
+/// Returns a port that was free a moment ago. If another process takes it before Prometheus does,
+/// another port is tried.
 fn free_port() -> std::io::Result<u16> {
     Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }

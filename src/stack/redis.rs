@@ -11,7 +11,7 @@ use super::launch::{Step, Technology};
 use super::layout::{Layout, redis_config};
 use super::unix::User;
 
-/// A Redis that answers on a unix socket only and keeps what it is told.
+/// A Redis that answers on a unix socket only and keeps its data.
 pub(super) struct Redis {
     program: Program,
     layout: Layout,
@@ -46,7 +46,7 @@ impl Technology for Redis {
         Box::pin(async {
             let home = self.layout.home("redis");
             self.user.own_private_dir(&home, "start as that user, or remove it with --wipe as its owner")?;
-            // Beside the home and not in it: Redis needs no right to change it.
+            // The file is beside the home and not in it, because Redis needs no right to change it.
             let config = home.with_extension("conf");
             fs::write(&config, redis_config(&self.layout, self.fsync)).map_err(Error::io("writing", &config))
         })

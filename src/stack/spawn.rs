@@ -11,24 +11,25 @@ use std::time::Duration;
 use super::Error;
 use super::layout::Urls;
 
-/// How a supervisor is started. The URLs of the environment (`DATABASE_URL` …) are not looked at: say them here.
+/// Options of a supervisor. The URLs of the environment (`DATABASE_URL` …) are ignored, so they
+/// must be given here.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The program `flyball`. `None`: the running executable.
+    /// The program `flyball`; `None` stands for the running executable.
     pub program: Option<PathBuf>,
-    /// Use this database; start none.
+    /// An existing database; the supervisor then starts none.
     pub database_url: Option<String>,
-    /// Use this Redis; start none.
+    /// An existing Redis; the supervisor then starts none.
     pub redis_url: Option<String>,
-    /// Use this Prometheus; start none.
+    /// An existing Prometheus; the supervisor then starts none.
     pub prometheus_url: Option<String>,
-    /// How often Prometheus asks its targets.
+    /// Scrape interval of Prometheus, in milliseconds.
     pub scrape_interval_ms: u64,
-    /// Whether data survive a crash of the machine.
+    /// True if data must survive a crash of the machine.
     pub fsync: bool,
-    /// Remove what was made in the directory after stopping.
+    /// True if all files created in the directory are removed after stopping.
     pub ephemeral: bool,
-    /// Write what the supervisor says to this file. `None`: to our standard error.
+    /// File for the supervisor's standard error; `None` stands for this process' own.
     pub said: Option<PathBuf>,
 }
 
@@ -50,11 +51,8 @@ impl Default for Options {
 /// A server of the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Postgres.
     Postgres,
-    /// Redis.
     Redis,
-    /// Prometheus.
     Prometheus,
 }
 
@@ -71,14 +69,15 @@ impl Part {
 /// A running supervisor. Dropping it stops the servers; so does any death of this process.
 #[derive(Debug)]
 pub struct Running {
-    /// Where the servers are.
+    /// URLs of the servers.
     pub urls: Urls,
     child: Child,
     stdin: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
 }
 
-/// Starts `flyball services --dir DIR` and waits until all servers are ready. Blocks, at the first start for some seconds.
+/// Starts `flyball services --dir DIR` and waits until all servers are ready. Blocks; the first
+/// start takes some seconds.
 pub fn spawn(dir: &Path, options: &Options) -> Result<Running, Error> {
     let program = match &options.program {
         Some(program) => program.clone(),
@@ -91,7 +90,8 @@ pub fn spawn(dir: &Path, options: &Options) -> Result<Running, Error> {
     if options.ephemeral {
         command.arg("--ephemeral");
     }
-    // By the environment and not by arguments: a URL may hold a password, and everybody can read arguments.
+    // URLs go by the environment and not by arguments: a URL may hold a password, and every user of
+    // the machine can read arguments.
     for (name, url) in
         [("DATABASE_URL", &options.database_url), ("REDIS_URL", &options.redis_url), ("PROMETHEUS_URL", &options.prometheus_url)]
     {
@@ -100,7 +100,8 @@ pub fn spawn(dir: &Path, options: &Options) -> Result<Running, Error> {
             None => command.env_remove(name),
         };
     }
-    // A group of its own: a Ctrl-C at the terminal is for us, and we stop the servers when we are done with them.
+    // A group of its own: a Ctrl-C at the terminal goes to this process, which stops the servers
+    // when it is done with them.
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
     if let Some(said) = &options.said {
         command.stderr(File::create(said).map_err(Error::io("creating", said))?);
@@ -125,17 +126,18 @@ pub fn spawn(dir: &Path, options: &Options) -> Result<Running, Error> {
 // === impl Running ===
 
 impl Running {
-    /// The supervisor's process id.
+    /// Returns the supervisor's process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Stops one server in order, and waits until it has stopped. It stays down until [`Running::start`].
+    /// Stops one server in order and waits until it has stopped. It stays down until
+    /// [`Running::start`].
     pub fn stop(&mut self, part: Part) -> Result<(), Error> {
         self.tell("stop", part)
     }
 
-    /// Starts a server that was stopped, with its data and under its old URL, and waits until it is ready.
+    /// Starts a stopped server, with its data and under its old URL, and waits until it is ready.
     pub fn start(&mut self, part: Part) -> Result<(), Error> {
         self.tell("start", part)
     }

@@ -1,4 +1,4 @@
-//! What the supervisor listens to: signals, and its standard input.
+//! Inputs of the supervisor: signals, and its standard input.
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead};
@@ -6,11 +6,11 @@ use std::io::{self, BufRead};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
-/// Everything that ends a supervisor, and the commands on its standard input.
+/// The signals that end a supervisor, and the commands on its standard input.
 pub(super) struct Stop {
     signals: [Signal; 3],
     lines: mpsc::UnboundedReceiver<String>,
-    /// Commands that came while somebody waited for the end only.
+    /// Commands that arrived during a wait for the end.
     kept: VecDeque<String>,
 }
 
@@ -20,7 +20,8 @@ impl Stop {
     pub fn new() -> io::Result<Self> {
         let signals = [signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?, signal(SignalKind::hangup())?];
         let (sender, lines) = mpsc::unbounded_channel();
-        // A thread of its own: a blocking read cannot be cancelled, and must not keep the process alive.
+        // A thread of its own, because a blocking read cannot be cancelled and must not keep the
+        // process alive.
         std::thread::spawn(move || {
             for line in io::stdin().lock().lines() {
                 let Ok(line) = line else { return };
@@ -32,7 +33,7 @@ impl Stop {
         Ok(Self { signals, lines, kept: VecDeque::new() })
     }
 
-    /// The next command, or `None` at the end. Nothing is lost when this is cancelled.
+    /// Returns the next command, or `None` at the end. Cancelling it loses nothing.
     pub async fn next(&mut self) -> Option<String> {
         if let Some(line) = self.kept.pop_front() {
             return Some(line);

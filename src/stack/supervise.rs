@@ -1,9 +1,10 @@
-//! The supervisor: starts the servers, says where they are, watches them, and stops them when it is told or left alone.
+//! The supervisor: starts the servers, prints their URLs, watches them, and stops them when it is
+//! signalled or its input closes.
 //!
-//! It is told by SIGINT, SIGTERM or SIGHUP; it is left alone when its standard input closes. While it runs it reads
-//! commands from there, a line each: `stop NAME` and `start NAME`, with NAME one of `postgres`, `redis`, `prometheus`.
-//! Each is answered by a line on standard output (`{"stopped":"redis"}`), so that a test can take a server away.
-//! A server that ends without being told to is started again.
+//! The signals are SIGINT, SIGTERM and SIGHUP. While it runs it reads commands from its standard
+//! input, a line each: `stop NAME` and `start NAME`, with NAME one of `postgres`, `redis`,
+//! `prometheus`. Each is answered by a line on standard output (`{"stopped":"redis"}`), so that a
+//! test can take a server away. A server that ends without such a command is started again.
 
 use std::fs;
 use std::io;
@@ -21,39 +22,41 @@ use super::unix::{self, User};
 use super::watch::watch;
 use super::{Error, find, postgres};
 
-/// How long a supervisor that is being left may take to stop its servers.
+/// Time for which a new supervisor waits for a previous one to stop its servers.
 const LOCK_PATIENCE: Duration = Duration::from_secs(8);
 
-/// What a supervisor is asked to do.
+/// Settings of a supervisor.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The directory for data, logs and the lock.
     pub dir: PathBuf,
-    /// Use this database; start none.
+    /// An existing database; the supervisor then starts none.
     pub database_url: Option<String>,
-    /// Use this Redis; start none.
+    /// An existing Redis; the supervisor then starts none.
     pub redis_url: Option<String>,
-    /// Use this Prometheus; start none.
+    /// An existing Prometheus; the supervisor then starts none.
     pub prometheus_url: Option<String>,
-    /// How often Prometheus asks its targets.
+    /// Scrape interval of Prometheus, in milliseconds.
     pub scrape_interval_ms: u64,
-    /// Whether data survive a crash of the machine.
+    /// True if data must survive a crash of the machine.
     pub fsync: bool,
     /// Directories to look for the servers in, instead of the usual places.
     pub search_path: Vec<PathBuf>,
-    /// Remove what was made in the directory after stopping, and the directory if nothing else is in it.
+    /// True if all files created in the directory are removed after stopping, and the directory too
+    /// if it is empty then.
     pub ephemeral: bool,
 }
 
-/// Runs the servers until told or left alone. To be called from the main thread, outside any runtime.
+/// Runs the servers until signalled or until standard input closes.
 ///
-/// The main thread, because the kernel ends the servers when the thread that started them ends.
+/// To be called outside any runtime from the main thread, because the kernel ends the servers when
+/// the thread that started them ends.
 pub fn run(settings: &Settings) -> Result<(), Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(Error::io("starting a runtime for", &settings.dir))?.block_on(supervise(settings))
 }
 
-/// Removes the data below a directory, wherever they are.
+/// Removes the data of a stack, including data moved outside its directory.
 pub fn wipe(dir: &Path) -> Result<(), Error> {
     let Ok(dir) = fs::canonicalize(dir) else { return Ok(()) };
     let layout = Layout::new(&dir);
@@ -61,7 +64,8 @@ pub fn wipe(dir: &Path) -> Result<(), Error> {
     remove(&layout)
 }
 
-/// Takes the lock. A supervisor whose parent was killed may still be stopping its servers, so it is given a moment.
+/// Takes the lock. A supervisor whose parent was killed may still be stopping its servers, so the
+/// wait goes on for a while.
 async fn patient_lock(layout: &Layout, stop: &mut Stop) -> Result<fs::File, Error> {
     let until = Instant::now() + LOCK_PATIENCE;
     loop {
@@ -77,7 +81,7 @@ async fn patient_lock(layout: &Layout, stop: &mut Stop) -> Result<fs::File, Erro
 }
 
 async fn supervise(settings: &Settings) -> Result<(), Error> {
-    // Before anything is started, so that no signal is missed.
+    // Created before any server is started, so that no signal is missed.
     let mut stop = Stop::new().map_err(Error::io("listening for signals in", &settings.dir))?;
     let layout = make_dir(&settings.dir)?;
     let lock = patient_lock(&layout, &mut stop).await?;
@@ -96,7 +100,8 @@ async fn supervise(settings: &Settings) -> Result<(), Error> {
         }
         other => other.map(drop),
     };
-    // Prometheus reads what others write, and Postgres holds what matters most: so in this order.
+    // Prometheus reads from the others, and Postgres holds the most important data, so they stop in
+    // this order.
     for server in servers.iter_mut().rev() {
         server.stop().await;
     }
@@ -104,7 +109,7 @@ async fn supervise(settings: &Settings) -> Result<(), Error> {
     if settings.ephemeral {
         remove(&layout)?;
         let _ = fs::remove_file(layout.lock());
-        // Only if nothing else is in it.
+        // Succeeds only if the directory is empty.
         let _ = fs::remove_dir(&layout.dir);
     }
     drop(lock);
@@ -121,7 +126,7 @@ fn make_dir(dir: &Path) -> Result<Layout, Error> {
     Ok(Layout::new(&dir))
 }
 
-/// Decides who runs the servers and where their data are.
+/// Chooses the user that runs the servers and the directory of their data.
 fn settle(layout: Layout) -> Result<(Layout, User), Error> {
     let user = User::choose(&layout)?;
     if !user.step_down {
@@ -138,7 +143,7 @@ fn settle(layout: Layout) -> Result<(Layout, User), Error> {
     Ok((moved, user))
 }
 
-/// The servers that must be started, Postgres first. All that are missing are named in one error.
+/// Returns the servers to start, Postgres first. One error names all missing ones.
 fn choose(settings: &Settings, layout: &Layout, user: &User) -> Result<Vec<Server>, Error> {
     let places = find::places(&settings.search_path);
     let (need_postgres, need_redis, need_prometheus) =
@@ -169,7 +174,7 @@ fn choose(settings: &Settings, layout: &Layout, user: &User) -> Result<Vec<Serve
     Ok(servers)
 }
 
-/// Starts all at the same time.
+/// Starts all servers at the same time.
 async fn start_all(servers: &mut [Server]) -> Result<bool, Error> {
     futures_util::future::try_join_all(servers.iter_mut().map(Server::start)).await?;
     Ok(true)
@@ -199,7 +204,7 @@ fn remove(layout: &Layout) -> Result<(), Error> {
             _ => {}
         }
     }
-    // The parent of data that were moved, if no other stack has data there.
+    // The parent of moved data goes too, if no other stack has data there.
     if let Some(parent) = layout.clone().moved().data.parent() {
         let _ = fs::remove_dir(parent);
     }

@@ -1,4 +1,5 @@
-//! What we ask of the system: users, ownership, locks, and processes that an earlier supervisor left behind.
+//! Operating system services: users, ownership, locks, and processes that an earlier supervisor
+//! left behind.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::Write;
@@ -19,14 +20,15 @@ pub(super) struct User {
     pub uid: u32,
     pub gid: u32,
     pub name: String,
-    /// We are root and must step down to it.
+    /// True if the supervisor is root and must switch to this user.
     pub step_down: bool,
 }
 
 impl User {
-    /// Ourselves; for root somebody unprivileged, because Postgres refuses to run as root.
+    /// Returns the current user; for root an unprivileged one, because Postgres refuses to run as
+    /// root.
     ///
-    /// The owner of data that exist comes first: so `sudo make demo` after `make demo` works on.
+    /// The owner of existing data comes first, so that `sudo make demo` works after `make demo`.
     pub fn choose(layout: &Layout) -> Result<Self, Error> {
         let me = geteuid();
         if !me.is_root() {
@@ -53,7 +55,8 @@ impl User {
         }))
     }
 
-    /// Makes a command run as this user. What is set with `pre_exec` runs after the change of user.
+    /// Makes a command run as this user. Functions set with `pre_exec` run after the change of
+    /// user.
     pub fn apply(&self, command: &mut Command) {
         if self.step_down {
             // The standard library also drops root's supplementary groups here.
@@ -61,7 +64,8 @@ impl User {
         }
     }
 
-    /// Whether the user can enter the directory: tried, not computed from modes.
+    /// Returns true if the user can enter the directory, which is tried and not computed from
+    /// modes.
     pub fn can_enter(&self, dir: &Path) -> bool {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", "cd -- \"$1\"", "sh"]).arg(dir).current_dir("/");
@@ -70,9 +74,10 @@ impl User {
         command.status().is_ok_and(|status| status.success())
     }
 
-    /// Makes a directory that only this user can enter, or checks that it is one.
+    /// Creates a directory that only this user can enter, or checks that an existing one belongs to
+    /// this user.
     ///
-    /// The check matters in /tmp, where anybody could have made it before us.
+    /// The check matters in /tmp, where any user may have created it before.
     pub fn own_private_dir(&self, dir: &Path, help: &'static str) -> Result<(), Error> {
         match DirBuilder::new().mode(0o700).create(dir) {
             Ok(()) if self.step_down => {
@@ -90,18 +95,18 @@ impl User {
     }
 }
 
-/// The users in the text of /etc/passwd.
+/// Returns the users in the text of /etc/passwd.
 fn users(passwd: &str) -> impl Iterator<Item = User> + '_ {
     passwd.lines().filter_map(|line| {
         let mut fields = line.split(':');
         let (name, _password) = (fields.next()?, fields.next()?);
-        // macOS writes nobody's id as -2.
+        // macOS writes the id of the user nobody as -2.
         let mut id = || fields.next()?.parse::<i64>().ok().map(|id| id as u32);
         Some(User { name: name.to_owned(), uid: id()?, gid: id()?, step_down: true })
     })
 }
 
-/// Makes a directory that everybody may enter and that we own.
+/// Creates a directory that every user may enter and that the supervisor owns.
 pub(super) fn open_dir(dir: &Path) -> Result<(), Error> {
     fs::create_dir_all(dir).map_err(Error::io("creating", dir))?;
     if fs::metadata(dir).map_err(Error::io("looking at", dir))?.uid() == geteuid().as_raw() {
@@ -110,9 +115,11 @@ pub(super) fn open_dir(dir: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Adds the right to enter for everybody, so that the servers' user reaches what is below. For root only.
+/// Adds the right to enter for all users, so that the servers' user reaches the files below. For
+/// root only.
 ///
-/// A directory that holds anything but our own is left as it is: `--dir /root` must not open root's home.
+/// A directory with other entries than the stack's own is left as it is: `--dir /root` must not
+/// open root's home.
 pub(super) fn let_enter(layout: &Layout) -> Result<(), Error> {
     let dir = &layout.dir;
     let entries = fs::read_dir(dir).map_err(Error::io("looking into", dir))?;
@@ -148,8 +155,8 @@ pub(super) fn lock(layout: &Layout) -> Result<File, Error> {
 
 /// Stops a server whose supervisor was killed before it could.
 ///
-/// Its process id is the first line of the file, but ids are used again: so its command line must also name a path
-/// below our data.
+/// Its process id is the first line of the file, but ids are reused, so its command line must also
+/// name a path below this stack's data.
 pub(super) async fn stop_orphan(pid_file: &Path, data: &Path, signal: Signal) {
     let Some(pid) = pid_in(pid_file) else { return };
     for (signal, tries) in [(signal, 200), (Signal::KILL, 40)] {
@@ -165,7 +172,8 @@ pub(super) async fn stop_orphan(pid_file: &Path, data: &Path, signal: Signal) {
     }
 }
 
-/// Whether the process in the file lives but has nothing to do with our data: its id was used again.
+/// Returns true if the process in the file lives but does not serve this stack's data, because its
+/// id was reused.
 pub(super) fn pid_was_reused(pid_file: &Path, data: &Path) -> bool {
     pid_in(pid_file).is_some_and(|pid| test_kill_process(pid) != Err(rustix::io::Errno::SRCH) && !serves(pid, data))
 }
@@ -187,7 +195,8 @@ fn command_line(pid: Pid) -> String {
     ps.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default()
 }
 
-/// Whether /dev/shm is too small for Postgres' parallel queries; containers often have 64 MB.
+/// Returns true if /dev/shm is too small for Postgres' parallel queries; containers often have 64
+/// MB.
 pub(super) fn shm_is_tiny() -> bool {
     cfg!(target_os = "linux")
         && rustix::fs::statvfs("/dev/shm").map_or(true, |shm| shm.f_blocks.saturating_mul(shm.f_frsize) < 256 << 20)

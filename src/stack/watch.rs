@@ -1,4 +1,5 @@
-//! Watching the servers while they run: one that ends by itself is started again, and commands are obeyed.
+//! Watching the running servers: one that ends by itself is started again, and commands are carried
+//! out.
 
 use std::time::Duration;
 
@@ -9,23 +10,24 @@ use super::launch::Server;
 use super::say::{chain, println_json, say};
 use super::stop::Stop;
 
-/// How often the servers are looked at.
+/// Interval at which the servers are checked.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// A server that ended is started again after this time, doubled each time that it ends soon after.
+/// First delay before a server that ended is started again; it doubles each time the server ends
+/// soon after.
 const RESTART_AFTER: Duration = Duration::from_secs(1);
 const RESTART_AFTER_MAX: Duration = Duration::from_secs(30);
 
-/// What the supervisor knows of a server between two looks.
+/// The supervisor's record of a server between two checks.
 struct Watched<'a> {
     server: &'a mut Server,
-    /// Stopped by command: left alone until the command to start.
+    /// True after a command to stop: the server is left alone until the command to start.
     held: bool,
     restart_at: Option<Instant>,
     restart_after: Duration,
     started_at: Instant,
 }
 
-/// Watches the servers, and obeys, until told to stop or left alone.
+/// Watches the servers and carries out commands, until signalled or until standard input closes.
 pub(super) async fn watch(servers: &mut [Server], stop: &mut Stop) {
     let mut watched: Vec<Watched> = servers
         .iter_mut()
@@ -44,7 +46,7 @@ pub(super) async fn watch(servers: &mut [Server], stop: &mut Stop) {
             }
         };
         let obeyed = obey(&command, &mut watched);
-        // A stop that takes its time must not outlive the parent.
+        // A slow stop must not outlive the parent.
         tokio::select! {
             () = obeyed => {}
             () = stop.told() => return,
@@ -52,7 +54,7 @@ pub(super) async fn watch(servers: &mut [Server], stop: &mut Stop) {
     }
 }
 
-/// Starts a server again that ended by itself.
+/// Restarts a server that ended by itself.
 fn look_at(watched: &mut Watched) {
     let now = Instant::now();
     let name = watched.server.name();

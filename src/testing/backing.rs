@@ -1,4 +1,4 @@
-//! Where the jobs of a test live.
+//! The stores for the jobs of a test.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use super::postgres::Postgres;
 use crate::jobs::postgres::Ending;
 use crate::jobs::{self, Checkpoints, Job, NewJob};
 
-/// Why a test's queue could not go on.
+/// An error of a test's queue.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The database.
+    /// The queue store failed.
     #[error(transparent)]
     Queue(#[from] jobs::Error),
     /// The schema could not be brought up to date.
@@ -20,27 +20,27 @@ pub enum Error {
     /// The job cannot be enqueued.
     #[error("{field}: {message}")]
     Refused {
-        /// Which field.
+        /// The name of the field.
         field: String,
-        /// What was wrong and what is allowed.
+        /// The problem, and the allowed values.
         message: String,
     },
-    /// The jobs make each other, or are snoozed, for ever.
+    /// The jobs enqueue each other, or are snoozed, for ever.
     #[error("{0} attempts were run and there are more; do these jobs ever end?")]
     Endless(usize),
-    /// Arguments that are not of the asked type.
+    /// The arguments of a job do not fit the requested type.
     #[error("the arguments {args} are not of this type: args{pointer}: {message}")]
     Type {
-        /// The arguments.
+        /// The arguments of the job.
         args: serde_json::Value,
-        /// Where.
+        /// The JSON pointer to the mismatch.
         pointer: String,
-        /// What is wrong.
+        /// The reason of the mismatch.
         message: String,
     },
 }
 
-/// Where the jobs of a test live.
+/// The store of a test's jobs, in memory or in Postgres.
 pub(super) enum Backing {
     Memory(Memory),
     Postgres(Postgres),
@@ -54,7 +54,7 @@ impl Backing {
         }
     }
 
-    /// Takes what is due, in the order of the queue.
+    /// Takes the due jobs, in the order of the queue.
     pub(super) async fn take_due(&self) -> Result<Vec<Job>, Error> {
         match self {
             Self::Memory(memory) => Ok(memory.take_due()),
@@ -72,7 +72,9 @@ impl Backing {
         }
     }
 
-    /// The jobs of a kind that wait: ready, scheduled or retryable. A unique key is there as a text at least where it is this one.
+    /// Returns the waiting jobs of a kind: ready, scheduled or retryable.
+    ///
+    /// A unique key that equals `unique_key` is returned as text; any other may be a digest.
     pub(super) async fn waiting(&self, kind: &str, unique_key: Option<&str>) -> Result<Vec<NewJob>, Error> {
         match self {
             Self::Memory(memory) => Ok(memory.waiting(kind)),
@@ -90,7 +92,7 @@ impl Backing {
         }
     }
 
-    /// How long until the next job is due; `None` if none waits.
+    /// Returns the time until the next job is due; `None` if none waits.
     pub(super) async fn next_due(&self) -> Result<Option<Duration>, Error> {
         match self {
             Self::Memory(memory) => Ok(memory.next_due()),

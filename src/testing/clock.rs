@@ -1,6 +1,6 @@
-//! The one place of this room that looks at the clock: where virtual time begins.
+//! The clock at which virtual time begins; no other file of this room reads a clock.
 
-/// The time of this machine.
+/// Returns the time of this machine.
 #[expect(clippy::disallowed_methods, reason = "virtual time begins where the test begins")]
 pub(super) fn now() -> jiff::Timestamp {
     jiff::Timestamp::now()

@@ -1,4 +1,4 @@
-//! Jobs in memory, with the queue's own laws as far as a test of handlers can see them.
+//! Jobs in memory, under the queue's own rules as far as a test of handlers can observe them.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,7 +22,7 @@ struct Jobs {
     now: Timestamp,
     last_id: i64,
     waiting: BTreeMap<i64, Waiting>,
-    /// Unfinished or still-reserved unique keys, by kind and text.
+    /// Unique keys that are unfinished or still reserved, by kind and text.
     unique: BTreeMap<(String, String), Holder>,
     running: BTreeMap<i64, NewJob>,
 }
@@ -30,19 +30,20 @@ struct Jobs {
 /// The job that holds a unique key.
 struct Holder {
     job_id: i64,
-    /// Until when, where the producer said so.
+    /// The end of the window, if the producer set one.
     until: Option<Timestamp>,
-    /// When the first of the debounced jobs was enqueued that this one stands for.
+    /// The time at which the first of the debounced jobs that it replaced was enqueued.
     since: Option<Timestamp>,
 }
 
-/// What a unique key has decided about a new job.
+/// The effect of a unique key on a new job.
 enum Verdict {
-    /// It is one more job.
+    /// The job is new.
     New,
-    /// This one is unfinished, or its window is open.
+    /// This job is unfinished, or its window is open.
     Duplicate(i64),
-    /// It takes the place of this one, which waits; where it is debounced, the row of such jobs began then.
+    /// The job replaces this one, which waits; the time is the start of the debounced series, if
+    /// there is one.
     Replaces(i64, Option<Timestamp>),
 }
 
@@ -164,7 +165,8 @@ impl Memory {
 }
 
 impl Jobs {
-    /// What the unique key of a job says of it, as `flyball.admit` does; the key is the job's then.
+    /// Returns the effect of a job's unique key, as `flyball.admit` does; a new job then holds the
+    /// key.
     fn verdict(&mut self, job: &NewJob) -> Verdict {
         let Some(text) = &job.unique_key else { return Verdict::New };
         let (now, next_id) = (self.now, self.last_id + 1);
@@ -174,7 +176,8 @@ impl Jobs {
             let waiting = self.waiting.get(&holder.job_id);
             let replaces = job.replace || job.debounce_s.is_some();
             if let Some(waiting) = waiting.filter(|_| replaces) {
-                // What was not put off is no row, and what has been tried and failed is over: a new one begins.
+                // A series goes on only if the new job is debounced and the waiting one has never
+                // been tried; otherwise a new series begins.
                 let goes_on = begun.is_some() && waiting.attempt == 0;
                 holder.since = holder.since.filter(|_| goes_on).or(begun);
                 return Verdict::Replaces(holder.job_id, holder.since);
@@ -189,7 +192,7 @@ impl Jobs {
         Verdict::New
     }
 
-    /// Lets a job wait under a number, which may be that of the job whose place it takes.
+    /// Adds a waiting job under an id, which may be that of the job that it replaces.
     fn wait(&mut self, id: i64, job: NewJob, due: Option<Timestamp>) {
         let now = self.now;
         let created_at = self.waiting.get(&id).map_or(now, |before| before.created_at);
@@ -198,7 +201,7 @@ impl Jobs {
     }
 }
 
-/// A job as far as a queue keeps it: how it came in is forgotten.
+/// Returns a job as the queue keeps it, without the fields that only control the enqueueing.
 fn kept(job: &NewJob) -> NewJob {
     NewJob { unique_for: None, debounce_s: None, debounce_max_s: None, replace: false, ..job.clone() }
 }
@@ -207,7 +210,7 @@ fn span(seconds: f64) -> SignedDuration {
     SignedDuration::try_from_secs_f64(seconds).unwrap_or(SignedDuration::MAX)
 }
 
-/// Checkpoints that no other worker can take away.
+/// Checkpoints without fences, because no other worker competes for a job.
 #[derive(Default)]
 struct InMemory(Mutex<BTreeMap<i64, Checkpoint>>);
 

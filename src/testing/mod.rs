@@ -1,8 +1,10 @@
-//! A queue for your own tests: run what is due, in this thread, through your real handlers, and look at what was enqueued.
+//! A queue for your own tests: run due jobs in this thread through your real handlers, and inspect
+//! the enqueued ones.
 //!
-//! [`TestQueue::in_memory`] needs no server. [`TestQueue::on`] works on a database of your test's own, so that jobs that your
-//! code enqueues in its transactions are run too. Neither needs Redis: nothing here waits for a throttle. Time is virtual:
-//! [`TestQueue::advance`] moves it, and [`TestQueue::drain`] moves it as far as retries and scheduled jobs want.
+//! [`TestQueue::in_memory`] needs no server. [`TestQueue::on`] works on a database of your test's
+//! own, so that jobs that your code enqueues in its transactions run too. Neither needs Redis: no
+//! job waits for a throttle. Time is virtual: [`TestQueue::advance`] moves it, and
+//! [`TestQueue::drain`] moves it as far as retries and scheduled jobs need.
 //!
 //! ```
 //! use flyball::jobs::{Context, Fault, Kinds, NewJob};

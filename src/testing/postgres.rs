@@ -12,7 +12,7 @@ use super::{Error, TestQueue};
 use crate::jobs::postgres::{Ending, Finish, PgCheckpoints};
 use crate::jobs::{self, Checkpoints, Job, Kinds, NewJob, Queue};
 
-/// One fence for all: nobody else works on the database of a test.
+/// The fence of every lease; one is enough, because nothing else works on the database of a test.
 const FENCE: i64 = 1;
 
 const REGISTER_KINDS: &str = "select flyball.register_kind(kind) from unnest($1::text[]) as kind";
@@ -35,8 +35,8 @@ select j.id, j.kind, j.args, j.throttle, j.key, j.priority, j.max_attempts, j.co
 from leased l
 join flyball.job j on j.id = l.job_id
 order by l.priority, j.id";
-// Of a unique key only a digest is kept, so its text is there where it is the one that was asked for. A `real` read by way of
-// its text is the number that was written.
+// The queue keeps only a digest of a unique key, so the text is returned only if it is the one that
+// was asked for. A `real` read by way of its text is the number that was written.
 const WAITING: &str = "
 select j.kind, j.args, j.throttle, j.key, j.priority, j.run_at, j.max_attempts, j.cost, j.timeout_s::text::float8 as timeout_s,
     j.traceparent,
@@ -47,7 +47,7 @@ where j.kind = $1
     and (exists (select from flyball.ready r where r.lane_id = j.lane_id and r.priority = j.priority and r.job_id = j.id)
         or exists (select from flyball.scheduled s where s.job_id = j.id))
 order by j.id";
-// Time is moved by moving what waits for it.
+// Time moves by moving the times of the waiting jobs.
 const ADVANCE: &str = "
 with keys as (
     update flyball.uniq set expires_at = expires_at - make_interval(secs => $1), since = since - make_interval(secs => $1)
@@ -58,8 +58,9 @@ select least((select 0::float8 from flyball.ready limit 1),
     (select extract(epoch from min(run_at) - clock_timestamp())::float8 from flyball.scheduled))";
 
 impl TestQueue {
-    /// A queue on a database of the test's own, for instance the pool of `#[sqlx::test]`. The schema is brought up to date and
-    /// the kinds are registered; no worker may run on it.
+    /// Returns a queue on a database of the test's own, for instance the pool of `#[sqlx::test]`.
+    ///
+    /// It brings the schema up to date and registers the kinds; no worker may run on the database.
     pub async fn on(pool: PgPool, kinds: Kinds) -> Result<Self, Error> {
         let backing = Backing::Postgres(Postgres::new(pool, &kinds.names()).await?);
         Ok(Self::with(kinds, backing))
@@ -119,10 +120,12 @@ impl Postgres {
     }
 }
 
-/// The jobs of a kind that wait, as this connection sees them: inside a transaction, what it has enqueued is there too.
+/// Returns the waiting jobs of a kind, as this connection sees them: inside a transaction they
+/// include those that it has enqueued.
 ///
-/// They are as far as the queue keeps them: `unique_key` is a digest, `sha256:` and hexadecimal digits, `run_at` the time that a
-/// debounced job waits for, and `unique_for`, `debounce`, `debounce_max` and `replace` are forgotten.
+/// The jobs are as the queue keeps them: `unique_key` is a digest, `sha256:` and hexadecimal
+/// digits, `run_at` is the time that a debounced job waits for, and `unique_for`, `debounce`,
+/// `debounce_max` and `replace` are lost.
 ///
 /// ```no_run
 /// # async fn test(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {

@@ -1,4 +1,4 @@
-//! The queue of a test: runs what is due inline, and looks at what waits.
+//! The queue of a test: runs due jobs inline, and inspects waiting ones.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use crate::jobs::postgres::Ending;
 use crate::jobs::{Context, Handler, Job, Kinds, NewJob, OnAmbiguous, Outcome, State, typed};
 use crate::throttle::{Change, MemoryStore, Name, Store};
 
-/// Attempts after which a test is told that its jobs do not end.
+/// Attempts after which a test fails because its jobs do not end.
 const MAX_RUNS: usize = 10_000;
 
-/// What says how a job comes in, and is not kept.
+/// Fields that only control the enqueueing and are not kept.
 const FORGOTTEN: [&str; 4] = ["unique_for", "debounce", "debounce_max", "replace"];
 
 /// A queue for tests.
@@ -28,7 +28,9 @@ pub struct TestQueue {
 }
 
 impl TestQueue {
-    /// A queue in memory. It needs no server, and sees only what is enqueued through [`TestQueue::enqueue`].
+    /// Returns a queue in memory.
+    ///
+    /// It needs no server, and holds only jobs enqueued through [`TestQueue::enqueue`].
     pub fn in_memory(kinds: Kinds) -> Self {
         let backing = Backing::Memory(Memory::new(kinds.names()));
         Self::with(kinds, backing)
@@ -39,13 +41,16 @@ impl TestQueue {
         Self { kinds, throttles, backing }
     }
 
-    /// Enqueues a job; its number, or that of the job which holds its unique key.
+    /// Enqueues a job; returns its id, or that of the job that holds its unique key.
     pub async fn enqueue(&self, job: NewJob) -> Result<i64, Error> {
         self.backing.enqueue(job).await
     }
 
-    /// Runs what is due, and what these jobs make that is due, each in this task through its handler. A job that gives up
-    /// its attempt (throttled, handed back) waits for the next call. A handler's panic is the test's panic.
+    /// Runs the due jobs, and the due jobs that these enqueue, each in this task through its
+    /// handler.
+    ///
+    /// A job that gives up its attempt (throttled, handed back) waits for the next call. A panic of
+    /// a handler is a panic of the test.
     pub async fn run_due(&self) -> Result<Report, Error> {
         let mut report = Report::default();
         let mut given_back = Vec::new();
@@ -72,12 +77,14 @@ impl TestQueue {
         Ok(report)
     }
 
-    /// Runs everything to its end: what is due, then on to the time of the next retry or scheduled job, until none waits.
+    /// Runs all jobs to their end: those that are due, then on to the time of the next retry or
+    /// scheduled job, until none waits.
     pub async fn drain(&self) -> Result<Report, Error> {
         let mut report = Report::default();
         while let Some(wait) = self.backing.next_due().await? {
             if !wait.is_zero() {
-                // A little further, for the time that passes between two looks at a clock is not ours to count.
+                // A little further, because the time that passes between two reads of a clock is
+                // not counted here.
                 self.advance(wait + Duration::from_millis(1)).await?;
             }
             report.runs.extend(self.run_due().await?.runs);
@@ -88,12 +95,12 @@ impl TestQueue {
         Ok(report)
     }
 
-    /// Moves time on: retries and scheduled jobs come closer, unique keys expire.
+    /// Advances time: retries and scheduled jobs come closer, unique keys expire.
     pub async fn advance(&self, by: Duration) -> Result<(), Error> {
         self.backing.advance(by).await
     }
 
-    /// The arguments of the jobs of a kind that wait, oldest first.
+    /// Returns the arguments of the waiting jobs of a kind, oldest first.
     pub async fn enqueued<A: DeserializeOwned>(&self, kind: &str) -> Result<Vec<A>, Error> {
         let waiting = self.backing.waiting(kind, None).await?;
         let read = |job: NewJob| {
@@ -102,15 +109,18 @@ impl TestQueue {
         waiting.into_iter().map(read).collect()
     }
 
-    /// Panics unless a job of this kind waits that has everything that `like` has: `json!({"args": {"to": "ada"}, "key": "a"})`
-    /// asks for a field of the arguments and the key, `json!({})` for any job of the kind. A queue keeps no `unique_for`,
-    /// `debounce`, `debounce_max` and `replace`, so nobody can ask for those; `run_at` is the time that a debounced job waits for.
+    /// Panics unless a waiting job of this kind has everything that `like` has.
+    ///
+    /// `json!({"args": {"to": "ada"}, "key": "a"})` asks for a field of the arguments and the key,
+    /// `json!({})` for any job of the kind. A queue keeps no `unique_for`, `debounce`,
+    /// `debounce_max` and `replace`, so a test cannot ask for those; `run_at` is the time that a
+    /// debounced job waits for.
     pub async fn assert_enqueued(&self, kind: &str, like: Value) {
         let waiting = self.waiting(kind, &like).await;
         assert!(matching(&waiting, &like) > 0, "no job of the kind {kind} like {like} waits; these wait: {}", listed(&waiting));
     }
 
-    /// Panics if a job of this kind waits that has everything that `like` has.
+    /// Panics if a waiting job of this kind has everything that `like` has.
     pub async fn refute_enqueued(&self, kind: &str, like: Value) {
         let waiting = self.waiting(kind, &like).await;
         assert!(matching(&waiting, &like) == 0, "a job of the kind {kind} like {like} waits: {}", listed(&waiting));
@@ -152,7 +162,8 @@ impl TestQueue {
         tokio::time::timeout(limit, work).await.unwrap_or_else(late)
     }
 
-    /// Handlers that ask the job's throttle themselves are not held up here.
+    /// Creates the throttle without a rate limit, if it is absent, so that handlers that ask it
+    /// themselves are not held up.
     async fn open(&self, throttle: &str) {
         let Ok(name) = Name::new(throttle) else { return };
         let fields = [("rps".to_owned(), Some("-1".to_owned()))].into();
@@ -161,7 +172,7 @@ impl TestQueue {
     }
 }
 
-/// How the attempt ends the job's stay, as in the runner.
+/// Returns the ending of an attempt with this outcome, as in the runner.
 fn judge(handler: &dyn Handler, job: &Job, outcome: Outcome) -> Ending {
     let policy = handler.retry();
     match outcome {
@@ -176,7 +187,7 @@ fn judge(handler: &dyn Handler, job: &Job, outcome: Outcome) -> Ending {
             let again = on == OnAmbiguous::Retry && !policy.is_last(job.attempt, job.max_attempts);
             Ending::Ambiguous { delay: again.then(|| policy.longest(job.attempt)), error }
         }
-        // The longest wait, not a random one: tests want the same each time.
+        // The longest wait, not a random one, because tests need the same wait each time.
         Outcome::Retry { after, error } => Ending::Failed { delay: after.unwrap_or_else(|| policy.longest(job.attempt)), error },
     }
 }
@@ -196,7 +207,8 @@ fn matching(waiting: &[NewJob], like: &Value) -> usize {
     waiting.iter().filter(|job| serde_json::to_value(job).is_ok_and(|job| contains(&job, like))).count()
 }
 
-/// Whether `whole` has everything that `part` has; objects may have more fields, everything else must be equal.
+/// Returns true if `whole` has everything that `part` has; objects may have more fields, everything
+/// else must be equal.
 fn contains(whole: &Value, part: &Value) -> bool {
     match (whole, part) {
         (Value::Object(whole), Value::Object(part)) => {

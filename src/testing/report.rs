@@ -1,4 +1,4 @@
-//! What was run, and how it ended. Pure.
+//! Attempts that were run, and their outcomes. Pure.
 
 use std::fmt;
 
@@ -6,22 +6,22 @@ use serde_json::Value;
 
 use crate::jobs::{Job, Outcome, State};
 
-/// One attempt.
+/// One attempt at a job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
-    /// The job.
+    /// The id of the job.
     pub job_id: i64,
-    /// What ran it.
+    /// The kind of the job, which selects its handler.
     pub kind: String,
-    /// Its arguments.
+    /// The arguments of the job.
     pub args: Value,
-    /// Its rate-limit key.
+    /// The rate-limit key; empty for none.
     pub key: String,
-    /// 1 for the first attempt.
+    /// The number of the attempt, from 1.
     pub attempt: i32,
-    /// What the handler said.
+    /// The outcome that the handler returned.
     pub outcome: Outcome,
-    /// Where the job stands because of it.
+    /// The state of the job after the attempt.
     pub state: State,
 }
 
@@ -38,7 +38,7 @@ impl Run {
         }
     }
 
-    /// What went wrong, where something did.
+    /// Returns the error of the attempt, if there was one.
     pub fn error(&self) -> Option<&str> {
         match &self.outcome {
             Outcome::Retry { error, .. }
@@ -51,30 +51,32 @@ impl Run {
     }
 }
 
-/// What was run, in order. Printed with `{}` it is a table for a test's message.
+/// The attempts that were run, in order.
+///
+/// Formatted with `{}`, it is a table for the message of a test.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
-    /// Every attempt.
+    /// Every attempt, in the order in which they ran.
     pub runs: Vec<Run>,
 }
 
 impl Report {
-    /// The attempts at jobs of one kind.
+    /// Returns the attempts at jobs of one kind.
     pub fn of(&self, kind: &str) -> Vec<&Run> {
         self.runs.iter().filter(|run| run.kind == kind).collect()
     }
 
-    /// How many attempts completed their jobs.
+    /// Returns the number of attempts that completed their jobs.
     pub fn completed(&self) -> usize {
         self.count(State::Completed)
     }
 
-    /// How many attempts failed and will be followed by another.
+    /// Returns the number of attempts that failed and are followed by another.
     pub fn failed(&self) -> usize {
         self.count(State::Retryable)
     }
 
-    /// How many attempts left a dead letter.
+    /// Returns the number of attempts that left a dead letter.
     pub fn dead(&self) -> usize {
         self.count(State::Dead)
     }

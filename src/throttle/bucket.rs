@@ -1,61 +1,68 @@
-//! The law of the bucket: how many tokens there are, how long until the next, and what a grant leaves behind.
+//! The law of the bucket: the tokens it holds, the time until the next, and the state after a
+//! grant.
 //!
-//! A bucket is one instant, `spent_to`: the refill has been spent up to there. What it holds now is the *time* since
-//! then, `budget = now - spent_to`, never more than the tolerance `tau`:
+//! A bucket is one instant, `spent_to`: the refill has been spent up to there. Its content is the
+//! *time* since then, `budget = now - spent_to`, never more than the tolerance `tau`:
 //!
 //! ```text
 //!   interval  T   = 1e6 / rps                      µs per token
-//!   tolerance tau = max(burst * window * 1e6, 2 T) µs; of a key whose burst is below 20 ms T + burst
+//!   tolerance tau = max(burst * window * 1e6, 2 T) µs; T + burst for a key with burst < 20 ms
 //!   units     k   = floor(budget / (cost * T)), half a microsecond early at most
 //!   grant     spent_to += k * cost * T
 //!   wait          = min(cost * T, tau) - budget    until the next unit fits
 //! ```
 //!
-//! This is the generic cell rate algorithm; its theoretical arrival time is `spent_to + tau`. Keeping the instant at
-//! which the bucket is *empty* instead of the one at which it is *full* makes a change of the rate harmless: an empty
-//! bucket stays empty whatever `rps`, `burst` or `window` become, so a cut frees nothing and a stop resumes from nothing.
-//! There is room for two tokens at least, or a worker that comes a little late would lose what refilled meanwhile.
+//! This is the generic cell rate algorithm; its theoretical arrival time is `spent_to + tau`. The
+//! state is the instant at which the bucket is *empty*, not the one at which it is *full*, because
+//! that makes a change of the rate harmless: an empty bucket stays empty for any `rps`, `burst` or
+//! `window`, so a cut frees nothing and a stop resumes from nothing. The bucket holds two tokens at
+//! least, or a worker that comes a little late would lose the refill of the meantime.
 //!
-//! The same law stands in `throttle.lua`, operation by operation, so that both give the same numbers to the last bit.
+//! `throttle.lua` contains the same law, operation by operation, so that both give the same numbers
+//! to the last bit.
 
-/// How long a stopped or unknown throttle tells people to wait before they ask again, in microseconds.
+/// The wait reported by a stopped or unknown throttle, in microseconds.
 ///
-/// A person who turns the knob up is thereby obeyed within half a second.
+/// A raised knob thereby takes effect within half a second.
 pub const STOPPED_WAIT_US: f64 = 500_000.0;
 
-/// The longest wait that is told, in microseconds (31 years).
+/// The longest reported wait, in microseconds (31 years).
 pub const MAX_WAIT_US: f64 = 1e15;
 
-/// How early a unit may fit, in microseconds: clocks tick in whole ones, and doubles at this time of the world in quarters.
+/// The time by which a unit may fit early, in microseconds, because clocks tick in whole ones and
+/// doubles of the present time in quarters.
 const SLACK_US: f64 = 0.5;
 
-/// What a key without a burst may save up, in microseconds: workers come round every few milliseconds.
+/// The savings of a key without a burst, in microseconds, because workers poll every few
+/// milliseconds.
 const SPACED_US: f64 = 20_000.0;
 
-/// How far into the future a charge may reach, in microseconds, where one job does not reach further by itself.
+/// The longest debt that charges may leave, in microseconds, unless one job alone costs more.
 pub const LONGEST_DEBT_US: f64 = 300_000_000.0;
 
-/// A rate and how much of it may be saved up.
+/// A rate and the part of it that may be saved up.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rate {
-    /// Tokens per second; 0 stops, -1 is unlimited.
+    /// The rate in tokens per second; 0 stops, -1 is unlimited.
     pub rps: f64,
-    /// Microseconds of refill that the bucket holds when full, before the floor of two tokens.
+    /// The refill that a full bucket holds, in microseconds, before the floor of two tokens.
     pub depth_us: f64,
 }
 
 impl Rate {
-    /// No limit at all.
+    /// The rate without a limit.
     pub const UNLIMITED: Self = Self { rps: -1.0, depth_us: 0.0 };
 
-    /// Microseconds per token; 0 where the rate is stopped or unlimited.
+    /// Returns the time per token in microseconds; 0 if the rate is stopped or unlimited.
     pub fn interval_us(&self) -> f64 {
         if self.rps > 0.0 { 1e6 / self.rps } else { 0.0 }
     }
 
-    /// Microseconds of refill that the bucket holds when full. A key that saves nothing up is spaced: it has one token, or as
-    /// much as workers need to come round where that is more. One that saves up less than that time is spaced too, and has that beside
-    /// its token, so that who comes so late loses nothing.
+    /// Returns the refill that a full bucket holds, in microseconds.
+    ///
+    /// A key without a burst is spaced: it holds one token, or 20 ms of refill if that is more,
+    /// because workers need that time to come round. A key with a burst below 20 ms is spaced too
+    /// and holds the burst beside its token, so that a worker that comes that late loses nothing.
     pub fn tau_us(&self, start: Start) -> f64 {
         match start {
             Start::Full if self.depth_us == 0.0 => self.interval_us().max(SPACED_US),
@@ -65,7 +72,7 @@ impl Rate {
     }
 }
 
-/// The slower of two rates, where below 0 means unlimited.
+/// Returns the slower of two rates; a rate below 0 is unlimited.
 pub fn slower(a: f64, b: f64) -> f64 {
     match () {
         () if a < 0.0 => b,
@@ -74,27 +81,29 @@ pub fn slower(a: f64, b: f64) -> f64 {
     }
 }
 
-/// What a bucket remembers between two asks.
+/// The state of a bucket between two asks.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Bucket {
-    /// Unix microseconds up to which the refill has been spent; `None` for a bucket that was never asked or is long full.
+    /// The end of the spent refill, unix microseconds; `None` for a bucket that was never used or
+    /// has long been full.
     pub spent_to: Option<f64>,
-    /// Tokens by which the last charge went below empty. It tells an honest debt from a clock that stepped back.
+    /// The tokens by which the last charge went below empty, which distinguish an honest debt from
+    /// a clock that stepped back.
     pub debt: f64,
-    /// The throttle was stopped when it was last asked. However long ago that was, nothing has been refilled since.
+    /// True if the throttle was stopped at the last ask; nothing has been refilled since.
     pub stopped: bool,
 }
 
-/// How a bucket that is missing begins.
+/// The initial content of a missing bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// With one token: a throttle whose bucket was lost must not burst.
+    /// One token: a throttle whose bucket was lost must not burst.
     OneToken,
-    /// Full: an idle key keeps no state at all.
+    /// Full, so that an idle key needs no state.
     Full,
 }
 
-/// A bucket opened at one instant under one rate above 0; costs are taken from it and it is closed again.
+/// A bucket opened at one instant under a rate above 0, ready for charges.
 #[derive(Clone, Copy, Debug)]
 pub struct Open {
     interval: f64,
@@ -105,12 +114,12 @@ pub struct Open {
 }
 
 impl Bucket {
-    /// Opens the bucket at `now` (unix microseconds) for units that cost at most `cost` tokens, where none may ever cost more than
-    /// `most`.
+    /// Opens the bucket at `now` (unix microseconds) for units that cost at most `cost` tokens,
+    /// under a limit of `most` tokens per unit.
     ///
-    /// `spent_to` is clamped to what can be true: never fuller than full, and no more debt than was really made. A server's
-    /// clock that stepped back an hour thus costs some seconds and not an hour. Nor is any debt longer than that of one job of
-    /// `most`, or than some minutes.
+    /// `spent_to` is clamped to possible values: never fuller than full, and no more debt than was
+    /// really made. A server clock that stepped back an hour thus costs some seconds and not an
+    /// hour. No debt is longer than that of one job of `most` tokens, or than some minutes.
     pub fn open(&self, rate: Rate, start: Start, now: f64, cost: f64, most: f64) -> Open {
         let interval = 1e6 / rate.rps;
         let tau = rate.tau_us(start);
@@ -122,39 +131,41 @@ impl Bucket {
         Open { interval, tau, longest, spent_to, debt: self.debt }
     }
 
-    /// Empties the bucket, as a stopped throttle does, so that it starts again from nothing; at `now`, or where it is still
-    /// `stopped` then, whenever it starts.
+    /// Empties the bucket at `now`, as a stopped throttle does; with `stopped`, its refill begins
+    /// only when the throttle starts again.
     pub fn drain(&mut self, now: f64, stopped: bool) {
         self.spent_to = Some(self.spent_to.unwrap_or(now).max(now));
         self.stopped = stopped;
     }
 
-    /// Makes an empty bucket of one with a debt.
+    /// Cancels a debt, which leaves the bucket empty.
     pub fn forgive(&mut self, now: f64) {
         self.spent_to = self.spent_to.map(|spent_to| spent_to.min(now));
         self.debt = 0.0;
     }
 
-    /// Gives time back; the bucket never gets fuller than full because it is clamped when it is opened.
+    /// Gives time back; the clamp of the next `open` keeps the bucket from exceeding full.
     pub fn refund(&mut self, time_us: f64) {
         self.spent_to = self.spent_to.map(|spent_to| spent_to - time_us);
     }
 }
 
 impl Open {
-    /// Units of `cost` tokens that fit now. A unit dearer than the bucket fits when the bucket is full.
+    /// Returns the units of `cost` tokens that fit now. A unit dearer than the bucket fits when the
+    /// bucket is full.
     pub fn units(&self, cost: f64, now: f64) -> f64 {
         let units = ((now - self.spent_to + SLACK_US) / (cost * self.interval)).floor();
         if units < 1.0 && self.is_full(now) { 1.0 } else { units.max(0.0) }
     }
 
-    /// Takes `units` of `cost` tokens; a dear one leaves a debt.
+    /// Takes `units` units of `cost` tokens; a unit dearer than the bucket leaves a debt.
     pub fn take(&mut self, units: f64, cost: f64, now: f64) {
         self.spent_to += units * (cost * self.interval);
         self.debt = ((self.spent_to - now) / self.interval).max(0.0);
     }
 
-    /// Charges tokens after the fact, or returns them when negative, as far as a debt may go; answers those that counted.
+    /// Charges tokens after the fact, or returns them if negative, up to the longest debt; returns
+    /// the tokens that counted.
     pub fn settle(&mut self, tokens: f64, now: f64) -> f64 {
         let (before, highest, mut counted) = (self.spent_to, now + self.longest, tokens);
         self.spent_to = before + tokens * self.interval;
@@ -166,63 +177,68 @@ impl Open {
         counted
     }
 
-    /// Microseconds until the next unit of `cost` tokens fits; not above 0 if it fits now.
+    /// Returns the microseconds until the next unit of `cost` tokens fits; 0 or less if it fits
+    /// now.
     pub fn wait_us(&self, cost: f64, now: f64) -> f64 {
         (cost * self.interval).min(self.tau) - (now - self.spent_to)
     }
 
-    /// Units that fit into the upper half of the bucket: what is left to those who borrow, so that whoever draws on it by right
-    /// never comes late.
+    /// Returns the units that fit into the upper half of the bucket, the part that may be borrowed,
+    /// so that a caller within its own rate never waits for a borrower.
     pub fn spare_units(&self, cost: f64, now: f64) -> f64 {
         ((now - self.spent_to - self.tau / 2.0 + SLACK_US) / (cost * self.interval)).floor().max(0.0)
     }
 
-    /// Microseconds until the next unit fits into the upper half; one dearer than that never does.
+    /// Returns the microseconds until the next unit fits into the upper half; infinite for a dearer
+    /// unit.
     pub fn spare_wait_us(&self, cost: f64, now: f64) -> f64 {
         let needed = cost * self.interval;
         if needed > self.tau / 2.0 { f64::INFINITY } else { needed + self.tau / 2.0 - (now - self.spent_to) }
     }
 
-    /// Microseconds until the bucket is full.
+    /// Returns the microseconds until the bucket is full.
     pub fn full_in_us(&self, now: f64) -> f64 {
         self.spent_to + self.tau - now
     }
 
-    /// True when the bucket can hold no more.
+    /// Returns true if the bucket can hold no more.
     pub fn is_full(&self, now: f64) -> bool {
         self.spent_to <= now - self.tau + SLACK_US
     }
 
-    /// True if the bucket remembered more debt than can be true.
+    /// Returns true if `bucket` recorded more debt than is possible.
     pub fn was_clamped(&self, bucket: &Bucket) -> bool {
         bucket.spent_to.is_some_and(|spent_to| spent_to > self.spent_to)
     }
 
-    /// What is to be remembered.
+    /// Returns the state to store.
     pub fn close(self) -> Bucket {
         Bucket { spent_to: Some(self.spent_to), debt: self.debt, stopped: false }
     }
 }
 
-/// What a throttle counts about itself.
+/// The counters of a throttle.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Meter {
-    /// Tokens taken, net of refunds.
+    /// The tokens taken, net of refunds.
     pub used: f64,
-    /// Microseconds of waiting for this throttle's tokens, credited up to `limited_to`.
+    /// The time during which a caller waited for this throttle's tokens, in microseconds, credited
+    /// up to `limited_to`.
     pub limited_us: f64,
-    /// When the wait that was last told ends, unix microseconds.
+    /// The end of the last reported wait, unix microseconds.
     pub limited_to: f64,
 }
 
 impl Meter {
-    /// Somebody was refused at `now` and told to wait: time counts as limited until then, or until the next word.
+    /// Records a refusal at `now` with a wait: time counts as limited until its end or the next
+    /// report.
     pub fn refused(&mut self, now: f64, wait_us: f64) {
         self.limited_us += wait_us - (self.limited_to - now).max(0.0);
         self.limited_to = now + wait_us;
     }
 
-    /// Everybody was served and there is more: nobody waits any longer. True if that is news.
+    /// Records that every caller was served and tokens are left; returns true if a wait was
+    /// pending.
     pub fn relieved(&mut self, now: f64) -> bool {
         let pending = (self.limited_to - now).max(0.0);
         self.limited_us -= pending;
@@ -230,7 +246,7 @@ impl Meter {
         pending > 0.0
     }
 
-    /// Microseconds of waiting that have really passed at `now`.
+    /// Returns the microseconds of waiting that have passed at `now`.
     pub fn limited_us_at(&self, now: f64) -> f64 {
         self.limited_us - (self.limited_to - now).max(0.0)
     }

@@ -10,7 +10,7 @@ fn rate(rps: f64) -> Rate {
     Rate { rps, depth_us: 1e6 }
 }
 
-/// Takes as much as fits now; answers the units.
+/// Takes the units that fit now and returns their number.
 fn take_all(bucket: &mut Bucket, rate: Rate, start: Start, now: f64) -> f64 {
     let mut open = bucket.open(rate, start, now, 1.0, 1000.0);
     let units = open.units(1.0, now);
@@ -101,7 +101,7 @@ fn waiting_time_is_counted_once_and_only_as_it_passes() {
     assert_eq!(meter.limited_us_at(60.0), 60.0);
     assert_eq!(meter.limited_us_at(500.0), 150.0);
 
-    // A long wait that was told before the rate was raised does not outlive the raise.
+    // A long wait reported before the rate was raised does not outlive the raise.
     meter.refused(500.0, 1e9);
     meter.relieved(600.0);
     assert_eq!(meter.limited_us_at(1e6), 250.0);
@@ -114,7 +114,7 @@ fn rates_are_exact_from_one_in_hours_to_ten_thousand_a_second() {
         let horizon = (2_000.0_f64 / rps).max(10.0) * 1e6;
         let (mut now, mut taken) = (NOW, -1.0);
         take_all(&mut bucket, rate(rps), Start::Full, now);
-        // A consumer that comes whenever it was told to, a little late each time.
+        // The consumer comes at the reported time, a little late each time.
         while now < NOW + horizon {
             taken += take_all(&mut bucket, rate(rps), Start::Full, now).max(0.0);
             let wait = bucket.open(rate(rps), Start::Full, now, 1.0, 1000.0).wait_us(1.0, now);

@@ -1,9 +1,9 @@
-//! What one job may cost at most, for doors that can refuse.
+//! The highest cost of one job, for entry points that can refuse.
 
 use super::{Error, Name, Problem, Store};
 
-/// The throttle that takes the lowest cost, among `leaf` and those above it, and that cost in tokens; `None` if there is no such
-/// throttle.
+/// Returns the throttle with the lowest `max_cost`, among `leaf` and those above it, and that cost
+/// in tokens; `None` if there is no such throttle.
 pub async fn lowest_max_cost(store: &dyn Store, leaf: &Name) -> Result<Option<(Name, f64)>, Error> {
     let (mut lowest, mut seen, mut next) = (None, Vec::new(), Some(leaf.clone()));
     while let Some(name) = next.filter(|name| !seen.contains(name) && seen.len() < super::tree::MAX_LEVELS) {
@@ -18,7 +18,7 @@ pub async fn lowest_max_cost(store: &dyn Store, leaf: &Name) -> Result<Option<(N
     Ok(lowest)
 }
 
-/// Refuses a cost that a throttle does not take; `field` is what the cost is called at the door.
+/// Refuses a cost above the limit of a throttle; `field` is the caller's name for the cost.
 pub async fn check_cost(store: &dyn Store, throttle: &Name, field: &str, cost: f64) -> Result<(), Error> {
     match lowest_max_cost(store, throttle).await? {
         Some((name, most)) if cost > most => {

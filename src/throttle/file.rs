@@ -1,6 +1,7 @@
-//! Knobs files: `knobs/<throttle>.toml`, whose `[knobs]` are seeded into the store where absent.
+//! Knobs files: `knobs/<throttle>.toml`, whose `[knobs]` are seeded into the store if absent.
 //!
-//! The signals and the governor's settings in the same file belong to the governor, which parses the same text.
+//! The signals and the governor's settings in the same file belong to the governor, which parses
+//! the same text.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,36 +14,36 @@ use toml::de::{DeTable, DeValue};
 use super::rules;
 use super::{Knobs, Name};
 
-/// Tables that a knobs file may have at its top.
+/// The tables that a knobs file may have at its top.
 const TABLES: [&str; 3] = ["knobs", "signal", "governor"];
 
-/// A knobs file that was read and found good, as far as the knobs go.
+/// A knobs file with valid knobs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KnobsFile {
     /// The throttle: the file's name without `.toml`.
     pub name: Name,
     /// The knobs as texts for the hash.
     pub fields: BTreeMap<String, String>,
-    /// The whole file, for those who read other parts of it.
+    /// The whole file, for the readers of its other parts.
     pub text: String,
-    /// Where it was found.
+    /// The path of the file.
     pub path: PathBuf,
 }
 
-/// One thing that is wrong in a file of settings.
+/// An error in a file of settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileProblem {
-    /// The file as it was named.
+    /// The file as the caller named it.
     pub file: String,
-    /// Counted from 1; 0 when the file as a whole is meant.
+    /// The line, counted from 1; 0 for the file as a whole.
     pub line: usize,
-    /// The key, e.g. `knobs.rps`; empty when the text is no TOML.
+    /// The key, e.g. `knobs.rps`; empty if the text is not TOML.
     pub key: String,
-    /// What was wrong and what is allowed.
+    /// The error, with the allowed values.
     pub reason: String,
 }
 
-/// Everything that is wrong with the knobs files.
+/// All errors in the knobs files.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
 pub struct FileError(pub Vec<FileProblem>);
@@ -61,7 +62,8 @@ impl fmt::Display for FileProblem {
 }
 
 impl KnobsFile {
-    /// Reads every `*.toml` of a directory, in the order of their names. A directory that does not exist has none.
+    /// Reads every `*.toml` of a directory, in the order of their names. A directory that does not
+    /// exist has none.
     pub fn read_dir(dir: &Path) -> Result<Vec<Self>, FileError> {
         let whole =
             |file: &Path, reason: String| FileProblem { file: file.display().to_string(), line: 0, key: String::new(), reason };
@@ -86,7 +88,7 @@ impl KnobsFile {
         if problems.is_empty() { Ok(files) } else { Err(FileError(problems)) }
     }
 
-    /// Parses one file's text; `path` gives the throttle its name.
+    /// Parses one file's text; the stem of `path` is the name of the throttle.
     pub fn parse(path: &Path, text: String) -> Result<Self, FileError> {
         let file = path.display().to_string();
         let problem = |span: Option<Range<usize>>, key: String, reason: String| FileProblem {
@@ -141,7 +143,7 @@ impl KnobsFile {
     }
 }
 
-/// The line, counted from 1, of a byte of the text.
+/// Returns the line, counted from 1, of a byte of the text.
 pub fn line_of(text: &str, at: usize) -> usize {
     text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1
 }

@@ -1,16 +1,16 @@
-//! Knobs that another program has written into Redis, as LimitLion does: found, and taken into our keeping.
+//! Knobs that another program wrote into Redis, as LimitLion does, and their adoption.
 
 use std::collections::BTreeMap;
 
 use super::{Change, Error, Status, Store};
 
-/// True if nobody has written these knobs through Flyball yet.
+/// Returns true if these knobs were never written through Flyball.
 pub fn is_foreign(status: &Status) -> bool {
     !status.raw.contains_key("seq")
 }
 
-/// Makes the throttle ours: what its hash lacks is added, its rate stays, and it vanishes no more. Refuses if somebody turns `rps`
-/// meanwhile.
+/// Adopts a throttle: adds what its hash lacks, keeps its rate and removes its time to live. Fails
+/// if `rps` changes meanwhile.
 pub async fn adopt(store: &dyn Store, found: &Status, by: &str, why: &str) -> Result<(Change, Status), Error> {
     let mode = found.raw.get("mode").cloned().unwrap_or_else(|| found.knobs.mode.as_str().to_owned());
     let change = Change {

@@ -1,5 +1,5 @@
-//! Keys that hold their own jobs back, whatever their throttle lets through: paused by a refusal, at rest because a quota is used up, or
-//! at a rate that was learned.
+//! Keys that hold their own jobs back regardless of their throttle: paused after a refusal, at rest
+//! because a quota is used up, or limited by a learned rate.
 
 use super::KeyState;
 use super::quota_window::SLOWEST;
@@ -7,21 +7,21 @@ use super::quota_window::SLOWEST;
 /// The keys of a throttle that hold jobs back, among those with ready jobs.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 pub struct HeldKeys {
-    /// Keys with ready jobs that were looked at: the deepest ones.
+    /// The number of keys with ready jobs that were examined: the deepest ones.
     pub keys: u64,
-    /// Ready jobs of these keys.
+    /// The number of ready jobs of these keys.
     pub ready: i64,
-    /// Keys that are paused.
+    /// The number of paused keys.
     pub paused: u64,
-    /// Keys that wait for a quota to be full again.
+    /// The number of keys that wait for their quota to be full again.
     pub resting: u64,
-    /// Keys with a rate that was learned from what their servers answered.
+    /// The number of keys with a rate learned from their servers' answers.
     pub learned: u64,
-    /// Keys whose pause is over and of which one job at a time goes first.
+    /// The number of keys whose pause is over and of which one job at a time goes first.
     pub probing: u64,
-    /// Ready jobs of all those keys.
+    /// The number of ready jobs of all keys that hold jobs back.
     pub held_ready: i64,
-    /// The slowest of those keys; `null` where no key holds anything back.
+    /// The slowest key that holds jobs back; `null` if there is none.
     pub slowest: Option<SlowestKey>,
 }
 
@@ -32,13 +32,13 @@ pub struct SlowestKey {
     pub key: String,
     /// The end of its pause, unix milliseconds.
     pub paused_until_ms: Option<i64>,
-    /// Why it is paused.
+    /// The reason of the pause.
     pub why: String,
-    /// Its learned rate, in tokens per second.
+    /// The learned rate, in tokens per second.
     pub learned_rps: Option<f64>,
 }
 
-/// How a key holds its jobs back, the hardest first.
+/// The way in which a key holds its jobs back, the hardest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Hold {
     Paused,
@@ -60,7 +60,7 @@ impl Hold {
 }
 
 impl HeldKeys {
-    /// Sums up keys, each with its ready jobs and what is known of it.
+    /// Sums up keys, each with its ready jobs and its state.
     pub fn of<'a>(keys: impl IntoIterator<Item = (&'a str, i64, &'a KeyState)>) -> Self {
         let (mut all, mut hardest) = (Self::default(), None);
         for (key, ready, state) in keys {
@@ -74,7 +74,7 @@ impl HeldKeys {
                 Hold::Probing => &mut all.probing,
                 Hold::Learned => &mut all.learned,
             } += 1;
-            // The longest pause, or else the lowest rate.
+            // The longest pause ranks first, or else the lowest rate.
             let rank = (hold, -state.paused_until_ms.unwrap_or(0), state.learned_rps.unwrap_or(f64::INFINITY));
             if hardest.is_none_or(|before| rank < before) {
                 hardest = Some(rank);
@@ -89,12 +89,12 @@ impl HeldKeys {
         all
     }
 
-    /// How many keys hold jobs back.
+    /// Returns the number of keys that hold jobs back.
     pub fn held(&self) -> u64 {
         self.paused + self.resting + self.probing + self.learned
     }
 
-    /// True where more than half of the ready jobs belong to keys that hold them back.
+    /// Returns true if more than half of the ready jobs belong to keys that hold them back.
     pub fn hold_most(&self) -> bool {
         self.held_ready > 0 && 2 * self.held_ready > self.ready
     }

@@ -1,38 +1,40 @@
-//! Who runs how many jobs of a throttle or of a key: the law of the limits of concurrency.
+//! The law of the concurrency limits: the jobs of a throttle or a key that each process runs.
 //!
-//! Nobody counts up or down. Each process says with every ask, and every second besides, how many jobs it runs, and that number
-//! stands until its next word or until it lapses. Whatever gets lost on the way is made good by the next word, and what a dead
-//! process held is free as soon as its last word has lapsed.
+//! Nothing is counted up or down. With every ask, and every second besides, each process reports
+//! the number of jobs it runs, which is valid until its next report or until it lapses. The next
+//! report corrects anything lost on the way, and the jobs of a dead process are free as soon as its
+//! last report has lapsed.
 
 use std::collections::BTreeMap;
 
 use super::store::Holder;
 
-/// What somebody who is refused by a limit of concurrency is told to wait, in microseconds: a release cannot be foreseen.
+/// The wait reported by a concurrency limit, in microseconds, because a release cannot be foreseen.
 pub const CROWDED_WAIT_US: f64 = 50_000.0;
 
-/// Longest that a word may stand, in milliseconds. One that would stand longer was said before the clock stepped back.
+/// The longest validity of a report, in milliseconds. A report valid for longer was made before the
+/// clock stepped back.
 pub const MAX_TTL_MS: i64 = 3_600_000;
 
-/// Most names that are kept under one limit.
+/// The number of holders recorded under one limit.
 pub const MAX_HOLDERS: usize = 1000;
 
-/// The beginning of the names of those who come from outside. They are believed to run no more than they were granted; everybody
-/// else says what it runs, so that a store that was emptied is told again.
+/// The prefix of the ids of external callers, which count as running no more jobs than they were
+/// granted. Every other holder reports what it runs, so that an emptied store is filled again.
 pub const GUEST: &str = "http:";
 
-/// What somebody may do under one limit.
+/// The jobs that a holder may run under one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
-    /// Jobs that it may begin.
+    /// The jobs that it may still begin.
     pub left: i64,
-    /// Jobs that it is believed to run.
+    /// The jobs that it counts as running.
     pub held: i64,
-    /// There are as many names as may be, and its own is not among them.
+    /// True if the limit records [`MAX_HOLDERS`] holders and this one is not among them.
     pub is_full: bool,
 }
 
-/// The last words of those who run jobs under one limit.
+/// The last reports of the holders under one limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holds {
     words: BTreeMap<String, Word>,
@@ -51,7 +53,8 @@ impl Word {
 }
 
 impl Holds {
-    /// What `who`, who says that it runs `held` jobs, may begin besides those of others; drops what has lapsed.
+    /// Returns the jobs that `who` may begin beside those of others if it reports `held` running;
+    /// drops lapsed reports.
     pub fn room(&mut self, who: &str, limit: i64, held: u32, now_ms: i64) -> Room {
         self.words.retain(|_, word| word.stands(now_ms));
         let held = self.believed(who, i64::from(held), now_ms);
@@ -62,7 +65,7 @@ impl Holds {
         Room { left: room((limit - others).max(0), held), held, is_full: false }
     }
 
-    /// How many jobs `who` is believed to run.
+    /// Returns the number of jobs that `who` counts as running.
     pub fn believed(&self, who: &str, held: i64, now_ms: i64) -> i64 {
         if !who.starts_with(GUEST) {
             return held;
@@ -70,7 +73,7 @@ impl Holds {
         held.min(self.words.get(who).filter(|word| word.stands(now_ms)).map_or(0, |word| word.jobs))
     }
 
-    /// Keeps the word of `who`: it runs so many jobs, which stands for `ttl_ms`.
+    /// Records the report of `who`: it runs `jobs` jobs, valid for `ttl_ms`.
     pub fn say(&mut self, who: &str, jobs: i64, now_ms: i64, ttl_ms: i64) {
         if jobs > 0 {
             if self.words.len() >= MAX_HOLDERS && !self.words.contains_key(who) {
@@ -83,13 +86,13 @@ impl Holds {
     }
 }
 
-/// How many more jobs may be begun by somebody who runs `held` of its share.
+/// Returns the number of jobs that a holder may still begin if it runs `held` of its share.
 pub fn room(share: i64, held: i64) -> i64 {
     (share - held).max(0)
 }
 
 impl Holder {
-    /// The time that a word stands, in whole milliseconds.
+    /// Returns the validity of a report, in whole milliseconds.
     pub(super) fn ttl_ms(&self) -> i64 {
         self.ttl.as_millis().clamp(1, MAX_TTL_MS as u128) as i64
     }

@@ -1,7 +1,8 @@
-//! The knobs of a throttle, as a person wrote them and as they are used.
+//! The knobs of a throttle: the texts that a person wrote, and the values in use.
 //!
-//! Reading never fails: a person may write anything into the hash while everything runs. What cannot be read becomes a
-//! [`Problem`] and the throttle runs carefully. Doors that can refuse (HTTP, CLI, files) use [`Knobs::check`] instead.
+//! Reading never fails, because a person may write anything into the hash while everything runs. An
+//! unreadable field becomes a [`Problem`] and the throttle runs carefully. Entry points that can
+//! refuse (HTTP, CLI, files) use [`Knobs::check`] instead.
 
 use std::collections::BTreeMap;
 
@@ -9,177 +10,183 @@ use super::bucket::{Rate, slower};
 use super::rules::{self, number};
 use super::{Name, Problem, Scope};
 
-/// Who turns the `rps` knob.
+/// The party that turns the `rps` knob.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// The governor turns it.
+    /// The governor turns the knob.
     Auto,
-    /// A person turns it; the governor keeps its hands off.
+    /// A person turns the knob; the governor leaves it alone.
     #[default]
     Manual,
-    /// The governor computes and records what it would do, and writes nothing.
+    /// The governor computes and records its decisions but writes nothing.
     Shadow,
     /// No governor runs for this throttle.
     Off,
 }
 
-/// What acquire answers when Redis cannot be asked.
+/// The answer of `acquire` while Redis cannot be asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnStoreLoss {
-    /// Grant nothing: the throttle protects something that must not be overrun.
+    /// `acquire` grants nothing, because the throttle protects a receiver from overload.
     #[default]
     Closed,
-    /// Grant as if there were no limit.
+    /// `acquire` grants everything, unless the throttle was stopped.
     Open,
-    /// Grant from the last known rate divided by the live workers, halved each window.
+    /// `acquire` grants at the last known rate divided by the live workers, halved each window.
     Local,
 }
 
-/// What a refusal of somebody else (a 429) leads to.
+/// The effect of another server's refusal (a 429).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum On429 {
-    /// Keys keep to their own rate, a refusal pauses all jobs of its key, and the key's rate is learned.
+    /// Keys keep to their own rate, a refusal pauses all jobs of its key, and the key's rate is
+    /// learned.
     #[default]
     ActiveInformed,
-    /// Keys keep to their own rate; a refusal concerns the refused job alone.
+    /// Keys keep to their own rate; a refusal delays the refused job alone.
     ActiveNaive,
     /// Keys have no rate of their own; a refusal pauses all jobs of its key.
     PassiveInformed,
-    /// Keys have no rate of their own; a refusal concerns the refused job alone.
+    /// Keys have no rate of their own; a refusal delays the refused job alone.
     PassiveNaive,
 }
 
-/// What happens when more jobs of a lane wait than `max_backlog`.
+/// The effect of more waiting jobs in a lane than `max_backlog`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnBacklog {
-    /// It is shown.
+    /// The backlog is shown.
     #[default]
     Signal,
     /// New jobs of the lane are refused.
     Reject,
 }
 
-/// What becomes of jobs that cannot run at once.
+/// The fate of jobs that cannot run at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OverLimit {
-    /// They wait.
+    /// The jobs wait.
     #[default]
     Wait,
-    /// They end as dropped.
+    /// The jobs end as dropped.
     Drop,
-    /// They wait, and of those with equal unique keys one waits for all.
+    /// The jobs wait, and of those with equal unique keys one waits for all.
     Merge,
 }
 
-/// The longest pauses that a refusal may lead to where nobody has set the knob, in microseconds: of a key,
+/// The longest pause of a key after a refusal if no knob sets it, in microseconds.
 const KEY_PAUSE_US: f64 = 86_400e6;
 
-/// and of a whole throttle, which stops everybody.
+/// The longest pause of a whole throttle after a refusal if no knob sets it, in microseconds.
 const WIDE_PAUSE_US: f64 = 900e6;
 
-/// The longest time for which what is told of a quota counts where nobody has set the knob, in microseconds.
+/// The longest time for which a reported quota counts if no knob sets it, in microseconds.
 const QUOTA_US: f64 = 3_600e6;
 
-/// What is told of a capacity of 0 where nobody said why.
+/// The reason of a stop by zero capacity if none is recorded.
 pub(super) const NO_CAPACITY: &str = "its capacity is 0";
 
-/// Most fields that are no knobs which are told one by one.
+/// The number of unknown fields that are reported one by one.
 const MAX_STRANGERS: usize = 20;
 
-/// Most characters of what somebody said of himself and his reasons that are told again.
+/// The number of characters of `by` and `why` that are shown.
 const MAX_TOLD: usize = 1000;
 
-/// The longest `capacity_why` that is told, in bytes.
+/// The longest `capacity_why` that is shown, in bytes.
 const LONGEST_WHY: usize = 1000;
 
 /// The highest cost of a job anywhere, in tokens.
 pub const MAX_COST: f64 = 1e9;
 
-/// The highest cost of a job where no knob and no rate says more, in tokens,
+/// The highest cost of a job if no knob or rate allows more, in tokens.
 pub(super) const PLAIN_COST: f64 = 1000.0;
 
-/// or so many windows' worth, or what the bucket holds.
+/// The highest cost of a job in windows' worth of tokens, if the bucket does not hold more.
 const COST_WINDOWS: f64 = 10.0;
 
-/// Where no knob says so, one job is charged no more seconds of the rate in force than this,
+/// The highest charge for one job in seconds of the rate in force, if no knob sets it and the
+/// bucket does not hold more.
 const COST_SECONDS: f64 = 3600.0;
 
-/// or so many tokens.
+/// The charge for one job that is always allowed, in tokens.
 const FEW_TOKENS: f64 = 10.0;
 
 /// The knobs of one throttle after reading: every field has a usable value.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Knobs {
-    /// Tokens per second before lease and pause are looked at; 0 stops, -1 is unlimited. Where `rps` or another number of
-    /// the hash cannot be read this is already the slower of `rps` and `safe_rps`.
+    /// The rate in tokens per second before lease, pause and capacity; 0 stops, -1 is unlimited. If
+    /// `rps` or another number that shapes the rate cannot be read, this is already the slower of
+    /// `rps` and `safe_rps`.
     pub rps: f64,
-    /// Windows' worth of tokens that may be spent at once after a quiet time.
+    /// The tokens that may be spent at once after a quiet time, in windows' worth.
     pub burst: f64,
-    /// Length of a window in seconds; the tolerance of the bucket is `burst * window` seconds.
+    /// The length of a window in seconds; the tolerance of the bucket is `burst * window` seconds.
     pub window: f64,
-    /// Who turns `rps`.
+    /// The party that turns `rps`.
     pub mode: Mode,
-    /// When the mode manual ends, in unix milliseconds; `None` for no end.
+    /// The end of the mode manual, in unix milliseconds; `None` for no end.
     pub manual_until_ms: Option<i64>,
-    /// Lowest rate that the governor may set, in tokens per second.
+    /// The lowest rate that the governor may set, in tokens per second.
     pub min: f64,
-    /// Highest rate that the governor may set, in tokens per second.
+    /// The highest rate that the governor may set, in tokens per second.
     pub max: f64,
-    /// Rate used when `rps` cannot be read or its lease has lapsed, in tokens per second.
+    /// The rate used if `rps` cannot be read or its lease has lapsed, in tokens per second.
     pub safe_rps: f64,
-    /// What stands behind the throttle can bear now, in tokens per second; -1 is no limit. No rate in force is above it.
+    /// The rate that the receivers behind the throttle can take now, in tokens per second; -1 is no
+    /// limit. No rate in force is above it.
     pub capacity: f64,
-    /// Why `capacity` is what it is; empty where nobody said so.
+    /// The reason of `capacity`; empty if none is recorded.
     pub capacity_why: String,
-    /// Rate of each key, in tokens per second; -1 is unlimited.
+    /// The rate of each key, in tokens per second; -1 is unlimited.
     pub key_rps: f64,
-    /// As `burst`, for each key.
+    /// The burst of each key, in windows' worth of tokens; 0 spaces its jobs evenly.
     pub key_burst: f64,
-    /// The throttle that this one draws from as well.
+    /// The throttle from which every token is taken as well.
     pub parent: Option<Name>,
     /// True while a person has paused the throttle; `rps` keeps its value.
     pub paused: bool,
-    /// What acquire answers when Redis cannot be asked.
+    /// The answer of `acquire` while Redis cannot be asked.
     pub on_store_loss: OnStoreLoss,
-    /// What the level above has to spare may be taken beyond `rps`.
+    /// True if the throttle may take the spare tokens of the level above beyond `rps`.
     pub borrow: bool,
-    /// What a refusal of somebody else leads to.
+    /// The effect of another server's refusal.
     pub on_429: On429,
-    /// The most that the word of a stranger may slow down.
+    /// The widest scope that a refusal by an untrusted server may have.
     pub trust_scope: Scope,
-    /// The longest pause that a refusal may lead to, in seconds; `None` for what is usual.
+    /// The longest pause after a refusal, in seconds; `None` for the default.
     pub max_pause: Option<f64>,
-    /// Jobs of this throttle and those below it that may run at once over all processes; -1 is no limit.
+    /// The limit of jobs of this throttle and those below it that run at once over all processes;
+    /// -1 is no limit.
     pub concurrency: i64,
-    /// Jobs of each key that may run at once over all processes; -1 is no limit.
+    /// The limit of jobs of each key that run at once over all processes; -1 is no limit.
     pub key_concurrency: i64,
-    /// Share of a worker's slots beside other throttles.
+    /// The share of a worker's slots beside other throttles.
     pub weight: f64,
-    /// What becomes of jobs that cannot run at once.
+    /// The fate of jobs that cannot run at once.
     pub over_limit: OverLimit,
-    /// The highest cost of one job as somebody set it, in tokens; see [`Knobs::max_cost`].
+    /// The knob `max_cost`, the highest cost of one job in tokens, if set; see [`Knobs::max_cost`].
     pub max_cost: Option<f64>,
-    /// Jobs of one lane that may wait before `on_backlog` acts.
+    /// The number of waiting jobs of one lane above which `on_backlog` acts.
     pub max_backlog: Option<u64>,
-    /// What happens above `max_backlog`.
+    /// The effect of a backlog above `max_backlog`.
     pub on_backlog: OnBacklog,
-    /// Unix milliseconds after which `rps` no longer counts and `safe_rps` does; `None` never lapses. Always `None` where
-    /// the hash says `mode` manual, shadow or off: what a person set stays.
+    /// The end of the lease in unix milliseconds, after which `safe_rps` replaces `rps`; `None`
+    /// never lapses. Always `None` if `mode` in the hash is manual, shadow or off, because a
+    /// person's setting stays.
     pub valid_until_ms: Option<i64>,
-    /// Counts writes through Flyball (not a person's own HSET).
+    /// The number of writes through Flyball (not a person's own HSET).
     pub seq: u64,
-    /// Term of the governor's leader that wrote last.
+    /// The term of the governor's leader that wrote last.
     pub term: u64,
-    /// Who wrote last.
+    /// The author of the last write.
     pub by: String,
-    /// When, in unix milliseconds.
+    /// The time of the last write, in unix milliseconds.
     pub at_ms: i64,
-    /// Why.
+    /// The reason of the last write.
     pub why: String,
 }
 
@@ -223,11 +230,13 @@ impl Default for Knobs {
 }
 
 impl Knobs {
-    /// Reads the hash of a throttle; each field has its own default, and what cannot be used is a problem, not an error.
+    /// Reads the hash of a throttle; each field has its own default, and an unusable value is a
+    /// problem, not an error.
     ///
-    /// Nonsense in a number that shapes the rate (`rps burst window safe_rps capacity key_rps key_burst`) makes the throttle run
-    /// at `safe_rps`, or at `rps` if that is readable and slower: a typo must never speed anything up. For the same reason
-    /// nonsense in a limit of concurrency lets one job run at a time.
+    /// Nonsense in a number that shapes the rate (`rps burst window safe_rps capacity key_rps
+    /// key_burst`) makes the throttle run at `safe_rps`, or at `rps` if that is readable and
+    /// slower, because a typo must never speed anything up. For the same reason nonsense in a
+    /// concurrency limit lets one job run at a time.
     pub fn read(raw: &BTreeMap<String, String>) -> (Self, Vec<Problem>) {
         let mut reader = Reader { raw, problems: Vec::new(), careful: false };
         let plain = Self::default();
@@ -351,15 +360,16 @@ impl Knobs {
         (knobs, reader.problems)
     }
 
-    /// The highest cost of one job that a door takes, in tokens. It does not fall when the governor, a lease or a pause slows the
-    /// throttle down: what is accepted today is accepted at night.
+    /// Returns the highest cost of one job that an entry point accepts, in tokens. It does not fall
+    /// when the governor, a lease or a pause slows the throttle down, so that a cost accepted by
+    /// day is accepted at night.
     pub fn max_cost(&self) -> f64 {
         let rate = if self.mode == Mode::Auto && self.rps >= 0.0 { self.rps.max(self.max) } else { self.rps };
         let windows = if rate < 0.0 { MAX_COST } else { (self.cost_seconds() * rate).min(MAX_COST) };
         self.max_cost.unwrap_or(windows.max(PLAIN_COST))
     }
 
-    /// The highest cost of one job that is charged at the rates in force, in tokens.
+    /// Returns the highest charged cost of one job at the rates in force, in tokens.
     pub fn charged_cost(&self, now_us: i64) -> f64 {
         let rate = slower(self.rate(now_us).rps, self.key_rate().rps);
         match self.max_cost {
@@ -368,34 +378,35 @@ impl Knobs {
         }
     }
 
-    /// So many seconds' worth of the rate one job may cost: what the bucket holds, or some windows.
+    /// Returns the highest cost of one job in seconds of the rate: the depth of the bucket, or some
+    /// windows.
     fn cost_seconds(&self) -> f64 {
         COST_WINDOWS.max(self.burst) * self.window
     }
 
-    /// True when the lease of `rps` has lapsed.
+    /// Returns true if the lease of `rps` has lapsed.
     pub fn lease_lapsed(&self, now_us: i64) -> bool {
         self.valid_until_ms.is_some_and(|until| now_us as f64 / 1000.0 > until as f64)
     }
 
-    /// The rate in force after pause, lease and capacity: 0 stopped, -1 unlimited.
+    /// Returns the rate in force after pause, lease and capacity: 0 stopped, -1 unlimited.
     pub fn effective_rps(&self, now_us: i64) -> f64 {
         slower(self.asked_rps(now_us), self.capacity)
     }
 
-    /// Why nothing flows, where it is what stands behind the throttle that can bear nothing.
+    /// Returns the reason of a stop by zero capacity, if that is the only cause.
     pub fn stopped_because(&self, now_us: i64) -> Option<&str> {
         let is_told = (1..=LONGEST_WHY).contains(&self.capacity_why.len());
         let why = if is_told { &self.capacity_why } else { NO_CAPACITY };
         (self.capacity == 0.0 && self.asked_rps(now_us) != 0.0).then_some(why)
     }
 
-    /// True if it is what stands behind the throttle that sets the rate in force, and none of the other knobs.
+    /// Returns true if `capacity` sets the rate in force, and no other knob.
     pub fn is_limited_by_capacity(&self, now_us: i64) -> bool {
         self.effective_rps(now_us) != self.asked_rps(now_us)
     }
 
-    /// The rate after pause and lease, whatever can be borne.
+    /// Returns the rate after pause and lease, regardless of `capacity`.
     fn asked_rps(&self, now_us: i64) -> f64 {
         match () {
             () if self.paused => 0.0,
@@ -404,14 +415,14 @@ impl Knobs {
         }
     }
 
-    /// The rate of the throttle's own bucket.
+    /// Returns the rate of the throttle's own bucket.
     pub fn rate(&self, now_us: i64) -> Rate {
-        // What can be borne is not rounded up.
+        // A capacity is not rounded up.
         let rps = slower(self.in_whole(self.asked_rps(now_us)), self.capacity);
         Rate { rps, depth_us: self.burst * self.window * 1e6 }
     }
 
-    /// The rate of each key's bucket.
+    /// Returns the rate of each key's bucket.
     pub fn key_rate(&self) -> Rate {
         if self.on_429.is_passive() {
             return Rate::UNLIMITED;
@@ -419,23 +430,23 @@ impl Knobs {
         Rate { rps: self.in_whole(self.key_rps), depth_us: self.key_burst * self.window * 1e6 }
     }
 
-    /// The longest pause of a key that a refusal may lead to, in microseconds.
+    /// Returns the longest pause of a key after a refusal, in microseconds.
     pub fn max_key_pause_us(&self) -> f64 {
         self.max_pause.map_or(KEY_PAUSE_US, |seconds| seconds * 1e6)
     }
 
-    /// The same of the whole throttle.
+    /// Returns the longest pause of the whole throttle after a refusal, in microseconds.
     pub fn max_wide_pause_us(&self) -> f64 {
         self.max_pause.map_or(WIDE_PAUSE_US, |seconds| seconds * 1e6)
     }
 
-    /// The longest time for which what is told of a quota counts, in microseconds.
+    /// Returns the longest time for which a reported quota counts, in microseconds.
     pub fn max_quota_us(&self) -> f64 {
         self.max_pause.map_or(QUOTA_US, |seconds| seconds * 1e6)
     }
 
-    /// A rate as it is in force: a throttle that drops counts in whole tokens for each window, so that what a window refills
-    /// beyond one token is rounded up. What would wait for the rest of a token elsewhere would be lost here.
+    /// Rounds the tokens of each window up to whole ones if the throttle drops and a window refills
+    /// more than one, because the rest of a token would be lost there instead of delayed.
     fn in_whole(&self, rps: f64) -> f64 {
         let tokens = rps * self.window;
         match self.over_limit {
@@ -446,7 +457,7 @@ impl Knobs {
 }
 
 impl Mode {
-    /// The word used in the hash.
+    /// Returns the word for the hash.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -462,7 +473,7 @@ impl Mode {
 }
 
 impl OnStoreLoss {
-    /// The word used in the hash.
+    /// Returns the word for the hash.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Closed => "closed",
@@ -471,14 +482,14 @@ impl OnStoreLoss {
         }
     }
 
-    /// The word as read from the hash.
+    /// Parses the word of the hash.
     pub fn of(text: &str) -> Option<Self> {
         [Self::Closed, Self::Open, Self::Local].into_iter().find(|word| word.as_str() == text)
     }
 }
 
 impl On429 {
-    /// The word used in the hash.
+    /// Returns the word for the hash.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::ActiveInformed => "active-informed",
@@ -488,22 +499,22 @@ impl On429 {
         }
     }
 
-    /// Keys are refused before they slow down: they have no rate of their own.
+    /// Returns true if keys have no rate of their own.
     pub fn is_passive(self) -> bool {
         matches!(self, Self::PassiveInformed | Self::PassiveNaive)
     }
 
-    /// A refusal concerns the refused job alone.
+    /// Returns true if a refusal concerns the refused job alone.
     pub fn is_naive(self) -> bool {
         matches!(self, Self::ActiveNaive | Self::PassiveNaive)
     }
 
-    /// The rate of a refused key is learned.
+    /// Returns true if the rate of a refused key is learned.
     pub fn learns(self) -> bool {
         self == Self::ActiveInformed
     }
 
-    /// The word as read from the hash.
+    /// Parses the word of the hash.
     pub fn of(text: &str) -> Option<Self> {
         let all = [Self::ActiveInformed, Self::ActiveNaive, Self::PassiveInformed, Self::PassiveNaive];
         all.into_iter().find(|word| word.as_str() == text)
@@ -511,7 +522,7 @@ impl On429 {
 }
 
 impl OverLimit {
-    /// The word used in the hash.
+    /// Returns the word for the hash.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Wait => "wait",
@@ -520,14 +531,14 @@ impl OverLimit {
         }
     }
 
-    /// The word as read from the hash.
+    /// Parses the word of the hash.
     pub fn of(text: &str) -> Option<Self> {
         [Self::Wait, Self::Drop, Self::Merge].into_iter().find(|word| word.as_str() == text)
     }
 }
 
 impl OnBacklog {
-    /// The word used in the hash.
+    /// Returns the word for the hash.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Signal => "signal",
@@ -548,7 +559,7 @@ fn truth(text: &str) -> Option<bool> {
     }
 }
 
-/// Collects problems while the fields are read one by one.
+/// A reader of the fields one by one that collects problems.
 struct Reader<'a> {
     raw: &'a BTreeMap<String, String>,
     problems: Vec<Problem>,

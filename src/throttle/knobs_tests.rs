@@ -1,4 +1,4 @@
-//! How knobs are read and checked.
+//! The reading and the checks of knobs.
 
 use serde_json::json;
 
@@ -187,7 +187,8 @@ fn a_throttle_that_drops_counts_in_whole_tokens_for_each_window_and_no_other_doe
     assert_eq!(key_rate("0.5", "5", "wait"), [2.0; 4]);
     assert_eq!(key_rate("0.5", "5", "merge"), [2.0; 4]);
     assert_eq!(key_rate("0.3", "10", "drop"), [3.0; 4], "what is whole stays as it is, whatever the digits of a double say");
-    // Less than one in a window is not rounded up: that would be ten times what was asked for here.
+    // Less than one token in a window is not rounded up: that would be ten times the requested rate
+    // here.
     let slow = read(&[("rps", "0.1"), ("over_limit", "drop")]).0;
     assert_eq!((slow.rate(0).rps, slow.key_rate().rps), (0.1, -1.0));
     assert_eq!(read(&[("rps", "0"), ("over_limit", "drop")]).0.rate(0).rps, 0.0);

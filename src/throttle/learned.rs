@@ -1,21 +1,23 @@
-//! What is learned of a quota that somebody else sets, from refusals (429) and from what is said to be left of it.
+//! The law of learned rates: a quota set by another server, learned from its refusals (429) and
+//! from the quota it reports.
 //!
-//! A key that was refused is paused, then one job goes first as a probe, then twice as many at a time for as long as they
-//! succeed, and its rate follows a curve that is known from CUBIC (RFC 9438, section 4.2), with the rate at which jobs really
-//! succeeded, pauses included, in the place of the congestion window:
+//! A refused key is paused, then one job goes first as a probe, then twice as many at a time for as
+//! long as they succeed. Its rate follows the curve of CUBIC (RFC 9438, section 4.2), in which the
+//! rate at which jobs really succeeded, pauses included, replaces the congestion window:
 //!
 //! ```text
 //!   settle  w    = succeeded / (end of this pause - end of the last one)      tokens/s
-//!                = the rate in force, where nobody said how long to stay away and 0.8 of it succeeded lately
+//!                = the rate in force, if no delay was stated and 0.8 of it succeeded lately
 //!   period  K    = max(20 s, 20 tokens' time at w)
-//!   rate    r(t) = w * (1 + c ((t - K) / K)^3)                                t seconds after the pause
-//!   cut     c    = 0.3, or 0.1 where w has moved by less than a quarter
-//!   and never more than 1.25 of what succeeds, or w: who did not use a rate has not learned that it is borne;
-//!   while jobs wait for the rate, never more than twice as much
+//!   rate    r(t) = w * (1 + c ((t - K) / K)^3)                       t seconds after the pause
+//!   cut     c    = 0.3, or 0.1 if w has moved by less than a quarter
+//!   limit        r <= max(w, 1.25 s) at a success rate s, because an unused rate is not learned;
+//!                r <= 2 max(w, s) while jobs wait for the rate
 //! ```
 //!
-//! It begins at 0.7 w, or 0.9 w, is at w after K, and only then feels its way beyond. Somebody else's use of the same quota thus costs
-//! one pause in some twenty seconds. The same law stands in `throttle.lua`, operation by operation.
+//! The rate begins at 0.7 w, or 0.9 w, reaches w after K, and only then probes beyond. Another
+//! client's use of the same quota thus costs one pause in some twenty seconds. `throttle.lua`
+//! contains the same law, operation by operation.
 
 use super::bucket::slower;
 use super::quota_window::{LATE_US, QuotaWindow};
@@ -23,72 +25,80 @@ use super::quota_window::{LATE_US, QuotaWindow};
 /// The share of the rate that a refusal takes away.
 const CUT: f64 = 0.3;
 
-/// The share that it takes away where it comes near the rate that was known, nearer than this share of it: there is little to find out.
+/// The share that a refusal takes away if w moved by less than [`NEAR`], because little is left to
+/// find out.
 const NEAR_CUT: f64 = 0.1;
 const NEAR: f64 = 0.25;
 
-/// Whoever succeeded with this share of the rate in force lately was refused because of that rate.
+/// The share of the rate in force that must have succeeded lately if the refusal is due to that
+/// rate.
 const USED: f64 = 0.8;
 
-/// What succeeded lately is counted over this part of a period to twice as much.
+/// The part of a period over which recent successes are counted, up to twice that.
 const LATELY: f64 = 0.25;
 
-/// Where the curve is beyond the rate that is known, it is at most this much beyond what succeeds.
+/// The limit of the curve above w, as a multiple of what succeeds.
 const AHEAD: f64 = 1.25;
 
-/// The same, of that or of the rate that is known, where jobs waited for the rate lately: it may be our own slots that kept them from using it.
+/// The limit of the curve, as a multiple of what succeeds or of w, if jobs waited for the rate
+/// lately, because our own slots may have kept them from using it.
 const WANTED_AHEAD: f64 = 2.0;
 
-/// The shortest time in which the rate comes back to where it was refused, in seconds,
+/// The shortest time in which the rate returns to w, in seconds.
 const PERIOD_S: f64 = 20.0;
 
-/// and the fewest tokens' time.
+/// The fewest tokens at the rate w in that time.
 const PERIOD_TOKENS: f64 = 20.0;
 
-/// So many jobs that may be under way at once are no sign of care any more: from here on the rate alone decides.
+/// The credit at which the probe limit ends and the rate alone decides.
 const OPEN_CREDIT: f64 = 16.0;
 
-/// When nothing was heard of a probe for so long, in microseconds, its worker is taken to be dead and another job goes.
+/// The time without an answer after which the worker of a probe counts as dead and another job
+/// goes, in microseconds.
 const PATIENCE_US: f64 = 30e6;
 
-/// The pause after a refusal that does not say how long, in microseconds; it doubles with each further one in a row,
+/// The pause after a refusal without a stated delay, in microseconds, doubled with each further
+/// refusal in a row.
 const FIRST_PAUSE_US: f64 = 1e6;
 
-/// Where the key's rate is known already, the first of a row is as short as this.
+/// The first pause of a row for a key whose rate is known, in microseconds.
 const KNOWN_PAUSE_US: f64 = 250_000.0;
 
-/// and so does the shortest pause of one that was told not to wait,
+/// The shortest pause after a refusal with a stated delay, in microseconds, doubled with each
+/// further refusal in a row.
 const SHORTEST_PAUSE_US: f64 = 50_000.0;
 
-/// as often as this.
+/// The limit of doublings.
 const MAX_DOUBLINGS: f64 = 8.0;
 
-/// How much jitter may add to a pause: coming back early earns the next refusal, so it only goes upwards.
+/// The share by which jitter may lengthen a pause; it never shortens one, because coming back early
+/// earns the next refusal.
 const JITTER: f64 = 0.1;
 
-/// How long what was learned is kept after the last refusal, at least, in microseconds, and in periods.
+/// The least time for which learned state is kept after the last refusal, in microseconds and in
+/// periods.
 const KEEP_US: f64 = 600e6;
 const KEEP_PERIODS: f64 = 6.0;
 
-/// How many jobs may go while it is not known whether they are welcome.
+/// The number of jobs that may go while it is unknown if the server accepts them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Probe {
-    /// Jobs that may be begun before one is answered; below 0 there is no such limit.
+    /// The jobs that may begin before one is answered; below 0 for no limit.
     pub credit: f64,
-    /// When it last changed, unix microseconds.
+    /// The time of the last change, unix microseconds.
     pub at: f64,
 }
 
 impl Probe {
-    /// No limit.
+    /// The state without a limit.
     pub const OPEN: Self = Self { credit: -1.0, at: 0.0 };
 
-    /// One job may go, from `at` on.
+    /// Allows one job from `at` on.
     pub fn begin(at: f64) -> Self {
         Self { credit: 1.0, at }
     }
 
-    /// Jobs that may go now; `None` for no limit.
+    /// Returns the jobs that may go now; `None` for no limit.
     pub fn left(&self, now: f64) -> Option<f64> {
         match self.credit {
             none if none < 0.0 => None,
@@ -97,14 +107,14 @@ impl Probe {
         }
     }
 
-    /// So many go.
+    /// Records that `units` jobs go.
     pub fn take(&mut self, units: f64, now: f64) {
         if let Some(left) = self.left(now) {
             *self = Self { credit: left - units, at: now };
         }
     }
 
-    /// So many were answered: each makes room for one more, and one that succeeded for two.
+    /// Records answers: each failure makes room for one more job, each success for two.
     pub fn answered(&mut self, succeeded: f64, failed: f64, may_open: bool, now: f64) {
         if self.credit >= 0.0 {
             *self = Self { credit: self.credit + 2.0 * succeeded + failed, at: now };
@@ -115,8 +125,9 @@ impl Probe {
     }
 }
 
-/// How long a refusal pauses, in microseconds: as it said, or by back-off, which begins low where the rate `is_known`; with `jitter`
-/// from 0 to 1. Who is told to come back at once, again and again, waits a little longer each time.
+/// Returns the pause after a refusal, in microseconds: the stated delay, or a back-off that begins
+/// low if the rate `is_known`, with `jitter` from 0 to 1. A stated delay has a floor that doubles
+/// with each refusal in a row.
 pub fn pause_us(said_us: Option<f64>, strikes: f64, is_known: bool, jitter: f64) -> f64 {
     let doubled = 2.0_f64.powi(strikes.min(MAX_DOUBLINGS) as i32);
     let first = if is_known && strikes == 0.0 { KNOWN_PAUSE_US } else { FIRST_PAUSE_US * doubled };
@@ -124,37 +135,38 @@ pub fn pause_us(said_us: Option<f64>, strikes: f64, is_known: bool, jitter: f64)
     (plain * (1.0 + JITTER * jitter)).floor()
 }
 
-/// What is known of a key that was refused, or whose quota was told.
+/// The learned state of a key that was refused or whose quota was reported.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Learned {
-    /// The rate at which jobs succeeded until they were refused, in tokens per second; 0 while it is unknown.
+    /// The rate at which jobs succeeded until they were refused, in tokens per second; 0 while
+    /// unknown.
     pub settle: f64,
     /// The end of the last pause, unix microseconds.
     pub grows_from: f64,
-    /// Since when successes are counted, unix microseconds.
+    /// The begin of the count of successes, unix microseconds.
     pub since: f64,
-    /// Tokens of jobs that succeeded since then.
+    /// The tokens of jobs that succeeded since then.
     pub done: f64,
-    /// How many may go at once.
+    /// The limit of jobs that may go at once.
     pub probe: Probe,
-    /// Pauses in a row without a success between.
+    /// The number of pauses in a row without a success in between.
     pub strikes: f64,
-    /// Refusals in all.
+    /// The number of all refusals.
     pub refused: f64,
-    /// What was told of its quota.
+    /// The reported quota.
     pub window: QuotaWindow,
-    /// When more was last wanted than the rate let through, unix microseconds.
+    /// The last time at which a caller wanted more than the rate allowed, unix microseconds.
     pub wanted_at: f64,
-    /// The share by which the curve begins below where it settles.
+    /// The share by which the curve begins below `settle`.
     pub cut: f64,
-    /// Tokens of jobs that succeeded lately,
+    /// The tokens of jobs that succeeded lately.
     pub lately: f64,
-    /// since then, unix microseconds.
+    /// The begin of the count `lately`, unix microseconds.
     pub lately_from: f64,
 }
 
 impl Learned {
-    /// Nothing is known at `now`.
+    /// Returns the initial state at `now`.
     pub fn new(now: f64) -> Self {
         Self {
             settle: 0.0,
@@ -172,11 +184,14 @@ impl Learned {
         }
     }
 
-    /// The key was refused at `now` and is paused until `until`, which was `said` or is by back-off. `configured` is its own rate, not
-    /// above 0 for none; only one that `learns` gets another.
+    /// Records a refusal at `now` with a pause until `until`, which the server stated (`said`) or
+    /// back-off gave.
+    ///
+    /// `configured` is the key's own rate, 0 or below for none; only a key that `learns` gets a new
+    /// rate.
     pub fn refuse(&mut self, now: f64, until: f64, said: bool, configured: f64, learns: bool) {
         self.refused += 1.0;
-        // Whoever was under way when the others were refused says nothing new.
+        // A job that was under way when the others were refused adds no information.
         if self.grows_from <= now {
             if learns {
                 let before = self.settle;
@@ -185,10 +200,12 @@ impl Learned {
                 let is_near = !said && self.strikes == 0.0 && span >= 1e6 && self.lately * 1e6 >= USED * tried * span;
                 self.cut = CUT;
                 self.settle = match () {
-                    // Nobody said for how long, and what succeeded comes near the rate in force: that is what the other side allows. The
-                    // mean would count our own pause and the time below it, and sink with each refusal.
+                    // Without a stated delay, and with successes near the rate in force, that rate
+                    // is what the server allows. The mean would count our own pause and the time
+                    // below the rate, and sink with each refusal.
                     () if before > 0.0 && is_near => tried.max(before * (1.0 - CUT)),
-                    // Times without work are no refusals, so one refusal takes no more than its share.
+                    // Times without work are not refusals, so one refusal takes no more than its
+                    // share.
                     () if self.done > 0.0 && until > self.since => {
                         (self.done * 1e6 / (until - self.since)).max(self.settle * (1.0 - CUT))
                     }
@@ -212,8 +229,8 @@ impl Learned {
         self.probe = Probe::begin(self.grows_from);
     }
 
-    /// Jobs were answered at `now`: so many succeeded, with so many tokens, and so many failed in another way. Where no rate
-    /// `is_known`, learned or the key's own, a few at a time go on feeling their way.
+    /// Records answers at `now`: `succeeded` jobs with `tokens` tokens, and `failed` jobs without a
+    /// refusal. If no rate `is_known`, learned or configured, the probe limit stays.
     pub fn answered(&mut self, succeeded: f64, tokens: f64, failed: f64, is_known: bool, now: f64) {
         if now < self.grows_from {
             return;
@@ -236,19 +253,19 @@ impl Learned {
         self.probe.answered(succeeded, failed, self.settle > 0.0 || is_known, now);
     }
 
-    /// More was wanted at `now` than the rate let through; noted once a second.
+    /// Records at `now` that a caller wanted more than the rate allowed, at most once a second.
     pub fn wanted(&mut self, now: f64) {
         if (now - self.wanted_at).abs() >= 1e6 {
             self.wanted_at = now;
         }
     }
 
-    /// The rate that holds now, in tokens per second; below 0 for none.
+    /// Returns the rate in force, in tokens per second; below 0 for none.
     pub fn rate(&self, now: f64) -> f64 {
         slower(self.curve(now), self.window.rate(now))
     }
 
-    /// The rate of the curve, in tokens per second; below 0 while nothing is learned.
+    /// Returns the rate of the curve, in tokens per second; below 0 while nothing is learned.
     fn curve(&self, now: f64) -> f64 {
         if self.settle <= 0.0 {
             return -1.0;
@@ -263,29 +280,29 @@ impl Learned {
         grown.min(most)
     }
 
-    /// Microseconds of refill that may be saved up under the rate: nothing under one that is a guess but what whoever comes late would
-    /// lose, more of a window whose quota was told.
+    /// Returns the refill that may be saved up under the rate, in microseconds: under a learned
+    /// rate, which is a guess, only what a late worker would lose; under a reported quota, more.
     pub fn depth_us(&self, now: f64) -> f64 {
         if self.settle <= 0.0 { self.window.depth_us(now) } else { LATE_US }
     }
 
-    /// The strikes that a refusal at `now` comes after; those who were under way together count once.
+    /// Returns the strikes before a refusal at `now`; jobs that were under way together count once.
     pub fn strikes_before(&self, now: f64) -> f64 {
         if self.grows_from > now { (self.strikes - 1.0).max(0.0) } else { self.strikes }
     }
 
-    /// True if its pause after a refusal is over at `now`, and no job has succeeded since.
+    /// Returns true if the pause after a refusal is over at `now` and no job has succeeded since.
     pub fn is_probing(&self, now: f64) -> bool {
         self.strikes > 0.0 && self.probe.credit >= 0.0 && self.grows_from <= now
     }
 
-    /// True once nothing of it matters any more, beside the rate of the key itself.
+    /// Returns true once the state limits the key no more than its configured rate does.
     pub fn is_over(&self, configured: f64, now: f64) -> bool {
         let free = self.settle <= 0.0 || (configured > 0.0 && self.rate(now) >= configured);
         self.probe.credit < 0.0 && self.window.holds_to() <= now && free
     }
 
-    /// How long it is kept from `now` on, in milliseconds.
+    /// Returns the time for which the state is kept from `now` on, in milliseconds.
     pub fn keep_ms(&self, now: f64) -> f64 {
         let told = (self.window.holds_to() - now).max(0.0);
         let refused = (self.grows_from - now + KEEP_US.max(KEEP_PERIODS * 1e6 * self.period_s())).max(0.0);
@@ -301,27 +318,27 @@ impl Learned {
 /// A refusal that concerned a whole throttle.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Refusal {
-    /// The end of its pause, unix microseconds.
+    /// The end of the pause, unix microseconds.
     pub until: f64,
-    /// How many may go at once after it.
+    /// The limit of jobs that may go at once after the pause.
     pub probe: Probe,
-    /// Refusals in a row without a success between.
+    /// The number of refusals in a row without a success in between.
     pub strikes: f64,
-    /// What was answered.
+    /// The answer of the server, as text.
     pub why: String,
 }
 
 impl Refusal {
-    /// As [`Learned::strikes_before`].
+    /// Returns the strikes before a refusal at `now`, as [`Learned::strikes_before`] does.
     pub fn strikes_before(&self, now: f64) -> f64 {
         if self.until > now { (self.strikes - 1.0).max(0.0) } else { self.strikes }
     }
 
-    /// Refused at `now` until `until`, after `before`.
+    /// Returns the state after a refusal at `now` that pauses until `until`, following `before`.
     pub fn again(before: Option<&Self>, now: f64, until: f64, why: &str) -> Self {
         let begun = |until: f64, strikes: f64| Self { until, probe: Probe::begin(until), strikes, why: why.to_owned() };
         match before {
-            // Whoever was under way when the others were refused says nothing new.
+            // A job that was under way when the others were refused adds no information.
             Some(known) if known.until > now && known.until >= until => known.clone(),
             Some(known) if known.until > now => begun(until, known.strikes),
             Some(known) => begun(until, known.strikes + 1.0),
@@ -329,7 +346,7 @@ impl Refusal {
         }
     }
 
-    /// Jobs were answered at `now`; true if nothing of it matters any more.
+    /// Records answers at `now`; returns true once the refusal no longer limits anything.
     pub fn answered(&mut self, succeeded: f64, failed: f64, now: f64) -> bool {
         if now < self.until {
             return false;

@@ -2,7 +2,8 @@ use super::*;
 
 const S: f64 = 1e6;
 
-/// A key that was refused first at 10 s and succeeded at `rate` until it was refused again at 20 s for a second.
+/// Returns a key that was refused at 10 s, succeeded at `rate`, and was refused again at 20 s for a
+/// second.
 fn refused_at(rate: f64) -> Learned {
     let mut learned = Learned::new(0.0);
     learned.refuse(10.0 * S, 10.0 * S, true, rate, true);
@@ -38,7 +39,8 @@ fn who_does_not_use_a_rate_gets_no_higher_one() {
 
 #[test]
 fn a_rate_that_jobs_wait_for_grows_though_our_own_slots_keep_them_from_using_it() {
-    // A slot is free every 97 ms only: 10.3 a second succeed of 17, and each time another job waits.
+    // A slot is free only every 97 ms: 10.3 a second succeed of 17, and each time another job
+    // waits.
     let run = |is_wanted: bool| {
         let mut learned = refused_at(17.0);
         let mut now = 21.0 * S;
@@ -197,8 +199,9 @@ fn a_throttles_refusal_ends_with_its_probes() {
     assert!(refusal.answered(8.0, 0.0, S));
 }
 
-/// A server that takes so many in each second of its own clock and refuses the rest without a word about how long, asked as fast as
-/// the law lets: what it takes in a second, from `from_s` on, of what it could.
+/// Asks, as fast as the law allows, a server that accepts `quota` in each second of its own clock
+/// and refuses the rest without a delay; returns the share of the quota that was used from `from_s`
+/// on.
 fn used_of_a_silent_quota(quota: f64, configured: f64, from_s: f64, to_s: f64) -> f64 {
     let mut known: Option<Learned> = None;
     let (mut now, mut second, mut count, mut taken) = (0.0, -1.0, 0.0, 0.0);

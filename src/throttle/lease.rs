@@ -1,9 +1,10 @@
-//! Tokens that a process holds for a moment, so that it need not ask for each: how many, how evenly they may be spent, and when
-//! the rest goes back.
+//! Tokens that a process holds for a moment, so that it need not ask for each: their number, the
+//! evenness of their spending, and the return of the rest.
 //!
-//! A lease only ever says yes. What it cannot give, the store is asked for, so that whoever has to wait is counted there and is
-//! told the truth. And it is taken only of what is plentiful: after the store has granted less than was wanted, nothing is
-//! leased for a while, so that nobody holds what others wait for.
+//! A lease never refuses: an ask that it cannot serve goes to the store, which counts the wait and
+//! reports its true length. Tokens are leased only while they are plentiful: after the store has
+//! granted less than was wanted, nothing is leased for a while, so that a process does not hold
+//! tokens that others wait for.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,39 +12,40 @@ use std::time::{Duration, Instant};
 use super::serve::sane_cost;
 use super::{Answer, Grant, LaneAsk, Refund};
 
-/// The longest that tokens may be held.
+/// The longest time for which tokens may be held.
 pub const MAX_HORIZON: Duration = Duration::from_millis(250);
 
-/// The part of a lease that may be spent ahead of the line, because nobody comes as evenly as a clock.
+/// The share of a lease that may be spent ahead of time, because callers do not come as evenly as a
+/// clock.
 const LEAD: f64 = 0.1;
 
-/// Fewer tokens are not worth a lease.
+/// The smallest number of tokens worth a lease.
 const MIN_TOKENS: f64 = 2.0;
 
-/// Most tokens of one lease.
+/// The largest number of tokens of one lease.
 const MAX_TOKENS: f64 = 1e6;
 
-/// After the store has granted less than was wanted, and after a lease of which most was given back, nothing is leased for so
-/// many horizons.
+/// The number of horizons without a lease after the store has granted less than was wanted, and
+/// after a lease of which most was given back.
 const HOLD_OFF: u32 = 4;
 
-/// What is smaller is an error of rounding.
+/// The number of tokens below which a rest is a rounding error.
 const NOTHING: f64 = 1e-9;
 
 /// Tokens that were charged at `since` and may be spent evenly over the horizon.
 #[derive(Debug)]
 struct Lease {
-    /// What the store said beside the grant.
+    /// The store's answer without the grants.
     said: Answer,
-    /// One token at each level.
+    /// The charge of one token at each level.
     charge_us: Arc<[f64]>,
-    /// The same for what an ask last cost.
+    /// The cost of the last ask, with its charge at each level.
     priced: (f64, Arc<[f64]>),
     since: Instant,
     horizon: Duration,
     tokens: f64,
     left: f64,
-    /// Tokens that may be spent at `at`.
+    /// The tokens that may be spent at `at`.
     ready: f64,
     at: Instant,
 }
@@ -51,38 +53,38 @@ struct Lease {
 /// An ask of the store that is under way.
 #[derive(Clone, Copy, Debug)]
 pub struct Asking {
-    /// Tokens to be held that are asked for besides what is wanted now; 0 for none.
+    /// The tokens requested for a lease besides the wanted ones; 0 for none.
     pub leased: u32,
     at: Instant,
     era: u64,
 }
 
-/// What is left of a lease and must go back.
+/// The rest of a lease that must be given back.
 #[derive(Debug, PartialEq)]
 pub struct Rest {
     /// The rest as one unit.
     pub grant: Grant,
-    /// The tokens that it cost.
+    /// The tokens that the rest cost.
     pub tokens: f64,
 }
 
-/// What a process holds of one throttle, and what it has spent of it lately.
+/// The tokens that a process holds of one throttle, and its recent use of them.
 #[derive(Debug)]
 pub struct Holding {
     horizon: Duration,
     lease: Option<Lease>,
     lately: Lately,
-    /// Somebody asks for the next lease.
+    /// True while an ask for the next lease is under way.
     is_asking: bool,
     not_before: Instant,
-    /// What the store last said of the throttle.
+    /// True if the store last reported that the levels alone decide.
     levels_decide: bool,
     slowest_rps: Option<f64>,
-    /// Goes up whenever everything is let go: what was asked before counts no more.
+    /// The number of releases of everything held; an ask from an earlier era no longer counts.
     era: u64,
 }
 
-/// What was spent in this stretch of a horizon's length, and in the one before.
+/// The tokens spent in the current stretch of one horizon's length, and in the one before.
 #[derive(Debug)]
 struct Lately {
     begin: Instant,
@@ -91,7 +93,7 @@ struct Lately {
 }
 
 impl Holding {
-    /// Nothing yet; tokens will be held for `horizon` at most.
+    /// Creates an empty holding of tokens for `horizon` at most.
     pub fn new(horizon: Duration, now: Instant) -> Self {
         Self {
             horizon: horizon.min(MAX_HORIZON),
@@ -119,11 +121,11 @@ impl Holding {
         Some(Answer { lanes, at_us, ..lease.said })
     }
 
-    /// Begins an ask of the store, for tokens to be held as well where they are due. Whoever is told a number above 0 has to say
-    /// how it went, with [`Self::answered`] or [`Self::given_up`].
+    /// Begins an ask of the store, including a lease if one is due. If `leased` is above 0, the
+    /// caller must report the result with [`Self::answered`] or [`Self::given_up`].
     ///
-    /// The number is what was really spent in the last horizon, and at most this process's part of the slowest rate. For an ask
-    /// that is too large to be answered from such a lease it is 0.
+    /// The number is the tokens really spent in the last horizon, and at most this process's share
+    /// of the slowest rate. It is 0 for an ask that is too large to be served from such a lease.
     pub fn ask(&mut self, lanes: &[LaneAsk], workers: u32, now: Instant) -> Asking {
         let mut asking = Asking { leased: 0, at: now, era: self.era };
         let is_held = self.lease.as_ref().is_some_and(|lease| !lease.is_over(now) && lease.left >= 1.0);
@@ -141,13 +143,13 @@ impl Holding {
         asking
     }
 
-    /// Takes note of what the store answered. Where tokens to be held were asked for, that was with the last lane, and the lane is
-    /// taken off the answer. Answers what has to go back.
+    /// Records the store's answer and returns the rests to give back. Tokens for a lease were asked
+    /// for with the last lane, which is removed from the answer.
     pub fn answered(&mut self, asking: &Asking, lanes: &[LaneAsk], answer: &mut Answer, now: Instant) -> Vec<Rest> {
         let mut rests = Vec::new();
         let more = (asking.leased > 0).then(|| answer.lanes.pop()).flatten();
         self.is_asking &= asking.leased == 0;
-        // A store that is lost has charged nothing anywhere; what is held ends with its horizon.
+        // A lost store has charged nothing; the lease ends with its horizon.
         if answer.at_us == 0 {
             return rests;
         }
@@ -177,19 +179,19 @@ impl Holding {
         rests
     }
 
-    /// Takes note that an ask was given up before it was answered.
+    /// Records that an ask was given up before it was answered.
     pub fn given_up(&mut self, asking: &Asking) {
         self.is_asking &= asking.leased == 0;
     }
 
-    /// Ends the lease; answers what is left of it. Nothing is leased again until the store has answered.
+    /// Ends the lease and returns its rest. Nothing is leased again until the store has answered.
     pub fn let_go(&mut self) -> Option<Rest> {
         self.levels_decide = false;
         self.era += 1;
         self.lease.take().and_then(Lease::rest)
     }
 
-    /// What is left of a lease whose time is over.
+    /// Returns the rest of a lease whose time is over.
     pub fn over(&mut self, now: Instant) -> Option<Rest> {
         self.lease.as_ref().is_some_and(|lease| lease.is_over(now)).then(|| self.end(now)).flatten()
     }
@@ -202,18 +204,18 @@ impl Holding {
         lease.rest()
     }
 
-    /// True if nothing would be lost by forgetting this.
+    /// Returns true if the holding can be forgotten without loss.
     pub fn is_idle(&self, now: Instant) -> bool {
         self.lease.is_none() && !self.is_asking && now.saturating_duration_since(self.lately.begin) > 2 * self.horizon
     }
 }
 
-/// The tokens that lanes want.
+/// Returns the tokens that lanes want.
 fn sum(lanes: &[LaneAsk]) -> f64 {
     lanes.iter().map(|lane| f64::from(lane.want) * sane_cost(lane.cost)).sum()
 }
 
-/// The slowest rate of the levels that a grant was charged at, below 0 for unlimited.
+/// Returns the slowest rate of the levels that a grant was charged at, below 0 for unlimited.
 fn slowest(grant: &Grant, cost: f64) -> Option<f64> {
     let (_, levels) = grant.charge_us.split_last()?;
     let longest = levels.iter().copied().fold(0.0, f64::max);
@@ -236,8 +238,8 @@ impl Lease {
         now.saturating_duration_since(self.since) >= self.horizon
     }
 
-    /// True if the throttle's knobs still are those under which this was charged. Whoever turns them without counting `seq`
-    /// turns the rate.
+    /// Returns true if the lease was charged under the present knobs. Every change that does not
+    /// count `seq` changes the rate.
     fn is_of(&self, answer: &Answer) -> bool {
         self.said.seq == answer.seq && self.said.effective_rps == answer.effective_rps
     }
@@ -256,7 +258,7 @@ impl Lease {
         fits
     }
 
-    /// What one unit of the lane was charged at each level.
+    /// Returns the charge for one unit of the lane at each level.
     fn price(&mut self, lane: &LaneAsk) -> Arc<[f64]> {
         let cost = sane_cost(lane.cost);
         if lane.want == 0 {
@@ -275,7 +277,7 @@ impl Lease {
     }
 }
 
-/// How many tokens of a lease may be spent at once.
+/// Returns the tokens of a lease that may be spent at once.
 fn depth(tokens: f64) -> f64 {
     (tokens * LEAD).max(1.0)
 }
@@ -283,7 +285,7 @@ fn depth(tokens: f64) -> f64 {
 // === impl Rest ===
 
 impl Rest {
-    /// As the store takes it back.
+    /// Returns the rest as a refund for the store.
     pub fn refund(&self) -> Refund<'_> {
         Refund { key: "", grant: &self.grant, units: 1, cost: self.tokens }
     }
@@ -297,7 +299,7 @@ impl Lately {
         self.now += tokens;
     }
 
-    /// What was spent in the last whole stretch.
+    /// Returns the tokens spent in the last whole stretch.
     fn per_horizon(&mut self, now: Instant, horizon: Duration) -> f64 {
         self.roll(now, horizon);
         self.before

@@ -8,7 +8,7 @@ fn lanes(want: u32, cost: f64) -> Vec<LaneAsk> {
     vec![LaneAsk { key: "k".to_owned(), want, cost, held: 0 }]
 }
 
-/// What a store at `rps` says that grants everything, the lease too.
+/// Returns the answer of a store at `rps` that grants everything, including the lease.
 fn yes(lanes: &[LaneAsk], leased: u32, rps: f64, seq: u64) -> Answer {
     let interval = if rps > 0.0 { 1e6 / rps } else { 0.0 };
     let grant = |granted, cost: f64| Grant { granted, charge_us: [cost * interval, 0.0].into(), ..Grant::default() };
@@ -17,7 +17,8 @@ fn yes(lanes: &[LaneAsk], leased: u32, rps: f64, seq: u64) -> Answer {
     Answer { lanes, effective_rps: rps, at_us: 1_000_000, seq, levels_decide: true, ..Answer::default() }
 }
 
-/// Asks as a process does: the lease first, then a store that grants everything. Answers whether the lease did, and the rests.
+/// Asks as a process does: the lease first, then a store that grants everything. Returns true if
+/// the lease answered, and the rests.
 fn one(holding: &mut Holding, want: u32, rps: f64, seq: u64, now: Instant) -> (bool, Vec<Rest>) {
     let lanes = lanes(want, 1.0);
     if holding.spend(&lanes, now).is_some() {
@@ -28,7 +29,8 @@ fn one(holding: &mut Holding, want: u32, rps: f64, seq: u64, now: Instant) -> (b
     (false, rests)
 }
 
-/// A holding that has just leased, after a horizon in which one token was spent each millisecond; and the time.
+/// Returns a holding with a new lease, after a horizon in which one token was spent each
+/// millisecond, and the time.
 fn busy(rps: f64) -> (Holding, Instant) {
     let mut now = Instant::now();
     let mut holding = Holding::new(HORIZON, now);
@@ -155,16 +157,16 @@ fn nothing_is_held_for_asks_that_are_too_large_for_a_lease_nor_again_after_one_t
     assert!(holding.lease.is_some());
 }
 
-/// What befalls a holding.
+/// An event for a holding.
 #[derive(Clone, Debug)]
 enum Op {
-    /// Microseconds pass, and so many units of such a cost are wanted.
+    /// An ask for `want` units of `cost`, after some microseconds.
     Ask { us: u64, want: u32, cost: f64 },
-    /// Somebody turns the rate.
+    /// A change of the rate.
     Turn(f64),
-    /// Something happens that ends leases.
+    /// An event that ends leases.
     LetGo,
-    /// The time of a lease is looked at.
+    /// A check for a lease whose time is over.
     Look,
 }
 
@@ -180,8 +182,9 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 proptest! {
-    /// Every token that was leased is spent within the horizon or goes back with what it was charged; none twice. At no time is
-    /// more than the rate times the horizon held, and in no stretch is more spent than its part of the lease and the lead.
+    /// Every leased token is spent within the horizon or goes back with its charge; none twice. At
+    /// no time is more held than the rate times the horizon, and in no stretch is more spent than
+    /// its part of the lease and the lead.
     #[test]
     fn leased_tokens_are_spent_evenly_or_given_back(ops in prop::collection::vec(op(), 1..1500)) {
         let mut now = Instant::now();
@@ -236,7 +239,7 @@ proptest! {
     }
 }
 
-/// The most that a holding may ask for by the rate that it has last seen.
+/// Returns the most that a holding may ask for at the last known rate.
 fn slowest_seen(holding: &Holding) -> f64 {
     holding.slowest_rps.unwrap_or(0.0) * HORIZON.as_secs_f64()
 }

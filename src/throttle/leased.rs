@@ -1,7 +1,9 @@
-//! A store before the store: asks for tokens alone are answered from leases where that can be done, everything else passes.
+//! A store in front of another: asks for tokens alone are answered from leases if possible,
+//! everything else passes through.
 //!
-//! Asks of a holder, which runs jobs, always pass: a dispatcher asks for many lanes at once and would gain nothing. A pause, a stop
-//! or a cut by another process is thereby obeyed within the horizon at the latest; one that goes through here, at once.
+//! Asks of a holder, which runs jobs, always pass, because a dispatcher asks for many lanes at once
+//! and would gain nothing. A pause, a stop or a cut by another process thereby takes effect within
+//! the horizon; one that goes through here, at once.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,16 +19,16 @@ use prometheus_client::registry::Registry;
 use super::lease::{Asking, Holding, MAX_HORIZON, Rest};
 use super::{Answer, Ask, Change, Ended, Error, Holder, KeyState, LaneAsk, Name, Paused, Refund, Refused, Status, Store};
 
-/// Most throttles of which anything is remembered.
+/// The number of throttles that are remembered.
 const MAX_THROTTLES: usize = 10_000;
 
-/// Who answered asks for tokens alone.
+/// The source of the answers to asks for tokens alone.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct AnsweredBy {
     answered_by: &'static str,
 }
 
-/// Answers asks from leases on another store.
+/// A store that answers asks from leases on another store.
 pub struct LeasedStore {
     desk: Arc<Desk>,
     asks: Family<AnsweredBy, Counter>,
@@ -34,10 +36,10 @@ pub struct LeasedStore {
     from_store: Counter,
 }
 
-/// Answers the time of this process, which only goes forward.
+/// A clock of this process that only goes forward.
 pub type Monotonic = Arc<dyn Fn() -> Instant + Send + Sync>;
 
-/// What outlives an ask: a lease is given back even if nobody asks any more.
+/// The shared state, which outlives an ask, so that a lease is given back even after the last ask.
 struct Desk {
     store: Arc<dyn Store>,
     horizon: Duration,
@@ -47,12 +49,13 @@ struct Desk {
 }
 
 impl LeasedStore {
-    /// Holds tokens of `store` for `horizon` at most, and for no longer than [`MAX_HORIZON`]; zero leases nothing.
+    /// Wraps `store` and holds its tokens for `horizon`, at most [`MAX_HORIZON`]; zero leases
+    /// nothing.
     pub fn new(store: Arc<dyn Store>, horizon: Duration) -> Self {
         Self::at(store, horizon, None)
     }
 
-    /// The same with the time from `clock`, for tests.
+    /// Wraps `store` with the time from `clock`, for tests.
     pub fn with_clock(store: Arc<dyn Store>, horizon: Duration, clock: Monotonic) -> Self {
         Self::at(store, horizon, Some(clock))
     }
@@ -65,13 +68,13 @@ impl LeasedStore {
         Self { desk: Arc::new(desk), from_lease: by("lease"), from_store: by("store"), asks }
     }
 
-    /// Registers what is counted.
+    /// Registers the counters.
     pub fn register(&self, registry: &mut Registry) {
         let help = "Asks of this process for tokens without a job to run, by who answered them";
         registry.register("flyball_token_asks", help, self.asks.clone());
     }
 
-    /// Gives back whatever is held, for instance because the process ends.
+    /// Gives back everything held, for instance because the process ends.
     pub async fn give_back_all(&self) {
         for (throttle, rest) in self.desk.take_all() {
             self.desk.return_all(&throttle, &[rest]).await;
@@ -93,7 +96,7 @@ impl Desk {
         self.locked().get_mut(&ask.throttle)?.spend(&ask.lanes, now)
     }
 
-    /// Asks the store, and for a lease besides where one is due.
+    /// Asks the store, and for a lease as well if one is due.
     async fn ask(self: &Arc<Self>, ask: &Ask) -> Answer {
         let begun = self.now();
         let Some(asking) = self.begin(ask, begun) else { return self.store.acquire(ask).await };
@@ -115,7 +118,7 @@ impl Desk {
         answer
     }
 
-    /// Begins an ask; `None` where nothing more can be remembered.
+    /// Begins an ask; returns `None` if no more throttles can be remembered.
     fn begin(&self, ask: &Ask, now: Instant) -> Option<Asking> {
         let mut holdings = self.locked();
         let workers = self.workers.load(Ordering::Relaxed);
@@ -132,7 +135,7 @@ impl Desk {
         Some(holding.ask(&ask.lanes, workers, now))
     }
 
-    /// Gives back what is left of a lease when its time is over.
+    /// Gives back the rest of a lease when its time is over.
     fn watch(self: &Arc<Self>, throttle: Name) {
         let desk = self.clone();
         tokio::spawn(async move {
@@ -145,7 +148,7 @@ impl Desk {
         });
     }
 
-    /// Gives back whatever is held, because something has changed that concerns this process before others.
+    /// Gives back everything held, because a change concerns this process before others.
     fn let_all_go(self: &Arc<Self>) {
         for (throttle, rest) in self.take_all() {
             self.return_beside(&throttle, vec![rest]);
@@ -156,7 +159,7 @@ impl Desk {
         self.locked().iter_mut().filter_map(|(name, holding)| Some((name.clone(), holding.let_go()?))).collect()
     }
 
-    /// Gives back without letting anybody wait for it.
+    /// Gives rests back in the background, so that no caller waits.
     fn return_beside(self: &Arc<Self>, throttle: &Name, rests: Vec<Rest>) {
         if !rests.is_empty() {
             let (desk, throttle) = (self.clone(), throttle.clone());
@@ -166,14 +169,14 @@ impl Desk {
 
     async fn return_all(&self, throttle: &Name, rests: &[Rest]) {
         let refunds: Vec<Refund<'_>> = rests.iter().map(Rest::refund).collect();
-        // A rest that gets lost only makes the throttle slower for a moment.
+        // A lost rest only makes the throttle slower for a moment.
         if let Err(error) = self.store.refund_many(throttle, &refunds).await {
             tracing::debug!(throttle.name = %throttle, %error, "the rest of a lease could not be given back");
         }
     }
 }
 
-/// An ask that is under way; one that is given up must not keep others from asking for a lease.
+/// An ask that is under way; if it is given up, others may ask for a lease again.
 struct UnderWay<'a> {
     desk: &'a Desk,
     throttle: &'a Name,
@@ -247,7 +250,7 @@ impl Store for LeasedStore {
     fn refused<'a>(&'a self, throttle: &'a Name, refused: &'a Refused<'a>) -> BoxFuture<'a, Result<Paused, Error>> {
         async move {
             let paused = self.desk.store.refused(throttle, refused).await;
-            // Whom it concerns may be above this throttle, and others draw from that.
+            // The refusal may concern a throttle above this one, from which others draw.
             self.desk.let_all_go();
             paused
         }
@@ -289,7 +292,7 @@ impl Store for LeasedStore {
     fn set<'a>(&'a self, throttle: &'a Name, change: &'a Change) -> BoxFuture<'a, Result<(Option<Status>, Status), Error>> {
         async move {
             let set = self.desk.store.set(throttle, change).await;
-            // Others may draw from this throttle, and nobody here knows which.
+            // Other throttles may draw from this one, and their names are unknown here.
             self.desk.let_all_go();
             set
         }
@@ -299,7 +302,8 @@ impl Store for LeasedStore {
     fn set_capacity<'a>(&'a self, throttle: &'a Name, capacity: Option<f64>, why: &'a str) -> BoxFuture<'a, Result<(), Error>> {
         async move {
             let set = self.desk.store.set_capacity(throttle, capacity, why).await;
-            // It is said every second or so: a stop is obeyed at once, anything else within the horizon.
+            // The capacity is set every second or so: a stop takes effect at once, anything else
+            // within the horizon.
             if capacity.is_some_and(|capacity| capacity <= 0.0) {
                 self.desk.let_all_go();
             }

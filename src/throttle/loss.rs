@@ -1,4 +1,5 @@
-//! What acquire answers while Redis cannot be asked: by each throttle's own word, from what was last known of it.
+//! The answers of `acquire` while Redis cannot be asked, by each throttle's own `on_store_loss` and
+//! its last known state.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,36 +10,36 @@ use super::knobs::MAX_COST;
 use super::serve::{self, Heed, Level, Served, Source, Where, Wish, sane_cost};
 use super::{Answer, Ask, Grant, LaneAsk, Limit, Name, OnStoreLoss};
 
-/// How long people are told to wait before they ask a lost store again, in microseconds.
+/// The wait reported by a lost store, in microseconds.
 pub const LOST_WAIT_US: u64 = 250_000;
 
-/// Most throttles that are remembered; more are answered as unknown, that is: closed.
+/// The number of throttles that are remembered; further ones count as unknown, that is: closed.
 const MAX_REMEMBERED: usize = 10_000;
 
-/// What was last known of a throttle.
+/// The last known state of a throttle.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Seen {
-    /// Its word for this case.
+    /// The throttle's policy for a lost store.
     pub on_store_loss: OnStoreLoss,
-    /// The slowest rate of its chain; -1 is unlimited.
+    /// The slowest rate of its chain, in tokens per second; -1 is unlimited.
     pub slowest_rps: f64,
-    /// Its window, in seconds.
+    /// The length of its window, in seconds.
     pub window_s: f64,
     /// The rate of each key.
     pub key_rate: Rate,
-    /// The lowest limit of concurrency of its chain; -1 is no limit.
+    /// The lowest concurrency limit of its chain; -1 is no limit.
     pub concurrency: i64,
-    /// The limit of concurrency of each key; -1 is no limit.
+    /// The concurrency limit of each key; -1 is no limit.
     pub key_concurrency: i64,
 }
 
-/// Remembers throttles while the store answers, and answers in its place when it does not.
+/// The memory of throttles, filled while the store answers and used in its place when it does not.
 #[derive(Debug, Default)]
 pub struct Memo {
     throttles: BTreeMap<Name, (Seen, Option<Stand>)>,
 }
 
-/// A throttle that stands on its own since the store was lost.
+/// The local buckets of a throttle since the store was lost.
 #[derive(Debug)]
 struct Stand {
     since_us: i64,
@@ -48,7 +49,7 @@ struct Stand {
 }
 
 impl Memo {
-    /// Keeps what the store last said; a throttle that stood on its own falls in line again.
+    /// Records the store's last answer, which ends local buckets.
     pub fn saw(&mut self, throttle: &Name, seen: Seen) {
         if let Some(known) = self.throttles.get_mut(throttle) {
             *known = (seen, None);
@@ -57,14 +58,15 @@ impl Memo {
         }
     }
 
-    /// Answers for the lost store. `now_us` is any clock that only goes forward; `workers` share the local rate.
+    /// Answers for the lost store. `now_us` is any clock that only goes forward; `workers` share
+    /// the local rate.
     pub fn answer(&mut self, ask: &Ask, now_us: i64, workers: u32) -> Answer {
         let Some((seen, stand)) = self.throttles.get_mut(&ask.throttle) else {
             return closed(ask);
         };
         match seen.on_store_loss {
             OnStoreLoss::Closed => closed(ask),
-            // What a person stopped stays stopped, whoever cannot be asked.
+            // A throttle that a person stopped stays stopped while the store is lost.
             OnStoreLoss::Open if seen.slowest_rps == 0.0 => closed(ask),
             OnStoreLoss::Open => open(ask),
             OnStoreLoss::Local => {
@@ -94,11 +96,13 @@ fn refused(lane: &LaneAsk, wait_us: u64) -> Grant {
     Grant { granted: 0, wait: Duration::from_micros(wait), limit, ..Grant::default() }
 }
 
-/// The last rate over the live workers, halved with every window that passes: `rps / workers / 2^windows`.
+/// Answers at the last rate over the live workers, halved with every window that passes: `rps /
+/// workers / 2^windows`.
 fn local(ask: &Ask, seen: &Seen, stand: &mut Stand, now_us: i64, workers: u32) -> Answer {
     let windows = ((now_us - stand.since_us) as f64 / 1e6 / seen.window_s).floor();
     let share = 0.5_f64.powf(windows) / f64::from(workers.max(1));
-    // An unlimited throttle has no rate to share and stays unlimited; a share below 1e-6 is nothing.
+    // An unlimited throttle has no rate to share and stays unlimited; a share below 1e-6 is
+    // nothing.
     let shared = |rps: f64| match rps * share {
         _ if rps < 0.0 => -1.0,
         rps if rps < 1e-6 => 0.0,
@@ -107,7 +111,8 @@ fn local(ask: &Ask, seen: &Seen, stand: &mut Stand, now_us: i64, workers: u32) -
     let rps = shared(seen.slowest_rps);
     let rate = Rate { rps, depth_us: 0.0 };
     let key_rate = Rate { rps: shared(seen.key_rate.rps), depth_us: 0.0 };
-    // Nobody can be asked what others hold, so each takes an equal share, rounded down, and no more run than may.
+    // The jobs of other workers are unknown, so each takes an equal share, rounded down, which
+    // keeps within the limit.
     let share_of = |limit: i64| limit.div_euclid(i64::from(workers.max(1)));
     let holder = ask.holder.as_ref();
     let lane_room = |lane: &LaneAsk| {

@@ -1,4 +1,5 @@
-//! Throttles in the memory of one process, by the same law as in Redis: for tests, simulations and examples.
+//! Throttles in the memory of one process, by the same law as in Redis: for tests, simulations and
+//! examples.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -19,10 +20,10 @@ use super::{
     Status, Store,
 };
 
-/// Answers the time in unix microseconds.
+/// A clock that returns unix microseconds.
 pub type Clock = Arc<dyn Fn() -> i64 + Send + Sync>;
 
-/// A [`Store`] that lives and dies with the process.
+/// A [`Store`] that lives as long as the process.
 pub struct MemoryStore {
     clock: Clock,
     throttles: Mutex<Throttles>,
@@ -44,12 +45,12 @@ struct Throttle {
 }
 
 impl MemoryStore {
-    /// An empty store that takes its time from `clock`.
+    /// Creates an empty store that takes its time from `clock`.
     pub fn new(clock: Clock) -> Self {
         Self { clock, throttles: Mutex::default() }
     }
 
-    /// Writes a field as a person with redis-cli would: unchecked, uncounted.
+    /// Writes a field as a person with redis-cli would: unchecked and uncounted.
     pub fn write_raw(&self, throttle: &Name, field: &str, text: &str) {
         self.locked().entry(throttle.clone()).or_default().raw.insert(field.to_owned(), text.to_owned());
     }
@@ -62,7 +63,7 @@ impl MemoryStore {
     }
 
     fn locked(&self) -> MutexGuard<'_, Throttles> {
-        // The state is consistent between any two statements, so a poisoned lock is still good.
+        // The state is consistent between any two statements, so a poisoned lock is still usable.
         self.throttles.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
@@ -78,7 +79,7 @@ impl MemoryStore {
         tree::chain(leaf, parent_of).into_iter().map(|(name, _)| name).collect()
     }
 
-    /// The highest cost of one job that is charged in a chain.
+    /// Returns the highest charged cost of one job in a chain.
     fn most(throttles: &Throttles, chain: &[Name], now: i64) -> f64 {
         let of = |name| throttles.get(name).map_or(MAX_COST, |level: &Throttle| Knobs::read(&level.raw).0.charged_cost(now));
         chain.iter().map(of).fold(MAX_COST, f64::min)
@@ -113,7 +114,8 @@ impl MemoryStore {
         let mut levels: Vec<Level> = chain.iter().map(|name| throttles[name].level(now)).collect();
         let is_paused = |level: &Level| level.refusal.as_ref().is_some_and(|refusal| refusal.until > now as f64);
         let is_stopped = levels.iter().any(|level| level.rate.rps == 0.0 || is_paused(level));
-        // Who holds what is not looked at while nothing flows, so that what has lapsed is dropped at the same asks as in Redis.
+        // Holders are not examined while nothing flows, so that lapsed reports are dropped at the
+        // same asks as in Redis.
         let holder = ask.holder.as_ref().filter(|_| !is_stopped);
         let who = holder.map(|holder| who(holder, &ask.throttle)).unwrap_or_default();
         let mut held = Vec::new();
@@ -202,11 +204,11 @@ impl MemoryStore {
                 raw.remove("valid_until");
             }
         }
-        // Whoever says what can be borne says why beside the change.
+        // A change of `capacity` includes its reason, so the old reason goes.
         if change.fields.contains_key("capacity") && !change.fields.contains_key("capacity_why") && !change.absent_only {
             raw.remove("capacity_why");
         }
-        // A new mode takes the end of the last one away.
+        // A change of `mode` cancels the end of the old one.
         if change.fields.contains_key("mode") && !change.fields.contains_key("manual_until_ms") && !change.absent_only {
             raw.remove("manual_until_ms");
         }
@@ -237,8 +239,8 @@ impl MemoryStore {
             }
             let later = Knobs::read(&raw).0;
             let is_limited_again = exists && earlier.effective_rps(now) < 0.0 && later.effective_rps(now) > 0.0;
-            // Whoever takes the pause off by hand begins with an empty bucket and without a debt; and no debt outlives a time
-            // without a limit. What a refusal put there goes with the pause.
+            // A manual resume begins with an empty bucket and without a debt, because no debt
+            // outlives a time without a limit. The effect of a refusal ends with the pause.
             let resumed = resumed && !later.paused;
             if resumed || is_limited_again {
                 throttle.bucket.forgive(now as f64);
@@ -254,12 +256,12 @@ impl MemoryStore {
     }
 }
 
-/// When what was learned is forgotten, unix milliseconds.
+/// Returns the time at which learned state is forgotten, unix milliseconds.
 fn kept_until_ms(known: &Learned, now: f64) -> i64 {
     (now / 1000.0).floor() as i64 + known.keep_ms(now) as i64
 }
 
-/// The name under which a holder's word about a throttle stands, there and at the levels above it.
+/// Returns the name of a holder's report about a throttle, used there and at the levels above it.
 fn who(holder: &Holder, throttle: &Name) -> String {
     format!("{}/{throttle}", holder.id)
 }
@@ -294,7 +296,7 @@ impl Throttle {
         }
     }
 
-    /// Tells for each key that has a limit what its holder runs now.
+    /// Reports for each key with a limit the jobs that its holder runs now.
     fn say_keys(&mut self, who: &str, ask: &Ask, holder: &Holder, rooms: &BTreeMap<String, KeyRoom>, now: i64) {
         for (key, room) in rooms {
             let held = ask.lanes.iter().find(|lane| lane.key == *key).map_or(0, |lane| lane.held);
@@ -360,7 +362,7 @@ impl Throttle {
         let strikes = known.map_or(0.0, |known| known.strikes_before(now as f64));
         let is_known = known.is_some_and(|known| known.settle > 0.0);
         let until_ms = refused.until_ms(strikes, is_known, knobs.max_key_pause_us(), now);
-        // Jobs without a key go to many strangers, of whom one must not stop the others.
+        // Jobs without a key go to many untrusted servers, of which one must not stop the others.
         let is_one_of_many = refused.is_hearsay && refused.key.is_empty() && knobs.trust_scope == Scope::Key;
         if knobs.on_429.is_naive() || is_one_of_many {
             return Paused::alone(until_ms, now);
@@ -389,7 +391,7 @@ impl Throttle {
         Paused { until_ms, alone: None }
     }
 
-    /// What is known of a key, as far as the knob `on_429` heeds it.
+    /// Returns the state of a key, as far as the knob `on_429` uses it.
     fn look(&self, key: &str, now: i64) -> KeyState {
         let pause = self.pauses.get(key).filter(|(until_ms, _)| until_ms * 1000 > now);
         let (paused_until_ms, why) = pause.cloned().map_or((None, String::new()), |(until_ms, why)| (Some(until_ms), why));
@@ -408,7 +410,7 @@ impl Throttle {
         }
     }
 
-    /// What is known of a key and still counts.
+    /// Returns the learned state of a key if it still counts.
     fn learned_of(&self, key: &str, now: i64) -> Option<Learned> {
         let (known, until_ms) = self.learned.get(key)?;
         (*until_ms > now.div_euclid(1000)).then_some(*known)
@@ -446,7 +448,7 @@ impl Throttle {
 
 // === impl Store ===
 
-/// What every throttle names as its parent, and the parents that do not exist.
+/// Returns the text of `parent` of every throttle, with `None` for parents that do not exist.
 fn parents(throttles: &Throttles) -> BTreeMap<Name, Option<String>> {
     let exists = |name: &Name| throttles.get(name).is_some_and(|throttle| !throttle.raw.is_empty());
     let named = |name: &Name| throttles[name].raw.get("parent").cloned().unwrap_or_default();
@@ -614,7 +616,7 @@ impl Store for MemoryStore {
         self.names().map(|names| Ok(names?.into_iter().map(|name| name.to_string()).collect())).boxed()
     }
 
-    // What lives and dies with the process is in nobody's keeping, and nobody else can take it away.
+    // A store in memory needs no keeping, and no other process can delete from it.
 
     fn takes_writes(&self) -> BoxFuture<'_, Result<(), Error>> {
         ready(Ok(())).boxed()
@@ -628,7 +630,7 @@ impl Store for MemoryStore {
         ready(Ok(false)).boxed()
     }
 
-    // It is never lost, so there is no share to work out.
+    // The store is never lost, so no share is computed.
     fn set_workers(&self, _: u32) {}
 
     fn set<'a>(&'a self, throttle: &'a Name, change: &'a Change) -> BoxFuture<'a, Result<(Option<Status>, Status), Error>> {
@@ -641,7 +643,8 @@ fn refund_one(throttles: &mut Throttles, throttle: &Name, refund: &Refund<'_>) {
     let Some((key_charge_us, level_charges_us)) = charge_us.split_last() else { return };
     let chain = MemoryStore::chain(throttles, throttle);
     let units = f64::from(refund.units);
-    // If the chain changed since the grant its charges belong to other throttles: then only the key is repaid.
+    // If the chain changed since the grant, its charges belong to other throttles, and only the key
+    // is repaid.
     if level_charges_us.len() == chain.len() {
         for (name, charge_us) in chain.iter().zip(level_charges_us) {
             let throttle = throttles.entry(name.clone()).or_default();
@@ -673,7 +676,7 @@ fn settle_one(throttles: &mut Throttles, throttle: &Name, key: &str, tokens: f64
     Ok(())
 }
 
-/// Settles tokens where no job may be charged more than `most`; answers those that counted.
+/// Settles tokens under a limit of `most` per job; returns the tokens that counted.
 fn settle_bucket(bucket: &mut Bucket, rate: Rate, start: Start, now: i64, (tokens, most): (f64, f64)) -> f64 {
     if rate.rps <= 0.0 {
         return tokens;

@@ -9,14 +9,14 @@ use super::memory::Clock;
 use super::notes::{Noted, Notes};
 use super::{Error, Name};
 
-/// Notes that live as long as the process.
+/// A store of notes that live as long as the process.
 pub struct MemoryNotes {
     notes: Mutex<BTreeMap<(Name, String), String>>,
     clock: Clock,
 }
 
 impl MemoryNotes {
-    /// No notes, with the time in unix microseconds from `clock`.
+    /// Creates an empty store with the time in unix microseconds from `clock`.
     pub fn new(clock: Clock) -> Self {
         Self { notes: Mutex::default(), clock }
     }

@@ -1,8 +1,10 @@
-//! Named throttles: rates shared by all processes, with knobs that a person can turn while everything runs.
+//! Named throttles: rates shared by all processes, with knobs that a person can turn while
+//! everything runs.
 //!
-//! The law of the bucket is pure ([`bucket`]) and exists a second time as Lua for Redis; a property test holds the two
-//! together. This room knows nothing of jobs: whoever wants to do work asks for tokens and is told how many it may spend
-//! now and, if fewer than asked, for how long to wait and which level says so.
+//! The law of the bucket is pure ([`bucket`]) and exists a second time as Lua for Redis; a property
+//! test checks that the two agree. This room knows nothing of jobs: a caller asks for tokens, and
+//! the answer is the number that it may spend now and, if that is fewer than asked for, the wait
+//! and the level that limits.
 
 pub mod bucket;
 pub mod cost;

@@ -1,18 +1,19 @@
-//! The name of a throttle, checked once at the door.
+//! The name of a throttle, checked once at the entry points.
 
 use std::fmt;
 
-/// The longest name that is accepted, in bytes.
+/// The longest accepted name, in bytes.
 pub const MAX_BYTES: usize = 128;
 
 /// A throttle's name: 1 to 128 bytes of letters, digits and `. _ - / : { }`.
 ///
-/// Braces are allowed so that a tree of throttles can share one Redis Cluster slot (`{notify}` and `{notify}.sms`).
+/// Braces are allowed so that a tree of throttles can share one Redis Cluster slot (`{notify}` and
+/// `{notify}.sms`).
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
 #[serde(transparent)]
 pub struct Name(String);
 
-/// Why a text is not a throttle's name.
+/// The error for a text that is not a valid throttle name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("throttle name {text:?} is not allowed: use 1 to 128 letters, digits or any of . _ - / : {{ }}")]
 pub struct InvalidName {
@@ -24,7 +25,7 @@ impl Name {
     /// The throttle of jobs that name none.
     pub const DEFAULT: &'static str = "default";
 
-    /// Accepts `text` as a name or says what is allowed.
+    /// Accepts `text` as a name, or returns the rules.
     pub fn new(text: impl Into<String>) -> Result<Self, InvalidName> {
         let text = text.into();
         let allowed = |c: char| c.is_ascii_alphanumeric() || "._-/:{}".contains(c);
@@ -34,7 +35,7 @@ impl Name {
         Ok(Self(text))
     }
 
-    /// The name as text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

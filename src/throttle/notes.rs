@@ -1,4 +1,5 @@
-//! Small texts beside a throttle, one for each of some keys, that several processes change in turn without overwriting each other.
+//! Notes beside a throttle: small texts by key that several processes change in turn without
+//! overwriting each other.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +7,10 @@ use futures_util::future::BoxFuture;
 
 use super::{Error, Name};
 
-/// All notes of a throttle, as of one time.
+/// All notes of a throttle at one time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Noted {
-    /// Each key's text.
+    /// The texts by their keys.
     pub notes: BTreeMap<String, String>,
     /// The store's clock, unix milliseconds.
     pub now_ms: i64,
@@ -20,7 +21,8 @@ pub trait Notes: Send + Sync + 'static {
     /// Reads all notes of a throttle.
     fn read<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<Noted, Error>>;
 
-    /// Replaces the note of `key` if it still is `old` (`None` for no note); answers whether it was.
+    /// Replaces the note of `key` if it still is `old` (`None` for no note); returns true if it
+    /// was.
     fn swap<'a>(
         &'a self,
         throttle: &'a Name,

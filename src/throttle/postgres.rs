@@ -1,4 +1,4 @@
-//! The last knobs of every throttle, kept in Postgres, from which an emptied Redis is restored.
+//! The last knobs of every throttle, recorded in Postgres, from which an emptied Redis is restored.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,8 @@ const LOAD: &str = "select throttle, fields from flyball.knobs order by throttle
 
 const FORGET: &str = "delete from flyball.knobs where throttle = $1";
 
-/// Every statement of this file, so that a test can prepare each on the migrated schema.
+/// Every statement of this file with its name, so that a test can prepare each on the migrated
+/// schema.
 pub const STATEMENTS: &[(&str, &str)] = &[("save knobs", SAVE), ("load knobs", LOAD), ("forget knobs", FORGET)];
 
 /// The record of knobs.
@@ -27,17 +28,17 @@ pub struct Record {
 }
 
 impl Record {
-    /// The record in the database of `pool`.
+    /// Opens the record in the database of `pool`.
     pub fn new(pool: impl Into<Db>) -> Self {
         Self { pool: pool.into() }
     }
 
-    /// Keeps the hash of a throttle as it stands; writes nothing if it has not changed. Answers why Postgres does not take it, where
-    /// it answers and does not.
+    /// Records the hash of a throttle; writes nothing if it has not changed. Returns the reason if
+    /// Postgres answers but rejects the hash.
     pub async fn save(&self, name: &Name, fields: &BTreeMap<String, String>) -> Result<Option<String>, sqlx::Error> {
         match sqlx::query(SAVE).bind(name.as_str()).bind(Json(fields)).execute(&self.pool).await {
             Ok(_) => Ok(None),
-            // What Postgres says may quote what it was given.
+            // Postgres' error text may quote the data.
             Err(sqlx::Error::Database(error)) => {
                 Ok(Some(format!("Postgres cannot record them (SQLSTATE {})", error.code().unwrap_or_default())))
             }
@@ -45,14 +46,15 @@ impl Record {
         }
     }
 
-    /// All throttles that were ever kept and not forgotten.
+    /// Returns all throttles that were ever recorded and not forgotten.
     pub async fn load(&self) -> Result<Vec<(Name, BTreeMap<String, String>)>, sqlx::Error> {
         let rows = sqlx::query(LOAD).fetch_all(&self.pool).await?;
         Ok(rows
             .into_iter()
             .filter_map(|row| {
                 let name = Name::new(row.try_get::<String, _>("throttle").ok()?).ok()?;
-                // Whoever may write the table may have put anything there; what is no map of texts is nobody's knobs.
+                // Other programs may have written anything into the table; a value that is not a
+                // map of texts is skipped.
                 let Ok(Json(fields)) = row.try_get::<Json<BTreeMap<String, String>>, _>("fields") else {
                     tracing::warn!(throttle.name = %name, "the record of knobs is no map of texts and is passed over");
                     return None;
@@ -62,7 +64,7 @@ impl Record {
             .collect())
     }
 
-    /// Forgets a throttle, so that it is not restored.
+    /// Deletes a throttle from the record, so that it is not restored.
     pub async fn forget(&self, name: &Name) -> Result<(), sqlx::Error> {
         sqlx::query(FORGET).bind(name.as_str()).execute(&self.pool).await?;
         Ok(())

@@ -1,68 +1,73 @@
-//! What a server tells of its quota: so much is left until then, and at which pace that lasts.
+//! The quota that a server reports, and the pace at which it lasts: so many requests are left until
+//! a given time.
 //!
-//! Most servers tell the end of their window in whole seconds, rounded up, some a second later still. Counted from each answer anew such
-//! an end runs away, and of a quota that is counted from second to second half would be left unused. So while less and less is left,
-//! the earliest end that was told holds; and where more is left before that end, the window began anew earlier than was told, and the
-//! next ends are taken to be late by as much:
+//! Most servers report the end of their window in whole seconds, rounded up, some a second later
+//! still. Counted anew from each answer, such an end would run away, and half of a quota counted
+//! per second would stay unused. So while the rest shrinks, the earliest reported end holds. If
+//! more is left before that end, the window began anew earlier than reported, and the following
+//! ends are taken to be late by as much:
 //!
 //! ```text
-//!   pace = (left + 0.5) / (end - now)      the request that was just answered took the beginning of the first part
+//!   pace = (left + 0.5) / (end - now)      the answered request used the start of the first part
 //! ```
 //!
-//! When the window is over its first pace holds for as long again, until an answer tells anew: nobody begins a window with a burst.
-//! Where nothing is left the key rests until the end, and no longer than a minute: then one job goes at a time, one a minute, for the
-//! word of a server must not stop a lane for longer than it takes to ask again. The same law stands in `throttle.lua`.
+//! After the window its first pace holds for as long again, until the next report, so that a window
+//! never begins with a burst. If nothing is left, the key rests until the end, but no longer than a
+//! minute; then one job runs at a time, one a minute, because a server's report must not stop a
+//! lane for longer than it takes to ask again. `throttle.lua` contains the same law.
 
-/// Who comes so late, in microseconds, loses nothing.
+/// The delay of a worker that costs it nothing, in microseconds.
 pub const LATE_US: f64 = 10_000.0;
 
-/// Ends that are farther away, in microseconds, are told exactly enough.
+/// The distance in microseconds beyond which rounding of a reported end does not matter.
 const ROUNDED_US: f64 = 60e6;
 
-/// An end that is told in whole seconds moves by less than this within one window, in microseconds.
+/// The limit in microseconds by which an end reported in whole seconds moves within one window.
 const DRIFT_US: f64 = 2e6;
 
-/// Of what was used since a window began, so much must be back before it counts as a new one,
+/// The share of a window's use that must be back before it counts as a new window.
 const BACK: f64 = 0.25;
 
-/// and of the time that it was told to last so much must be over: answers overtake each other.
+/// The share of a window's reported length that must have passed before it counts as a new window,
+/// because answers overtake each other.
 const ELAPSED: f64 = 0.3;
 
-/// The share of a told time that may be rounding.
+/// The share of a reported time that may be rounding.
 const MOST_LATE: f64 = 0.67;
 
-/// Nothing that is told stops a key for longer, in microseconds,
+/// The longest rest that a report may cause, in microseconds.
 const REST_US: f64 = 60e6;
 
-/// or slows it down further, in tokens per second.
+/// The lowest pace that a report may cause, in tokens per second.
 pub(super) const SLOWEST: f64 = 1.0 / 60.0;
 
-/// What was told, last and in its window. Times are unix microseconds.
+/// The last report and the state of its window. Times are unix microseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct QuotaWindow {
-    /// The pace at which what is left lasts, in tokens per second.
+    /// The pace at which the rest of the quota lasts, in tokens per second.
     pub pace: f64,
-    /// The end of the window, as it was told.
+    /// The reported end of the window.
     pub ends: f64,
-    /// What is left.
+    /// The requests left.
     pub left: f64,
-    /// What was left when the window began; below 0 where its end needs no care.
+    /// The requests left when the window began; below 0 if its end needs no correction.
     pub most: f64,
-    /// When it began, as far as is known.
+    /// The begin of the window, as far as known.
     pub from: f64,
-    /// By how much ends were told too late, in microseconds.
+    /// The time by which reported ends are late, in microseconds.
     pub late: f64,
-    /// The pace with which it began; below 0 for none.
+    /// The first pace of the window, in tokens per second; below 0 for none.
     pub first: f64,
-    /// When it was last told of.
+    /// The time of the last report.
     pub told_at: f64,
 }
 
 impl QuotaWindow {
-    /// Nothing was told.
+    /// The state before any report.
     pub const NONE: Self = Self { pace: 0.0, ends: 0.0, left: 0.0, most: -1.0, from: 0.0, late: 0.0, first: -1.0, told_at: 0.0 };
 
-    /// At `now` it was told that `left` tokens are left for `reset_us` microseconds, of which no more than `most_us` count.
+    /// Records a report at `now`: `left` tokens are left for `reset_us` microseconds, of which at
+    /// most `most_us` count.
     pub fn told(&mut self, left: f64, reset_us: f64, most_us: f64, now: f64) {
         let ends = now + reset_us.min(most_us);
         if reset_us % 1e6 != 0.0 || reset_us > ROUNDED_US || reset_us > most_us {
@@ -76,7 +81,7 @@ impl QuotaWindow {
         if is_same {
             self.ends = self.ends.min(ends);
             self.left = self.left.min(left);
-            // It was taken to be over, and is not.
+            // The window was taken to be over but is not.
             if now >= self.ends - self.late {
                 self.late /= 2.0;
             }
@@ -99,7 +104,7 @@ impl QuotaWindow {
         }
     }
 
-    /// The rate that holds now, in tokens per second; below 0 for none, 0 for a rest.
+    /// Returns the rate in force, in tokens per second; below 0 for none, 0 for a rest.
     pub fn rate(&self, now: f64) -> f64 {
         match () {
             () if now >= self.holds_to() => -1.0,
@@ -111,24 +116,24 @@ impl QuotaWindow {
         }
     }
 
-    /// The end of a rest.
+    /// Returns the end of a rest, unix microseconds.
     pub fn rests_to(&self) -> f64 {
         let end = if self.first > 0.0 { self.end() } else { self.ends };
         end.min(self.told_at + REST_US)
     }
 
-    /// When the window is believed to end.
+    /// Returns the assumed end of the window, unix microseconds.
     fn end(&self) -> f64 {
         if self.ends - self.late > self.told_at { self.ends - self.late } else { self.ends }
     }
 
-    /// Until then what was told matters.
+    /// Returns the end of the report's validity, unix microseconds.
     pub fn holds_to(&self) -> f64 {
         if self.first > 0.0 { self.ends + (self.ends - self.from).max(0.0) } else { self.ends }
     }
 
-    /// Microseconds of refill that may be saved up: a tenth of the rest of the window, and no less than what whoever comes late would
-    /// lose.
+    /// Returns the refill that may be saved up, in microseconds: a tenth of the rest of the window,
+    /// but no less than a late worker would lose.
     pub fn depth_us(&self, now: f64) -> f64 {
         if self.left < 1.0 { LATE_US } else { ((self.ends - self.late - now) / 10.0).max(LATE_US) }
     }

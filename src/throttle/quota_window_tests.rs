@@ -20,7 +20,7 @@ fn the_earliest_end_holds_while_less_and_less_is_left() {
 
 #[test]
 fn ends_that_are_told_late_are_found_out() {
-    // The window lasts a second, and two are told.
+    // The window lasts a second, and the server reports two.
     let mut window = QuotaWindow::NONE;
     let (mut now, mut second, mut left, mut taken) = (0.0, 0.0, 10.0, 0.0);
     while now < 20.0 * S {

@@ -1,6 +1,7 @@
-//! The table of knobs: what each is called, what it may be and what it is when nobody has set it.
+//! The table of knobs: their names, allowed values and defaults.
 //!
-//! One table drives the reading of the hash, the checks at the doors and `docs/reference/knobs.md`.
+//! One table drives the reading of the hash, the checks at the entry points and
+//! `docs/reference/knobs.md`.
 
 use std::collections::BTreeMap;
 
@@ -8,32 +9,32 @@ use serde_json::Value;
 
 use super::{Knobs, Name, Problem};
 
-/// One knob.
+/// The definition of one knob.
 #[derive(Clone, Copy, Debug)]
 pub struct Knob {
-    /// The field of the hash.
+    /// The name of the field in the hash.
     pub name: &'static str,
-    /// The value when the field is absent, as people write it; empty for none.
+    /// The value of an absent field, as people write it; empty for none.
     pub default: &'static str,
     /// The unit; empty for none.
     pub unit: &'static str,
-    /// What it may be, completing "it must be …".
+    /// The allowed values, completing "it must be …".
     pub allowed: &'static str,
-    /// What it does.
+    /// The effect of the knob.
     pub meaning: &'static str,
     kind: Kind,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Kind {
-    /// From low to high, and 0 or -1 where they have a meaning.
+    /// A number from low to high, and 0 or -1 if they have a meaning.
     Number {
         low: f64,
         high: f64,
         zero: bool,
         unlimited: bool,
     },
-    /// A whole number from low to high, and -1 where it means no limit.
+    /// A whole number from low to high, and -1 if it means no limit.
     Whole {
         low: f64,
         high: f64,
@@ -42,11 +43,11 @@ enum Kind {
     Choice(&'static [&'static str]),
     Flag,
     Throttle,
-    /// Written by Flyball beside a change; doors refuse it.
+    /// A text that Flyball writes beside a change; entry points refuse it.
     Record,
-    /// As `Record`, and a whole number.
+    /// A whole number that Flyball writes as it does a `Record`.
     Count,
-    /// As `Count`, and one that goes up by one at a time.
+    /// A `Count` that grows by one at a time.
     Steps,
 }
 
@@ -63,7 +64,7 @@ const fn rate(zero: bool, unlimited: bool) -> Kind {
     Kind::Number { low: 1e-6, high: 1e9, zero, unlimited }
 }
 
-/// All knobs, in the order in which they are shown.
+/// All knobs, in the order of display.
 #[rustfmt::skip]
 pub const TABLE: &[Knob] = &[
     Knob { name: "rps", default: "safe_rps", unit: "tokens/s", allowed: RATE, kind: rate(true, true),
@@ -134,39 +135,40 @@ pub const TABLE: &[Knob] = &[
         meaning: "Why." },
 ];
 
-/// The knob of that name.
+/// Returns the knob of that name.
 pub fn knob(name: &str) -> Option<&'static Knob> {
     TABLE.iter().find(|knob| knob.name == name)
 }
 
-/// What a knob may be, completing "it must be …".
+/// Returns the allowed values of a knob, completing "it must be …".
 pub fn allowed(name: &str) -> &'static str {
     knob(name).map_or("a known knob", |knob| knob.allowed)
 }
 
-/// The names of all knobs.
+/// Returns the names of all knobs.
 pub fn names() -> Vec<&'static str> {
     TABLE.iter().map(|knob| knob.name).collect()
 }
 
-/// The names of the knobs that a person may set.
+/// Returns the names of the knobs that a person may set.
 pub fn settable() -> Vec<&'static str> {
     TABLE.iter().filter(|knob| knob.is_settable()).map(|knob| knob.name).collect()
 }
 
-/// The longest text that can be a knob's number or word, in bytes; what is longer is nonsense and is not even parsed.
+/// The longest text of a knob's number or word, in bytes; a longer one is nonsense and is not
+/// parsed.
 pub(super) const LONGEST_FIELD: usize = 64;
 
-/// Most characters of somebody's text that are told again.
+/// The number of characters of a foreign text that an error shows.
 const LONGEST_QUOTE: usize = 40;
 
-/// Somebody's text as it is told in an error: in quotes, and cut.
+/// Quotes a foreign text for an error, shortened.
 pub(crate) fn quoted(text: &str) -> String {
     let all = format!("{:?}", text.chars().take(LONGEST_QUOTE + 1).collect::<String>());
     if all.chars().count() <= LONGEST_QUOTE + 2 { all } else { cut(&all) + "\"" }
 }
 
-/// Somebody's text, cut.
+/// Shortens a foreign text.
 pub(crate) fn cut(text: &str) -> String {
     if text.chars().count() <= LONGEST_QUOTE {
         text.to_owned()
@@ -175,12 +177,13 @@ pub(crate) fn cut(text: &str) -> String {
     }
 }
 
-/// True for what the Lua text takes for a blank.
+/// Returns true if the Lua script treats `c` as a blank.
 pub(super) fn is_blank(c: char) -> bool {
     [' ', '\t', '\n', '\r', '\x0b', '\x0c'].contains(&c)
 }
 
-/// Reads a number as the Lua text does: blanks around it are fine; hex, `inf`, `nan` and values out of range are not.
+/// Parses a number as the Lua script does: blanks around it are fine; hex, `inf`, `nan` and values
+/// out of range are not.
 pub fn number(field: &str, text: &str) -> Option<f64> {
     if text.len() > LONGEST_FIELD {
         return None;
@@ -188,12 +191,12 @@ pub fn number(field: &str, text: &str) -> Option<f64> {
     let text = text.trim_matches(is_blank);
     let plain = |c: char| c.is_ascii_digit() || ".eE+-".contains(c);
     let value: f64 = if text.chars().all(plain) { text.parse().ok()? } else { return None };
-    // A zero with a sign is a zero.
+    // The addition turns -0 into 0.
     knob(field)?.accepts(value).then_some(value + 0.0)
 }
 
 impl Knob {
-    /// True for knobs that a person may set through a door.
+    /// Returns true if a person may set the knob through an entry point.
     pub fn is_settable(&self) -> bool {
         !matches!(self.kind, Kind::Record | Kind::Count | Kind::Steps)
     }
@@ -207,13 +210,14 @@ impl Knob {
                 value.fract() == 0.0 && (low..=high).contains(&value) || (unlimited && value == -1.0)
             }
             Kind::Count => (0.0..=9e15).contains(&value),
-            // Below, there is room for all the steps that will ever be counted; above, somebody wrote it by hand.
+            // The range leaves room for every step that will ever be counted; a higher number was
+            // written by hand.
             Kind::Steps => (0.0..=1e12).contains(&value),
             _ => false,
         }
     }
 
-    /// The text for the hash, or what is wrong with `value`.
+    /// Returns the text for the hash, or the error in `value`.
     fn text_of(&self, value: &Value) -> Result<Option<String>, String> {
         let refuse = || Err(format!("{} is not allowed: it must be {}", shown(value), self.allowed));
         match (self.kind, value) {
@@ -235,9 +239,11 @@ impl Knob {
 }
 
 impl Knobs {
-    /// Checks fields strictly, for doors that can refuse: the texts for the hash, or everything that is wrong.
+    /// Checks fields strictly, for entry points that can refuse, and returns the texts for the hash
+    /// or all errors.
     ///
-    /// `null` removes a field. That `min` is not above `max` is checked again by the store, which knows both.
+    /// `null` removes a field. The store checks again that `min` is not above `max`, because only
+    /// it knows both.
     pub fn check(fields: &BTreeMap<String, Value>) -> Result<BTreeMap<String, Option<String>>, Vec<Problem>> {
         let mut texts = BTreeMap::new();
         let mut problems = Vec::new();
@@ -260,7 +266,8 @@ impl Knobs {
         if problems.is_empty() { Ok(texts) } else { Err(problems) }
     }
 
-    /// What a person typed after `field=`, as a value for [`Knobs::check`]: a number, true or false, nothing, or text.
+    /// Converts the text that a person typed after `field=` for [`Knobs::check`]: to a number, true
+    /// or false, null, or text.
     pub fn value_of(field: &str, text: &str) -> Value {
         let is_text = knob(field).is_some_and(|knob| matches!(knob.kind, Kind::Throttle | Kind::Choice(_)));
         match text {
@@ -279,7 +286,7 @@ impl Knobs {
     }
 }
 
-/// The problem of a `min` above `max`.
+/// Returns the problem of a `min` above `max`.
 pub fn min_above_max(min: f64, max: f64) -> Problem {
     Problem { field: "min".to_owned(), message: format!("{min} is above max {max}: it must not be") }
 }

@@ -1,10 +1,10 @@
-//! Writes the knobs of files into the store where they are absent; what somebody set live stays.
+//! Seeds the store with the knobs of files where they are absent; live edits stay.
 
 use std::collections::BTreeMap;
 
 use super::{Change, Error, KnobsFile, Name, Store};
 
-/// Seeds every file; answers the throttles that were created.
+/// Seeds every file and returns the throttles that were created.
 pub async fn seed(store: &dyn Store, files: &[KnobsFile]) -> Result<Vec<Name>, Error> {
     let mut created = Vec::new();
     for file in files {
@@ -20,7 +20,8 @@ pub async fn seed(store: &dyn Store, files: &[KnobsFile]) -> Result<Vec<Name>, E
         match store.set(&file.name, &change).await {
             Ok((None, _)) => created.push(file.name.clone()),
             Ok(_) => {}
-            // What somebody wrote live stays and is shown where people look; it must not keep the process from starting.
+            // A live edit stays and is shown in the status; it must not keep the process from
+            // starting.
             Err(Error::Invalid(problems)) => {
                 let reason = Error::Invalid(problems).to_string();
                 tracing::warn!(throttle.name = %file.name, reason, "the knobs of the file cannot be added to what stands in the store");

@@ -1,9 +1,9 @@
-//! One ask served by a chain of throttles and the keys below it: the law of the tree.
+//! The law of the tree: one ask served by a chain of throttles and the keys below it.
 //!
-//! Parents are charged first. The lanes of one ask share, in their order, what the levels above still hold; all levels
-//! are charged for what was granted and nothing else. Lanes that follow each other, want the same and have nothing of their own
-//! to be asked (no rate of the key, no limit, no pause) are served in one step, in their order: an ask for a hundred of them
-//! costs as much as an ask for one.
+//! Parents are charged first. The lanes of one ask share, in their order, what the levels above
+//! still hold; all levels are charged for the granted units and nothing else. Consecutive lanes
+//! with the same wish and without a rate, a limit or a pause of their key are served in one step,
+//! in their order, so that an ask for a hundred of them costs as much as an ask for one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,95 +17,98 @@ use super::learned::{Learned, Probe, Refusal};
 pub struct Level {
     /// The rate in force.
     pub rate: Rate,
-    /// Its bucket.
+    /// The throttle's bucket.
     pub bucket: Bucket,
-    /// Its counters.
+    /// The throttle's counters.
     pub meter: Meter,
-    /// Jobs that may still be begun under its limit of concurrency; `None` where there is no limit.
+    /// The jobs that may still begin under its concurrency limit; `None` for no limit.
     pub room: Option<f64>,
-    /// What it lacks may be taken from what the level above has to spare.
+    /// True if it may take what it lacks from the spare tokens of the level above.
     pub borrows: bool,
-    /// The last refusal that concerned all of it.
+    /// The last refusal that concerned the whole throttle.
     pub refusal: Option<Refusal>,
-    /// Its limit of concurrency knows as many names as it keeps, and that of the asker is not among them.
+    /// True if its concurrency limit records the greatest number of holders and the caller is not
+    /// among them.
     pub is_full: bool,
-    /// Why it is stopped, where what stands behind it can bear nothing; empty otherwise.
+    /// The reason of a stop because of zero capacity; empty otherwise.
     pub stopped_because: String,
 }
 
-/// What one lane wants.
+/// The request of one lane.
 #[derive(Clone, Debug)]
 pub struct Wish<'a> {
     /// The key; empty for none.
     pub key: &'a str,
-    /// Units wanted.
+    /// The number of units wanted.
     pub want: f64,
-    /// Tokens per unit.
+    /// The cost of one unit, in tokens.
     pub cost: f64,
-    /// Unix milliseconds until which the key is paused.
+    /// The end of the key's pause, unix milliseconds.
     pub paused_until_ms: Option<i64>,
-    /// Jobs of the key that may still be begun under its limit of concurrency; `None` where there is no limit.
+    /// The jobs of the key that may still begin under its concurrency limit; `None` for no limit.
     pub room: Option<f64>,
 }
 
-/// What the lanes of one key leave of its limit of concurrency.
+/// The use of a key's concurrency limit by the lanes of that key.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct KeyRoom {
-    /// Jobs that may still be begun.
+    /// The jobs that may still begin.
     pub left: f64,
-    /// Jobs that were granted.
+    /// The jobs granted.
     pub granted: f64,
 }
 
-/// What one lane got.
+/// The answer to one lane.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Served {
-    /// Units.
+    /// The number of units granted.
     pub granted: f64,
-    /// Microseconds until the next unit fits, where fewer were granted than wanted.
+    /// The microseconds until the next unit fits, if fewer were granted than wanted.
     pub wait_us: f64,
-    /// Who says so.
+    /// The place that limits, if fewer were granted than wanted.
     pub limit: Option<Where>,
-    /// Microseconds charged per unit, root first, then the key; empty where nothing was granted. 0 where a unit may have been
-    /// paid for by somebody else: at a level that borrows, and at a key whose rate was learned.
+    /// The microseconds charged per unit, root first, then the key; empty if nothing was granted. 0
+    /// where another bucket may have paid for the unit: at a level that borrows, and at a key with
+    /// learned state.
     pub charge_us: Arc<[f64]>,
-    /// Something was learned of the key or of a level, so that the end of what was granted must be told.
+    /// True if learned state of the key or a refusal of a level requires a report of how the
+    /// granted jobs end.
     pub watched: bool,
 }
 
 /// The place in the tree that limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Where {
-    /// The throttle at this place of the chain, root first.
+    /// The rate of the throttle at this index of the chain, root first.
     Level(usize),
     /// The key's own rate.
     Key,
-    /// What was learned of the key.
+    /// The learned rate of the key.
     Learned,
-    /// The key is paused.
+    /// The pause of the key.
     Paused,
-    /// The throttle at this place of the chain is paused by a refusal.
+    /// The pause after a refusal of the throttle at this index of the chain.
     LevelPaused(usize),
-    /// It is not known yet whether jobs of the throttle at this place are welcome again.
+    /// The probe limit of the throttle at this index of the chain, after a pause.
     Probing(usize),
-    /// It is not known yet whether jobs of the key are welcome again.
+    /// The probe limit of the key, after a pause.
     KeyProbing,
-    /// The throttle at this place of the chain is stopped.
+    /// The stop of the throttle at this index of the chain.
     Stopped(usize),
-    /// The limit of concurrency of the throttle at this place of the chain.
+    /// The concurrency limit of the throttle at this index of the chain.
     Crowded(usize),
-    /// The number of names that the limit of concurrency of the throttle at this place of the chain keeps.
+    /// The limit of holders recorded by the throttle at this index of the chain.
     Full(usize),
-    /// The key's limit of concurrency.
+    /// The key's concurrency limit.
     KeyCrowded,
 }
 
-/// A cost that the law can work with: above 0 and at most 1e9 tokens.
+/// Clamps a cost to the range of the law: above 0 and at most 1e9 tokens.
 pub fn sane_cost(cost: f64) -> f64 {
     if cost.is_nan() { 1.0 } else { cost.clamp(1e-9, 1e9) }
 }
 
-/// What one ask is served from.
+/// The state that serves one ask.
 pub struct Source<'a> {
     /// The chain of throttles, root first.
     pub levels: &'a mut [Level],
@@ -113,24 +116,26 @@ pub struct Source<'a> {
     pub key_rate: Rate,
     /// The buckets of keys.
     pub keys: &'a mut BTreeMap<String, Bucket>,
-    /// The highest cost of one unit that is charged, in tokens; no wish costs more.
+    /// The highest charged cost of one unit, in tokens; no wish costs more.
     pub most: f64,
-    /// What was learned of keys.
+    /// The learned state of keys.
     pub learned: &'a mut BTreeMap<String, Learned>,
-    /// What of it counts.
+    /// The parts of the learned state that apply.
     pub heed: Heed,
 }
 
-/// What of what was learned an ask has to heed.
+/// The parts of the learned state that an ask must respect.
 #[derive(Clone, Copy, Debug)]
 pub struct Heed {
-    /// The rates.
+    /// True if learned rates apply.
     pub rates: bool,
-    /// How many may go at once. It does not concern work that runs already: that would wait for its own end.
+    /// True if probe limits apply. They do not apply to work that runs already, which would wait
+    /// for its own end.
     pub probes: bool,
 }
 
-/// Serves `wishes` at `now` (unix microseconds), with what the keys that have a limit of concurrency were granted.
+/// Serves `wishes` at `now` (unix microseconds), and returns the answers and the use of the keys'
+/// concurrency limits.
 pub fn serve(now: f64, source: Source<'_>, wishes: &[Wish<'_>]) -> (Vec<Served>, BTreeMap<String, KeyRoom>) {
     let Source { levels, key_rate, keys, most, learned, heed } = source;
     if let Some(stopped) = levels.iter().position(|level| level.rate.rps == 0.0) {
@@ -143,7 +148,7 @@ pub fn serve(now: f64, source: Source<'_>, wishes: &[Wish<'_>]) -> (Vec<Served>,
     }
     let paused = |level: &Level| level.refusal.as_ref().filter(|refusal| refusal.until > now).map(|refusal| refusal.until);
     if let Some((at, until)) = levels.iter().enumerate().find_map(|(at, level)| Some((at, paused(level)?))) {
-        // What passes meanwhile is no refill.
+        // The time of a pause refills nothing.
         levels.iter_mut().filter(|level| paused(level).is_some()).for_each(|level| level.bucket.drain(now, true));
         let served = wishes.iter().map(|wish| nothing(wish, until - now, Where::LevelPaused(at))).collect();
         return (served, BTreeMap::new());
@@ -172,36 +177,36 @@ pub fn serve(now: f64, source: Source<'_>, wishes: &[Wish<'_>]) -> (Vec<Served>,
         service.serve_bound(wish, key_rate, keys, learned, &mut rooms);
     }
     let mut served = service.close(dearest);
-    // A level that wants to hear how jobs end wants to hear of all.
+    // A level that needs reports of how jobs end needs those of all lanes.
     served.iter_mut().for_each(|one| one.watched |= is_watched);
     (served, rooms)
 }
 
-/// An ask while it is served.
+/// The state of an ask while it is served.
 struct Service<'a> {
     now: f64,
     most: f64,
     heed: Heed,
     levels: &'a mut [Level],
     open: Vec<Option<Open>>,
-    /// For each level the longest wait that it caused.
+    /// The longest wait that each level caused.
     refused: Vec<f64>,
     served: Vec<Served>,
 }
 
-/// What a lane is asked besides the levels.
+/// The limits of a lane besides those of the levels.
 #[derive(Default)]
 struct Own<'a> {
     rate: Option<Rate>,
     bucket: Option<&'a mut Open>,
     room: Option<&'a mut KeyRoom>,
     learned: Option<&'a mut Learned>,
-    /// The rate is the learned one.
+    /// True if the rate is the learned one.
     is_learned: bool,
 }
 
 impl Service<'_> {
-    /// Serves a lane whose key is paused, has a rate or has a limit.
+    /// Serves a lane whose key is paused, or has a rate or a limit.
     fn serve_bound(
         &mut self,
         wish: &Wish<'_>,
@@ -234,13 +239,15 @@ impl Service<'_> {
         let mut open = (key_rate.rps > 0.0).then(|| bucket.open(key_rate, Start::Full, self.now, wish.cost, self.most));
         let own = Own { rate: Some(key_rate), bucket: open.as_mut(), room, learned, is_learned };
         let granted = self.serve(1, wish, own);
-        // A clamp is kept as well: clamped on reading alone, it would move along with the clock for ever.
+        // The clamp is stored even without a grant: clamped on reading alone, the debt would move
+        // along with the clock for ever.
         if let Some(open) = open.filter(|open| granted > 0.0 || open.was_clamped(&bucket)) {
             keys.insert(wish.key.to_owned(), open.close());
         }
     }
 
-    /// Serves `lanes` lanes that want what `wish` wants, in one step; answers the units granted to them together.
+    /// Serves `lanes` lanes with the same wish in one step and returns the units granted to them
+    /// together.
     fn serve(&mut self, lanes: usize, wish: &Wish<'_>, mut own: Own<'_>) -> f64 {
         let (now, want, cost) = (self.now, wish.want, wish.cost);
         let wanted = lanes as f64 * want;
@@ -253,7 +260,7 @@ impl Service<'_> {
         if granted > 0.0 {
             for (at, open) in self.open.iter_mut().enumerate() {
                 if let Some(open) = open {
-                    // What was borrowed is the business of the level above.
+                    // The level above pays for borrowed units.
                     let taken = if self.levels[at].borrows { granted.min(open.units(cost, now)) } else { granted };
                     open.take(taken, cost, now);
                 }
@@ -295,12 +302,12 @@ impl Service<'_> {
         granted
     }
 
-    /// Jobs that may begin while it is not known whether those of a level are welcome; `None` for no such limit.
+    /// Returns the jobs that may begin under the probe limit of a level; `None` for no limit.
     fn level_credit(&self, level: &Level) -> Option<f64> {
         self.credit(&level.refusal.as_ref()?.probe)
     }
 
-    /// The same for those of a key.
+    /// Returns the jobs that may begin under the probe limit of a key; `None` for no limit.
     fn key_credit(&self, own: &Own<'_>) -> Option<f64> {
         self.credit(&own.learned.as_deref()?.probe)
     }
@@ -309,24 +316,25 @@ impl Service<'_> {
         if self.heed.probes { probe.left(self.now) } else { None }
     }
 
-    /// Units that the level at this place lets through.
+    /// Returns the units that the level at this index allows.
     fn units(&self, at: usize, cost: f64) -> f64 {
         let own = self.open[at].map_or(f64::INFINITY, |open| open.units(cost, self.now));
         own + self.above(at).map_or(0.0, |above| above.map_or(f64::INFINITY, |above| above.spare_units(cost, self.now)))
     }
 
-    /// Microseconds until the level at this place lets the next unit through.
+    /// Returns the microseconds until the level at this index allows the next unit.
     fn wait_us(&self, at: usize, cost: f64) -> f64 {
         let own = self.open[at].map_or(0.0, |open| open.wait_us(cost, self.now));
         self.above(at).map_or(own, |above| above.map_or(0.0, |above| own.min(above.spare_wait_us(cost, self.now)))).ceil()
     }
 
-    /// The bucket that the level at this place borrows from, where it borrows; within, `None` for one without a limit.
+    /// Returns the bucket from which the level at this index borrows, if it borrows; the inner
+    /// `None` is a lender without a limit.
     fn above(&self, at: usize) -> Option<Option<&Open>> {
         self.levels[at].borrows.then(|| self.open.get(at.checked_sub(1)?).map(Option::as_ref)).flatten()
     }
 
-    /// Who makes people wait longest now, and until when.
+    /// Returns the longest wait now, in microseconds, and the place that causes it.
     fn limit(&mut self, cost: f64, own: &Own<'_>) -> (f64, Option<Where>) {
         let (mut wait_us, mut limit) = (0.0, None);
         let levels = (0..self.levels.len()).map(|at| (Where::Level(at), self.wait_us(at, cost)));
@@ -354,7 +362,7 @@ impl Service<'_> {
         (wait_us, limit)
     }
 
-    /// Closes the levels' buckets and counts who was refused.
+    /// Closes the levels' buckets and records waits.
     fn close(self, dearest: f64) -> Vec<Served> {
         for ((level, open), refused) in self.levels.iter_mut().zip(self.open).zip(self.refused) {
             let has_more = open.is_none_or(|open| open.units(dearest, self.now) >= 1.0) || level.borrows;
@@ -372,7 +380,7 @@ impl Service<'_> {
 }
 
 impl Wish<'_> {
-    /// True if the levels alone decide.
+    /// Returns true if the levels alone decide.
     fn is_plain(&self, key_rate: Rate, now: f64) -> bool {
         let is_paused = self.paused_until_ms.is_some_and(|until| until as f64 * 1000.0 > now);
         !is_paused && self.room.is_none() && (self.key.is_empty() || key_rate.rps < 0.0)
@@ -383,7 +391,7 @@ impl Wish<'_> {
     }
 }
 
-/// The answer to a lane that gets nothing; one that wants nothing has nothing to wait for.
+/// Returns the answer to a lane that gets nothing, without a wait if it wants nothing.
 fn nothing(wish: &Wish<'_>, wait_us: f64, limit: Where) -> Served {
     let (wait_us, limit) = if wish.want > 0.0 { (wait_us.min(MAX_WAIT_US), Some(limit)) } else { (0.0, None) };
     Served { granted: 0.0, wait_us, limit, charge_us: Arc::default(), watched: false }

@@ -1,11 +1,13 @@
 -- Flyball's throttles: the law of the bucket for Redis 6 or newer and Valkey.
--- It is the law of bucket.rs, holds.rs, learned.rs, quota_window.rs and serve.rs, operation by operation; docs/reference/throttle-protocol.md tells how to
--- call it.
 --
--- Every key is passed in KEYS. ARGV[1] is the verb, ARGV[2] the time in unix microseconds for tests, empty to use the
--- server's clock. Numbers that must not lose digits travel as text, whole ones as integers. This runs once for a hundred
--- lanes, thousands of times a second: what is not needed is neither read nor written, and numbers go into commands as they
--- are, for Redis writes them with all their digits.
+-- It is the law of bucket.rs, holds.rs, learned.rs, quota_window.rs and serve.rs, operation by
+-- operation; docs/reference/throttle-protocol.md describes the calls.
+--
+-- Every key is passed in KEYS. ARGV[1] is the verb, ARGV[2] the time in unix microseconds for
+-- tests, empty to use the server's clock. Numbers that must not lose digits are passed as text,
+-- whole ones as integers. The script runs once for a hundred lanes, thousands of times a second: it
+-- reads and writes only what it needs, and passes numbers to commands as they are, because Redis
+-- writes them with all their digits.
 
 local verb, given_now = ARGV[1], ARGV[2]
 local now
@@ -36,7 +38,7 @@ local SHORTEST_TTL_MS = given_now ~= '' and 3600000 or 1
 
 local function text(number) return string.format('%.17g', number) end
 
--- A number in its range, or nil for anything else: hex, inf, nan, words.
+-- Returns a number in its range, or nil for anything else: hex, inf, nan, words.
 local function number(value, low, high, zero, unlimited)
   if not value or #value > LONGEST_FIELD or not string.find(value, '^[%s%d.eE+-]+$') then return nil end
   local n = tonumber(value)
@@ -45,21 +47,21 @@ local function number(value, low, high, zero, unlimited)
   return nil
 end
 
--- A limit of concurrency, below 0 for none; nonsense lets one job run.
+-- Returns a concurrency limit, below 0 for none; nonsense lets one job run.
 local function limit_of(value)
   if not value then return -1 end
   local n = number(value, 0, 1e6, true, true)
   return n and math.floor(n) == n and n or 1
 end
 
--- The slower of two rates; below 0 is unlimited.
+-- Returns the slower of two rates; below 0 is unlimited.
 local function slower(a, b)
   if a < 0 then return b end
   if b < 0 then return a end
   return math.min(a, b)
 end
 
--- The name of a throttle, or the empty text for what cannot be one.
+-- Returns the name of a throttle, or the empty text for an invalid name.
 local function name_of(text)
   if text and #text <= LONGEST_NAME and string.find(text, '^[A-Za-z0-9._/:{}-]+$') then return text end
   return ''
@@ -67,15 +69,15 @@ end
 
 local function is_true(word) return word == '1' or word == 'true' or word == 'yes' or word == 'on' end
 
--- The knobs of one throttle as they are in force now, or nil where there are none. `texts` are the numbers as they stand in
--- the hash, or their defaults, in the order of the fields.
+-- Returns the knobs of one throttle in force now, or nil if there are none. `texts` are the numbers
+-- as stored in the hash, or their defaults, in the order of the fields.
 local function knobs(key)
   local h = redis.pcall('HMGET', key, 'rps', 'burst', 'window', 'safe_rps', 'key_rps', 'key_burst', 'mode',
     'valid_until', 'paused', 'parent', 'seq', 'on_store_loss', 'concurrency', 'key_concurrency', 'weight', 'borrow', 'on_429',
     'over_limit', 'capacity', 'max_cost', 'max')
   if h.err then return nil end
   local parent = name_of(h[10])
-  -- What is too long to be anything is neither parsed nor told again.
+  -- A text too long for any knob is neither parsed nor returned.
   for i = 1, 21 do
     if h[i] and #h[i] > LONGEST_FIELD then h[i] = '?' end
   end
@@ -123,10 +125,10 @@ local function knobs(key)
     end
     rps, key_rps = in_whole(rps, 1), in_whole(key_rps, 5)
   end
-  -- What stands behind the throttle bears no more than this, whatever is asked of it.
+  -- The capacity limits the rate, regardless of the other knobs.
   local bears_nothing = capacity == 0 and rps ~= 0
   if slower(rps, capacity) ~= rps then rps, h[1] = capacity, h[19] end
-  -- The highest cost of one job that is charged.
+  -- The highest charged cost of one job.
   local most = number(h[20], 0.001, MAX_COST)
   if not most then
     if h[7] == 'auto' and wanted >= 0 then wanted = math.max(wanted, number(h[21], 1e-6, 1e9) or 1000) end
@@ -145,8 +147,8 @@ local function knobs(key)
   }
 end
 
--- The breadth of what a stranger's word may slow down in a throttle, and the longest pause that any answer may lead to, in
--- microseconds, or nil where nobody has said so.
+-- Returns the widest scope of an untrusted refusal in a throttle, as a number, and the longest
+-- pause after any refusal, in microseconds, or nil if it is not set.
 local function trust(key)
   local h = redis.pcall('HMGET', key, 'trust_scope', 'max_pause')
   if h.err then return 0, nil end
@@ -154,7 +156,7 @@ local function trust(key)
   return BREADTH[h[1] or ''] or 0, most and most * 1e6
 end
 
--- A bucket opened under a rate above 0, clamped to what can be true.
+-- Opens a bucket under a rate above 0, clamped to possible values.
 local function open(spent_to, debt, rps, depth, full, cost, most)
   local b = { interval = 1e6 / rps, debt = debt or 0 }
   b.longest = math.max(LONGEST_DEBT, most * b.interval)
@@ -178,7 +180,8 @@ local function charge(b, time)
   b.debt = math.max((b.spent_to - now) / b.interval, 0)
 end
 
--- Charges tokens after the fact, or returns them when negative, as far as a debt may go; answers those that counted.
+-- Charges tokens after the fact, or returns them if negative, up to the longest debt; returns the
+-- tokens that counted.
 local function settle_open(b, tokens)
   local before, highest = b.spent_to, now + b.longest
   b.spent_to = before + tokens * b.interval
@@ -190,7 +193,7 @@ local function settle_open(b, tokens)
   return tokens
 end
 
--- What is left to those who borrow: the upper half.
+-- Returns the units in the upper half of the bucket, the part that may be borrowed.
 local function spare_units(b, cost)
   return math.max(math.floor((now - b.spent_to - b.tau / 2 + SLACK) / (cost * b.interval)), 0)
 end
@@ -203,7 +206,8 @@ end
 
 local function wait_for(b, cost) return math.min(cost * b.interval, b.tau) - (now - b.spent_to) end
 
--- How many may go while it is not known whether they are welcome: a credit below 0 is no limit.
+-- Returns the jobs that may go while it is unknown if the server accepts them, or nil for no limit
+-- (a credit below 0).
 local function probe_left(p)
   if p.credit < 0 then return nil end
   if p.credit < 1 and math.abs(now - p.at) >= PATIENCE then return 1 end
@@ -224,7 +228,8 @@ local function probe_answered(p, succeeded, failed, may_open)
   end
 end
 
--- What was learned of a key is a string of twenty-one numbers, the last of them until when it counts, in unix milliseconds.
+-- Parses the learned state of a key, a string of twenty-one numbers, the last of them the end of
+-- its validity in unix milliseconds.
 local function parse_learned(value)
   if not value then return nil end
   local n = {}
@@ -259,7 +264,7 @@ local function period(l)
   return PERIOD_S
 end
 
--- The rate of the curve.
+-- Returns the rate of the curve.
 local function curve(l)
   if l.settle <= 0 then return -1 end
   local k = period(l)
@@ -274,19 +279,19 @@ local function curve(l)
   return math.min(grown, math.max(l.settle, AHEAD * succeeds))
 end
 
--- When a window of a told quota is believed to end.
+-- Returns the assumed end of a window of a reported quota.
 local function believed_end(l)
   if l.ends - l.late > l.told_at then return l.ends - l.late end
   return l.ends
 end
 
--- Until when what was told of a quota matters.
+-- Returns the end of the validity of a reported quota.
 local function holds_to(l)
   if l.first > 0 then return l.ends + math.max(l.ends - l.from, 0) end
   return l.ends
 end
 
--- `left` tokens are left for `reset` microseconds, of which no more than `most` count.
+-- Records a report: `left` tokens are left for `reset` microseconds, of which at most `most` count.
 local function told(l, left, reset, most)
   local ends = now + math.min(reset, most)
   if reset % 1e6 ~= 0 or reset > ROUNDED or reset > most then
@@ -320,7 +325,7 @@ local function told(l, left, reset, most)
   end
 end
 
--- The rate of what was told, below 0 for none, and the end of a rest.
+-- Returns the rate of a reported quota, below 0 for none, 0 for a rest.
 local function told_rate(l)
   if now >= holds_to(l) then return -1 end
   if now >= l.ends then return l.first end
@@ -355,11 +360,12 @@ local function keep_ms(l)
   return math.min(math.max(math.ceil(kept / 1000), 1), 1e12)
 end
 
--- `zset` holds the names of what is known of the keys of a throttle, pauses and learned rates, by their end, and is gone with
--- the last: while there is nothing, acquire need not look for each lane's.
+-- Adds an entry to `zset`, which holds the names of the pauses and the learned state of a
+-- throttle's keys by their end. It expires with the last of them: while it is absent, acquire need
+-- not look at each lane's.
 local function note(zset, member, until_ms)
   if redis.call('TYPE', zset).ok ~= 'zset' then redis.call('DEL', zset) end
-  -- A clock that steps back makes a pause of the last hours last again, and it must still be found.
+  -- A clock that steps back revives the pauses of the last hours, which must still be found.
   redis.call('ZREMRANGEBYSCORE', zset, '-inf', now_ms - 2 * HOUR * 1000)
   redis.call('ZADD', zset, until_ms, member)
   local last = tonumber(redis.call('ZREVRANGE', zset, 0, 0, 'WITHSCORES')[2])
@@ -373,7 +379,7 @@ local function keep_learned(key, zset, l)
   note(zset, key, l.keep_to)
 end
 
--- The last refusal that concerned a whole throttle: `until credit at strikes|why`.
+-- Parses the last refusal that concerned a whole throttle: `until credit at strikes|why`.
 local function parse_refusal(value)
   if not value then return nil end
   local until_us, credit, at, strikes, why = string.match(value, '^(%S+) (%S+) (%S+) (%S+)|(.*)$')
@@ -385,12 +391,13 @@ local function refusal_text(r)
   return table.concat({ text(r.until_us), text(r.credit), text(r.at), text(r.strikes) }, ' ') .. '|' .. r.why
 end
 
--- The throttle's bucket is a hash of `spent_to debt used limited_us limited_to stopped kept refusal`; `kept` is when its time
--- to live was set, in unix seconds. `was` is what stands there.
+-- Reads a throttle's bucket, a hash of `spent_to debt used limited_us limited_to stopped kept
+-- refusal`. `kept` is the time at which its time to live was set, in unix seconds; `was` is the
+-- stored state.
 local function bucket(key)
   local h = redis.pcall('HMGET', key, 'spent_to', 'debt', 'used', 'limited_us', 'limited_to', 'stopped', 'kept', 'refusal')
   if h.err then
-    -- Only a person can have put something else there; the bucket counts as lost.
+    -- Only a person can have put another type there; the bucket counts as lost.
     redis.call('DEL', key)
     h = {}
   end
@@ -407,7 +414,8 @@ end
 
 local NUMBERS = { 'used', 'spent_to', 'debt', 'limited_us', 'limited_to' }
 
--- Writes what has changed. The time to live is set again at most once an hour, unless a debt has to outlast it.
+-- Writes changed fields. The time to live is renewed at most once an hour, unless a debt must
+-- outlast it.
 local function keep_bucket(b)
   local fields, n, was = {}, 0, b.was
   for i = 1, 5 do
@@ -444,13 +452,13 @@ local function drain(b, stopped)
   b.stopped = stopped
 end
 
--- An empty bucket in place of a debt.
+-- Cancels a debt, which leaves the bucket empty.
 local function forgive(b)
   if b.spent_to then b.spent_to = math.min(b.spent_to, now) end
   b.debt = 0
 end
 
--- What passed since a stopped throttle was last asked is no refill.
+-- The time since a stopped throttle was last asked refills nothing.
 local function open_stored(b, rps, depth, cost, most)
   local spent_to = b.spent_to
   if b.stopped then spent_to = math.max(spent_to or now, now) end
@@ -461,7 +469,8 @@ local function close_stored(b, o)
   b.spent_to, b.debt, b.stopped = o.spent_to, o.debt, false
 end
 
--- The key's bucket is a string `spent_to`, or `spent_to debt` where there is one, that expires when the bucket is full.
+-- Parses a key's bucket, a string `spent_to`, or `spent_to debt` if there is a debt, that expires
+-- when the bucket is full.
 local function parse_key(value)
   if not value then return nil, 0 end
   local plain = tonumber(value)
@@ -477,12 +486,14 @@ local function keep_key(key, b)
   redis.call('SET', key, key_text(b.spent_to, b.debt), 'PX', ttl)
 end
 
--- Who comes from outside is believed to run no more than it was granted here.
+-- Returns true for an external caller, which counts as running no more jobs than it was granted
+-- here.
 local function is_guest(who) return string.sub(who, 1, 5) == 'http:' end
 
--- Those who run jobs under a limit of concurrency are a hash of `jobs expires_ms` by their name. Answers how many more than `held`
--- `who` may run besides the others, how many it is believed to run, and true if there are as many names as may be and its own is not
--- among them; what has lapsed, or cannot have been said, is dropped.
+-- Reads the holders under a concurrency limit, a hash of `jobs expires_ms` by their name. Returns
+-- the number of jobs that `who` may begin beyond `held` and beside the others, the number that it
+-- counts as running, and true if the greatest number of names is recorded and its own is not among
+-- them. Lapsed and impossible reports are dropped.
 local function room_of(key, who, limit, held, write)
   local words = redis.pcall('HGETALL', key)
   if words.err then
@@ -521,10 +532,11 @@ local function say(key, who, jobs, ttl)
   end
 end
 
--- acquire, peek: KEYS (knobs, bucket, holds) per level, root first, then pauses, then for each letter of `extra`, in the
--- order b p l k, one key per lane: its bucket, its pause, what was learned of it, its holds;
--- ARGV verb, now, levels, lanes, extra, who, ttl, held (empty for nobody), the parent that each level is expected to name,
--- then for each run of lanes that are alike: how many, want, cost, keyed 0|1, held.
+-- acquire, peek: KEYS (knobs, bucket, holds) per level, root first, then pauses, then for each
+-- letter of `extra`, in the order b p l k, one key per lane: its bucket, its pause, its learned
+-- state, its holds; ARGV verb, now, levels, lanes, extra, who, ttl, held (empty without a holder),
+-- the expected parent of each level, then for each run of equal lanes: count, want, cost, keyed
+-- 0|1, held.
 local function acquire(write)
   local levels, lanes, extra = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
   local who, ttl, held = ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
@@ -550,7 +562,7 @@ local function acquire(write)
       if refusal and refusal.until_us > now then paused = paused or i end
       probes[i] = refusal and probe_left(refusal) and refusal or nil
       watched = watched or probes[i] ~= nil
-      -- Work that runs already would wait for its own end.
+      -- The probe limit does not bind work that runs already, which would wait for its own end.
       if not held then probes[i] = nil end
     end
   end
@@ -586,7 +598,7 @@ local function acquire(write)
     reply = { 'ok', now, '0', '', '', needed, '1', '-1', '1', table.concat(rates, ' '), '-1 -1 wait 1000000000' }
   end
   local at = 11
-  -- A count below 0 is that of lanes of which something was learned.
+  -- A count below 0 is that of lanes with learned state.
   local function tell(count, granted, wait, limit, detail, learned)
     wait = math.min(wait, MAX_WAIT)
     if learned then count = -count end
@@ -598,7 +610,7 @@ local function acquire(write)
     reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4], reply[at + 5] = count, granted, wait, limit, detail
     at = at + 5
   end
-  -- Who wants nothing has nothing to wait for.
+  -- A lane that wants nothing has nothing to wait for.
   local function tell_nothing(count, want, wait, limit, detail)
     if want == 0 then tell(count, 0, 0, '', '') else tell(count, 0, wait, limit, detail) end
   end
@@ -657,7 +669,7 @@ local function acquire(write)
     end
   end
 
-  -- Units that a level lets through, and the time until it lets the next one through.
+  -- Returns the units that a level allows; `wait_at` returns the time until it allows the next one.
   local function units_at(i, cost)
     local u = opened[i] and units(opened[i], cost) or math.huge
     if not chain[i].borrows or i == 1 then return u end
@@ -671,8 +683,9 @@ local function acquire(write)
     return math.ceil(w)
   end
 
-  -- Serves `count` lanes that want and cost the same, in one step; `own` is the key's bucket, `room` its limit, `learned` what
-  -- was learned of it, `place` who limits where the bucket does.
+  -- Serves `count` lanes of the same want and cost in one step; `own` is the key's bucket, `room`
+  -- its concurrency limit, `learned` its learned state, `place` the limit that its bucket stands
+  -- for.
   local function serve(count, want, cost, own, room, learned, place)
     local wanted = count * want
     local granted = wanted
@@ -689,7 +702,7 @@ local function acquire(write)
       begun = begun + granted
       for i = 1, levels do
         if opened[i] then
-          -- What was borrowed is the business of the level above.
+          -- The level above pays for borrowed units.
           local taken = chain[i].borrows and math.min(granted, units(opened[i], cost)) or granted
           charge(opened[i], taken * (cost * opened[i].interval))
         end
@@ -756,7 +769,7 @@ local function acquire(write)
     return granted
   end
 
-  -- One key per lane of each kind that was passed; only what is needed is read.
+  -- Each kind that was passed has one key per lane; only needed kinds are read.
   local place, buckets, pauses, holds, lessons = base, nil, nil, nil, nil
   for letter in string.gmatch(extra, '.') do
     if string.find(needed, letter, 1, true) and lanes > 0 then
@@ -772,7 +785,7 @@ local function acquire(write)
   end
 
   local known = {}
-  -- What was learned of a lane's key; lanes of one key share it.
+  -- Returns the learned state of a lane's key; lanes of one key share it.
   local function lesson(lane)
     local value = lessons and not leaf.naive and lessons[lane]
     if not value then return nil end
@@ -799,7 +812,8 @@ local function acquire(write)
       tell_nothing(1, want, rests_to(learned) - now, 'learned', '')
       return
     end
-    -- Nobody saves up under a rate that is a guess, but who comes late; more of a window whose quota was told.
+    -- A learned rate is a guess, so only what a late worker would lose is saved up; more of a
+    -- reported quota.
     if slower(rps, learned_rps) ~= rps then
       rps, depth, place = learned_rps, LATE, 'learned'
       if learned.settle <= 0 then depth = told_depth(learned) end
@@ -817,14 +831,15 @@ local function acquire(write)
     end
     local own = open(spent_to, debt, rps, depth, true, cost, most)
     local granted = serve(1, want, cost, own, room, learned, place)
-    -- A clamp is kept as well: clamped on reading alone, it would move along with the clock for ever.
+    -- The clamp is stored even without a grant: clamped on reading alone, the debt would move along
+    -- with the clock for ever.
     if granted > 0 or (spent_to and spent_to > own.spent_to) then
       seen[key] = own
       if write then keep_key(key, own) end
     end
   end
 
-  -- Lanes that follow each other, want the same and have nothing of their own to be asked are served together.
+  -- Consecutive lanes with the same want and no limits of their own are served together.
   local alike, alike_want, alike_cost = 0, 0, 0
   local function serve_alike()
     if alike > 0 then serve(alike, alike_want, alike_cost) end
@@ -894,7 +909,8 @@ end
 if verb == 'acquire' then return acquire(true) end
 if verb == 'peek' then return acquire(false) end
 
--- The answer to a call whose levels are not the chain any more, or nil. Each level has two keys, the first its knobs.
+-- Returns the reply to a call whose levels are no longer the chain, or nil. Each level has two
+-- keys, the first its knobs.
 local function chain_changed(levels)
   for i = 1, levels do
     local found = redis.pcall('HGET', KEYS[2 * i - 1], 'parent')
@@ -904,8 +920,8 @@ local function chain_changed(levels)
   return nil
 end
 
--- hold: KEYS (knobs, holds) per level, then the holds of each key; ARGV verb, now, levels, the parent that each level is
--- expected to name, who, ttl, held, then held of each key.
+-- hold: KEYS (knobs, holds) per level, then the holds of each key; ARGV verb, now, levels, the
+-- expected parent of each level, who, ttl, held, then held of each key.
 local function hold()
   local levels = tonumber(ARGV[3])
   local changed = chain_changed(levels)
@@ -936,10 +952,11 @@ local function hold()
   return { 'ok' }
 end
 
--- refund: KEYS (knobs, bucket) per level, then the buckets of keys in the order in which they are repaid; ARGV verb, now,
--- levels, the parent that each level is expected to name, then for each run of grants that are alike: how many, units, cost,
--- the time that one unit was charged at the key (0 for no key), whole 0|1, and if whole the same time for each level, root
--- first. If the number of levels is another than at the grant, its charges belong to others: only the key is repaid.
+-- refund: KEYS (knobs, bucket) per level, then the buckets of keys in the order of repayment; ARGV
+-- verb, now, levels, the expected parent of each level, then for each run of equal grants: count,
+-- units, cost, the time that one unit was charged at the key (0 for no key), whole 0|1, and if
+-- whole the same time for each level, root first. If the number of levels differs from that of the
+-- grant, its charges belong to other throttles, and only the key is repaid.
 local function refund()
   local levels = tonumber(ARGV[3])
   local changed = chain_changed(levels)
@@ -972,8 +989,9 @@ local function refund()
   return { 'ok' }
 end
 
--- settle: KEYS (knobs, bucket) per level, then the bucket of each key that is charged; ARGV verb, now, levels, the expected
--- parents, then for each charge: tokens (below 0 returns), keyed 0|1. Charges nothing if a level does not exist.
+-- settle: KEYS (knobs, bucket) per level, then the bucket of each charged key; ARGV verb, now,
+-- levels, the expected parents, then for each charge: tokens (below 0 returns), keyed 0|1. Charges
+-- nothing if a level does not exist.
 local function settle()
   local levels = tonumber(ARGV[3])
   local changed = chain_changed(levels)
@@ -1012,7 +1030,7 @@ local function settle()
   return { 'ok' }
 end
 
--- Pauses a key; the later of two ends wins and is answered.
+-- Pauses a key, keeping the later of two ends, and returns the end.
 local function pause_key(key, zset, until_ms, why)
   local existing = redis.call('GET', key)
   local old = existing and tonumber(string.match(existing, '^(%d+)|'))
@@ -1022,18 +1040,19 @@ local function pause_key(key, zset, until_ms, why)
   return until_ms
 end
 
--- pause: KEYS pause, pauses; ARGV verb, now, milliseconds from now, why. Answers the end.
+-- pause: KEYS pause, pauses; ARGV verb, now, milliseconds from now, why. Returns the end.
 local function pause() return { 'ok', pause_key(KEYS[1], KEYS[2], now_ms + tonumber(ARGV[3]), ARGV[4]) } end
 
--- The strikes that a refusal comes after; those who were under way together count once.
+-- Returns the strikes before a refusal; jobs that were under way together count once.
 local function strikes_before(known, pause_end)
   if not known then return 0 end
   if pause_end > now then return math.max(known.strikes - 1, 0) end
   return known.strikes
 end
 
--- The end of a pause after a refusal, in unix milliseconds, from ARGV[3] and ARGV[4]: how long was said in microseconds (empty
--- for not said), and a number from 0 to 1 for the jitter. It is no longer than `most` microseconds, whoever says so.
+-- Returns the end of a pause after a refusal, in unix milliseconds, from ARGV[3], the stated delay
+-- in microseconds (empty for none), and ARGV[4], a number from 0 to 1 for the jitter. The pause is
+-- never longer than `most` microseconds.
 local function refused_until(strikes, is_known, most)
   local doubled, said = 2 ^ math.min(strikes, MAX_DOUBLINGS), tonumber(ARGV[3])
   local first = is_known and strikes == 0 and KNOWN_PAUSE or FIRST_PAUSE * doubled
@@ -1041,10 +1060,11 @@ local function refused_until(strikes, is_known, most)
   return math.ceil((now + math.floor(math.min(plain * (1 + JITTER * tonumber(ARGV[4])), most))) / 1000)
 end
 
--- refused: somebody else refused a job. KEYS knobs, pause, learned, pauses; ARGV verb, now, said, jitter, why, keyed 0|1,
--- 1 if the other side sheds load, whoever asks, from which no rate is learned, 1 if it is the word of a stranger: jobs without a key
--- go to many of them, so it stops none but the refused one unless the throttle trusts more.
--- Answers the end of the pause, and 1 if only the refused job is to wait.
+-- refused: another server refused a job. KEYS knobs, pause, learned, pauses; ARGV verb, now, stated
+-- delay, jitter, why, keyed 0|1, 1 if the server sheds load regardless of the caller, from which no
+-- rate is learned, 1 if the server is not trusted: jobs without a key go to many such servers, so
+-- it stops only the refused job unless the throttle trusts more. Returns the end of the pause,
+-- then 1 and a delay in microseconds if only the refused job must wait, else two zeros.
 local function refused()
   local k = knobs(KEYS[1])
   local breadth, most = trust(KEYS[1])
@@ -1056,10 +1076,11 @@ local function refused()
   l = l or new_learned()
   local until_us = until_ms * 1000
   l.refused = l.refused + 1
-  -- Whoever was under way when the others were refused says nothing new.
+  -- A job that was under way when the others were refused adds no information.
   if l.grows_from <= now then
     if (not k or k.learns) and ARGV[7] ~= '1' then
-      -- The rate in force, where nobody said for how long and what succeeded comes near it: then it is what the other side allows.
+      -- Without a stated delay, and with successes near the rate in force, that rate is what the
+      -- server allows.
       local tried = curve(l)
       local configured = k and ARGV[6] == '1' and k.key_rps or -1
       if tried > 0 then tried = slower(tried, configured > 0 and configured or -1) end
@@ -1071,7 +1092,7 @@ local function refused()
         l.settle = math.max(tried, before * (1 - CUT))
         if math.abs(l.settle - before) < NEAR * before then l.cut = NEAR_CUT end
       elseif l.done > 0 and until_us > l.since then
-        -- Times without work are no refusals, so one refusal takes no more than its share.
+        -- Times without work are not refusals, so one refusal takes no more than its share.
         l.settle = math.max(l.done * 1e6 / (until_us - l.since), l.settle * (1 - CUT))
       elseif l.settle > 0 then
         l.settle = l.settle * (1 - CUT)
@@ -1090,9 +1111,10 @@ local function refused()
   return { 'ok', until_ms, 0, 0 }
 end
 
--- refused_all: somebody else refused a job for a whole throttle. KEYS knobs, bucket, and the knobs of the job's throttle where a
--- stranger says so; ARGV verb, now, said, jitter, why, and then `throttle` or `account`. Answers as refused, or `untrusted` and the
--- breadth that is trusted.
+-- refused_all: another server refused a job for a whole throttle. KEYS knobs, bucket, and the knobs
+-- of the job's throttle if the server is not trusted; ARGV verb, now, stated delay, jitter, why,
+-- and then `throttle` or `account`. Returns the values of refused, or `untrusted` and the widest
+-- trusted scope as a number.
 local function refused_all()
   if KEYS[3] then
     local breadth = trust(KEYS[3])
@@ -1115,9 +1137,10 @@ local function refused_all()
   return { 'ok', math.floor(r.until_us / 1000), 0, 0 }
 end
 
--- ended: KEYS (knobs, bucket) per level, then pauses, then learned of each key; ARGV verb, now, levels, the parent that each
--- level is expected to name, then for each key: jobs that succeeded, their tokens, jobs that failed, what was said to be left
--- of a quota and for how many microseconds (both empty for nothing), keyed 0|1, or - without a key where a stranger told it.
+-- ended: KEYS (knobs, bucket) per level, then pauses, then learned of each key; ARGV verb, now,
+-- levels, the expected parent of each level, then for each key: jobs that succeeded, their tokens,
+-- jobs that failed, the reported rest of a quota and the microseconds for which it lasts (both
+-- empty for none), keyed 0|1, or - without a key if the server is not trusted.
 local function ended()
   local levels = tonumber(ARGV[3])
   local changed = chain_changed(levels)
@@ -1144,7 +1167,8 @@ local function ended()
     lane = lane + 1
     local l = parse_learned(redis.call('GET', KEYS[lane]))
     local remaining, reset = learns and tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
-    -- Jobs without a key go to many strangers: what one of them tells says nothing of the others.
+    -- Jobs without a key go to many untrusted servers, and a report of one does not hold for the
+    -- others.
     if ARGV[at + 5] == '-' and breadth == 0 then remaining = nil end
     if remaining and not l then l = new_learned() end
     local configured = k and ARGV[at + 5] == '1' and k.key_rps or -1
@@ -1172,7 +1196,8 @@ local function ended()
   return { 'ok' }
 end
 
--- resume: KEYS pause, pauses, learned; answers 1 if there was a pause. What was learned is forgotten with it.
+-- resume: KEYS pause, pauses, learned; returns 1 if there was a pause. The learned state is deleted
+-- with it.
 local function resume()
   local existing = redis.call('GET', KEYS[1])
   local old = existing and tonumber(string.match(existing, '^(%d+)|'))
@@ -1181,8 +1206,9 @@ local function resume()
   return { 'ok', old and old * 1000 > now and 1 or 0 }
 end
 
--- set: KEYS knobs, bucket; ARGV verb, now, if_seq, term, if_rps (empty for no condition; `=` before the
--- text of if_rps, `concurrency=` before that of if_concurrency), create 0|1, absent_only 0|1, by, why, then (field, `=text` or `-`) pairs.
+-- set: KEYS knobs, bucket; ARGV verb, now, if_seq, term, if_rps (empty for no condition; `=` before
+-- the text of if_rps, `concurrency=` before that of if_concurrency), create 0|1, absent_only 0|1,
+-- by, why, then (field, `=text` or `-`) pairs.
 local function set()
   local key = KEYS[1]
   local before = redis.call('HGETALL', key)
@@ -1215,9 +1241,9 @@ local function set()
       if field == 'mode' and after.mode ~= 'auto' and after.mode ~= nil then after.valid_until = nil end
     end
   end
-  -- Whoever says what can be borne says why beside the change.
+  -- A change of `capacity` includes its reason, so the old reason goes.
   if named.capacity and not named.capacity_why and ARGV[7] ~= '1' then after.capacity_why = nil end
-  -- A new mode takes the end of the last one away.
+  -- A change of `mode` cancels the end of the old one.
   if named.mode and not named.manual_until_ms and ARGV[7] ~= '1' then after.manual_until_ms = nil end
   local min, max = number(after.min, 1e-6, 1e9) or 0.1, number(after.max, 1e-6, 1e9) or 1000
   if min > max and (after.min ~= stands.min or after.max ~= stands.max) then
@@ -1242,11 +1268,12 @@ local function set()
     local later = knobs(key)
     local b = bucket(KEYS[2])
     if (earlier and earlier.rps == 0) or later.rps == 0 then drain(b, later.rps == 0) end
-    -- Whoever takes the pause off by hand begins with an empty bucket and without a debt; and no debt outlives a time without a limit.
+    -- A manual resume begins with an empty bucket and without a debt, because no debt outlives a
+    -- time without a limit.
     resumed = resumed and not is_true(after.paused)
     if resumed or (earlier and earlier.rps < 0 and later.rps > 0) then forgive(b) end
     keep_bucket(b)
-    -- What a refusal put there goes with the pause.
+    -- The effect of a refusal ends with the pause.
     if resumed then redis.pcall('HDEL', KEYS[2], 'refusal') end
   end
   local meter = bucket(KEYS[2])
@@ -1255,8 +1282,8 @@ local function set()
   }
 end
 
--- capacity: KEYS knobs, bucket; ARGV verb, now, `=` and what can be borne (or `-` to take it away), why. Nobody who writes under a
--- condition sees it: neither seq nor who wrote last changes.
+-- capacity: KEYS knobs, bucket; ARGV verb, now, `=` and the capacity (or `-` to remove it), why.
+-- Conditional writes do not see it: neither seq nor the last author changes.
 local function set_capacity()
   local key, value, why = KEYS[1], string.match(ARGV[3], '^=(.*)$'), nil
   if redis.call('EXISTS', key) == 0 then return { 'unknown' } end
@@ -1276,9 +1303,10 @@ local function set_capacity()
   return { 'ok' }
 end
 
--- look: KEYS knobs, then the pause of each key, then what was learned of each; ARGV verb, now. Answers for each key: the end of its
--- pause in unix milliseconds (empty for none) and why, the learned rate and the one at which it settled (below 0 and 0 for none),
--- 1 if nobody has succeeded since the pause of a refusal, refusals.
+-- look: KEYS knobs, then the pause of each key, then its learned state; ARGV verb, now. Returns for
+-- each key: the end of its pause in unix milliseconds (empty for none) and its reason, the learned
+-- rate (below 0 for none) and the one at which it settled (0 for none), 1 if no job has succeeded
+-- since the pause after a refusal, refusals.
 local function look()
   local k, reply, n = knobs(KEYS[1]), { 'ok' }, (#KEYS - 1) / 2
   local found = redis.call('MGET', unpack(KEYS, 2))

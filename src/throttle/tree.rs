@@ -1,15 +1,16 @@
-//! Throttles that draw from other throttles: the chain of one, and what can be wrong with it.
+//! The chain of throttles that draw from other throttles, and the errors in it.
 
 use std::collections::BTreeMap;
 
 use super::Name;
 
-/// Most levels that one ask is charged at, the asked throttle included.
+/// The number of levels at which one ask is charged, including the throttle of the ask.
 pub const MAX_LEVELS: usize = 4;
 
-/// The chain of a throttle, root first, each with the parent that its hash names (which may be no name at all).
+/// Returns the chain of a throttle, root first, each with the text of `parent` in its hash (which
+/// may not be a valid name).
 ///
-/// A circle of parents, and what is more than [`MAX_LEVELS`] above, is cut off.
+/// The chain is cut at a circle of parents and after [`MAX_LEVELS`] levels.
 pub fn chain(leaf: &Name, parent_of: impl Fn(&Name) -> String) -> Vec<(Name, String)> {
     let mut chain: Vec<(Name, String)> = Vec::new();
     let mut next = Some(leaf.clone());
@@ -23,11 +24,11 @@ pub fn chain(leaf: &Name, parent_of: impl Fn(&Name) -> String) -> Vec<(Name, Str
     chain
 }
 
-/// How the message begins when a parent is missing.
+/// The beginning of the error message for a missing parent.
 pub(super) const MISSING: &str = "there is no throttle ";
 
-/// What is wrong with the parents of `leaf`, where `parents` holds the text of `parent` of every level that was read, `None`
-/// for a throttle that does not exist.
+/// Returns the error in the parents of `leaf`, if any; `parents` holds the text of `parent` of
+/// every level read, `None` for a throttle that does not exist.
 pub fn wrong_parent(leaf: &Name, parents: &BTreeMap<Name, Option<String>>) -> Option<String> {
     let mut seen = vec![leaf];
     loop {

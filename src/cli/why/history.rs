@@ -7,11 +7,13 @@ use serde_json::Value;
 use crate::cli::output;
 use crate::governor::Decision;
 
-/// The columns before the terms, and the one after them.
+/// The columns before the terms.
 const FIRST: [&str; 6] = ["AT", "RPS", "BEFORE", "MODE", "BREAKER", "LIMITING"];
+/// The column after the terms.
 const LAST: &str = "REASON";
 
-/// Prints them as one line each, however wide the terminal is: a row that is broken into many lines cannot be compared.
+/// Prints one line per decision, however wide the terminal is, because rows broken into many lines
+/// cannot be compared.
 pub(super) fn show(decisions: &[Decision]) -> anyhow::Result<()> {
     let terms: BTreeSet<&str> =
         decisions.iter().filter_map(|one| one.terms.as_object()).flatten().map(|(name, _)| name.as_str()).collect();
@@ -44,7 +46,7 @@ fn row(one: &Decision, terms: &BTreeSet<&str>) -> Vec<String> {
     first.into_iter().chain(terms).chain([one.reason.clone()]).collect()
 }
 
-/// A term for people.
+/// Returns a term as text for people.
 fn shown(value: &Value) -> String {
     match value {
         Value::Number(n) => crate::governor::explain::number(n.as_f64().unwrap_or(f64::NAN)),

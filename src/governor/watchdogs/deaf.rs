@@ -1,56 +1,66 @@
-//! Deafness: a signal that does not react to the rate. A query about something else, an exporter that repeats itself, or a
-//! load that others make.
+//! Deafness: a signal that does not react to the rate, because its query measures something else,
+//! its exporter repeats itself, or others make the load.
 //!
-//! While the load stands at its setpoint nothing can be told: the rate moves just so that it stays. So only excursions count,
-//! times in which the load is well off its setpoint and the rate was moved to bring it back. If the rate has been moved by
-//! a large factor, for long enough to be seen, and the load has not come nearer, it is deaf. A sixth of the setpoint is
-//! enough to be heard.
+//! While the load is at its setpoint deafness cannot be detected: the rate moves just enough to
+//! keep it there. So only excursions count, times in which the load is well off its setpoint and
+//! the rate was moved to bring it back. If the rate has been moved by a large factor, for long
+//! enough to be visible, and the load has not come nearer, the signal is deaf. A reaction of about
+//! a sixth of the setpoint is enough.
 
 use crate::control::ewma::smooth;
 use crate::governor::explain::{number, seconds};
 use crate::governor::policy::Signal;
 
-/// Within this of the setpoint nothing is learned, in setpoints.
+/// The distance from the setpoint within which nothing is learned, in setpoints.
 const BAND: f64 = 0.25;
-/// The rate must have fallen by this factor, or risen by the second: the way up may begin with next to nothing.
+/// The factor by which the rate must have fallen.
 const FELL: f64 = 4.0;
+/// The factor by which the rate must have risen; larger, because the way up may begin with next to
+/// nothing.
 const ROSE: f64 = 30.0;
-/// An excursion lasts at least this long, in seconds, and so many loop times.
+/// The shortest excursion, in seconds.
 const LAST_S: f64 = 600.0;
+/// The shortest excursion, in loop times.
 const LAST_LOOPS: f64 = 6.0;
-/// The rate must have stood moved for so many loop times.
+/// The shortest time for which the rate must stay moved, in loop times.
 const MOVED_LOOPS: f64 = 3.0;
-/// A load that came nearer by this, in setpoints, reacts; of one that is far above its setpoint, by this share of it.
+/// The smallest reaction, in setpoints; for a load far above its setpoint, the smallest as a share
+/// of the load.
 const HEARD: f64 = 0.15;
 
 /// An excursion of one signal.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 pub struct Deaf {
-    /// When it began; `None` while the load is near its setpoint.
+    /// The start of the excursion; `None` while the load is near its setpoint.
     since: Option<f64>,
-    /// The load is above its setpoint.
+    /// True if the load is above its setpoint.
     over: bool,
-    /// The load in setpoints, smoothed over half a loop time and over two, and where the first was furthest off.
+    /// The load in setpoints, smoothed over half a loop time.
     quick: f64,
+    /// The load in setpoints, smoothed over two loop times.
     x: f64,
+    /// The value of `quick` furthest from the setpoint.
     furthest: f64,
-    /// The work rate that it began with (the largest above, the smallest below the setpoint), and now.
+    /// The work rate at the start: the largest if the load is above its setpoint, the smallest if
+    /// below.
     from: Option<f64>,
+    /// The current work rate.
     to: f64,
-    /// Since when the rate has been moved by enough.
+    /// The time since which the rate has been moved by enough.
     moved_at: Option<f64>,
-    /// The newest sample.
+    /// The time of the newest sample.
     at: f64,
-    /// It does not react.
+    /// True if the signal does not react.
     is_deaf: bool,
 }
 
 impl Deaf {
-    /// Takes in a sample of time `at`, in setpoints: `x` as it came, and `z` with its averaging undone. Work went at the mean
-    /// rate `v` for the `loop_s` before it.
+    /// Ingests a sample of time `at`, in setpoints: `x` as received, `z` with its averaging undone,
+    /// with `v` the mean work rate of the `loop_s` seconds before it.
     ///
-    /// Above the setpoint the law acts before an average has risen in full, so there `z` shows how far off it was.
+    /// Above the setpoint the law acts before an average has risen in full, so there `z` shows the
+    /// distance.
     pub fn step(&mut self, at: f64, x: f64, z: f64, v: f64, loop_s: f64) {
         if ![x, z, v].into_iter().all(f64::is_finite) {
             return;
@@ -68,7 +78,8 @@ impl Deaf {
         }
         self.at = at;
         let Some(since) = self.since else {
-            // Below the setpoint the excursion may have begun with nothing at all: what it starts from is seen a loop later.
+            // Below the setpoint the excursion may have begun with no work: its start rate is read
+            // a loop later.
             let from = over.then_some(v);
             *self = Self { since: Some(at), over, quick, x, furthest: x, from, to: v, at, ..Self::default() };
             return;
@@ -88,7 +99,7 @@ impl Deaf {
         self.is_deaf = long && stood && !heard;
     }
 
-    /// What to tell a person of the signal `about`, with the work rate of a job.
+    /// Returns the sentence for a person about the signal `about`; `w` is the work of a job.
     pub fn sentence(&self, about: &Signal, w: f64, unit: &str) -> Option<String> {
         let (since, from) = (self.since?, self.from?);
         self.is_deaf.then(|| {
@@ -110,7 +121,8 @@ impl Deaf {
 mod tests {
     use super::*;
 
-    /// Feeds samples 15 s apart for `minutes`; answers whether it was deaf at any time, and at the end.
+    /// Feeds samples 15 s apart for `minutes`; returns whether it was deaf at any time, and at the
+    /// end.
     fn feed(minutes: u32, x: impl Fn(f64) -> f64, v: impl Fn(f64) -> f64) -> (bool, bool) {
         let (mut deaf, mut ever) = (Deaf::default(), false);
         for n in 1..=4 * minutes {
@@ -121,7 +133,7 @@ mod tests {
         (ever, deaf.is_deaf)
     }
 
-    /// A rate that is lowered tenfold in five minutes.
+    /// Returns a rate that is lowered tenfold in five minutes.
     fn lowered(t: f64) -> f64 {
         50.0 * (-t / 130.0).exp().max(0.1)
     }

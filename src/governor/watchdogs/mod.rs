@@ -1,8 +1,10 @@
-//! Watchdogs: they look at a governor from outside and say what no single tick can know.
+//! Watchdogs: they observe a governor from outside and report conditions that no single tick can
+//! detect.
 //!
-//! Each is a pure type in a file of its own, fed once per tick, and kept in the state, so that a successor goes on watching.
-//! What they find has a word, a time and one sentence for a person ([`Found`]). Two of them act: [`oscillation`] lowers the
-//! gain, and [`sharing`] lets one of two governors of the same signal follow the other. None of them stops any work.
+//! Each is a pure type in its own file, called once per tick, and stored in the state, so that a
+//! successor continues to watch. A finding has a name, a time and one sentence for a person
+//! ([`Found`]). Two watchdogs act: [`oscillation`] lowers the gain, and [`sharing`] lets one of two
+//! governors of the same signal follow the other. None of them stops any work.
 
 pub mod deaf;
 pub mod idle;

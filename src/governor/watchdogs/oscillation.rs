@@ -1,84 +1,90 @@
-//! Oscillation: the rate swings to and fro by itself, because the loop is slower than it believes. It is detuned.
+//! Oscillation: the rate swings by itself, because the loop is slower than assumed. The remedy is a
+//! lower gain.
 //!
-//! The log work rate is read as a zigzag: a turn is a place from which it went back by [`SWING`] or more. Seven turns in a
-//! row, of one size and at a steady pace that the loop can have, are no noise and no incident. Trips of the breaker count:
-//! a loop that is far too slow goes from trip to trip. The gain is then halved, and
-//! halved again if that does not calm it. Once calm, half of what was taken is given back after an hour, and after twice as
-//! long each time that it was too early.
+//! The log work rate is read as a zigzag: a turn is a point from which it went back by [`SWING`] or
+//! more. Seven turns in a row, of similar size and at a steady pace that the loop can have, are
+//! neither noise nor an incident. Trips of the breaker count: a loop that is far too slow goes from
+//! trip to trip. The gain is then halved, and halved again if that does not calm it. Once calm, one
+//! halving is undone after an hour, and after twice as long following each relapse.
 //!
-//! A background that swings by itself with just such a period looks the same; the lower gain then costs some room.
+//! A background that itself swings with such a period looks the same; the lower gain then costs
+//! some throughput.
 
 use std::collections::VecDeque;
 
 use crate::governor::explain::{number, seconds};
 
-/// A swing is at least this large, in nats: up by half, or down by a third.
+/// The smallest swing, in nats: up by half, or down by a third.
 const SWING: f64 = 0.4;
-/// The smallest swing is at least this share of the largest: what rings out is no oscillation.
+/// The smallest ratio of the smallest swing to the largest: a decaying swing is no oscillation.
 const SUSTAINED: f64 = 0.3;
-/// Turns in a row that make an oscillation.
+/// The number of turns in a row that make an oscillation.
 const TURNS: usize = 7;
-/// A swing to and fro takes no less and no more than this many loop times: faster is noise, slower is the world.
+/// The shortest and the longest period, in loop times: faster is noise, slower has an external
+/// cause.
 const SWING_LOOPS: (f64, f64) = (1.0, 30.0);
-/// A loop that believes itself fast may swing as slowly as this, in seconds.
+/// The lower bound of the longest accepted period, in seconds, for loops that seem fast.
 const SWING_S: f64 = 600.0;
-/// A way shorter than this many loop times belongs to the swing around it.
+/// The shortest leg, in loop times; a shorter one belongs to the swing around it.
 const WIGGLE_LOOPS: f64 = 0.15;
-/// The longest swing to and fro lasts at most this many times the shortest.
+/// The largest ratio of the longest period to the shortest.
 const STEADY: f64 = 1.6;
-/// Without a turn for this many loop times it is calm.
+/// The time without a turn after which it counts as calm, in loop times.
 const CALM_LOOPS: f64 = 20.0;
-/// The gain is halved at most so often.
+/// The largest number of halvings of the gain.
 const HALVINGS_MAX: u32 = 2;
-/// Calm for this long, in seconds, one halving is taken back; doubled by each relapse, up to sixteen times.
+/// The calm time after which one halving is undone, in seconds; doubled by each relapse.
 const RECOVER_S: f64 = 3600.0;
+/// The largest number of relapses that double the calm time: it grows to sixteen times.
 const RELAPSES_MAX: u32 = 4;
-/// After this long at full gain, in seconds, relapses are forgotten.
+/// The time at full gain after which relapses are forgotten, in seconds.
 const FORGIVEN_S: f64 = 86_400.0;
 
-/// What is known of the swings of one rate.
+/// The oscillation state of one rate.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 pub struct Oscillation {
     /// The newest turns `(time, log work rate)`, oldest first.
     turns: VecDeque<(f64, f64)>,
-    /// The lowest and the highest place since the newest turn.
+    /// The lowest point since the newest turn.
     low: Option<(f64, f64)>,
+    /// The highest point since the newest turn.
     high: Option<(f64, f64)>,
-    /// Which way it went at the newest turn.
+    /// The direction after the newest turn: true for upwards.
     rising: Option<bool>,
-    /// Halvings of the gain in force.
+    /// The number of halvings in force.
     halvings: u32,
-    /// Times that it began to swing.
+    /// The number of times that an oscillation began.
     relapses: u32,
-    /// What was seen when it was found; `None` while it is calm.
+    /// The oscillation as detected; `None` while it is calm.
     swing: Option<Swing>,
-    /// The newest turn, halving or taking back, in unix seconds.
+    /// The time of the newest turn, halving or undoing, in unix seconds.
     moved_at: f64,
 }
 
-/// An oscillation as it was found.
+/// An oscillation as detected.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 struct Swing {
-    /// Log work rates between which it swings.
+    /// The lowest log work rate of the swing.
     low: f64,
     high: f64,
-    /// A whole swing to and fro, in seconds.
+    /// The period, in seconds.
     period_s: f64,
 }
 
 impl Oscillation {
-    /// What is left of the gain: 1, 1/2 or 1/4.
+    /// Returns the remaining share of the gain: 1, 1/2 or 1/4.
     pub fn gain_factor(&self) -> f64 {
         0.5f64.powi(self.halvings.min(HALVINGS_MAX) as i32)
     }
 
-    /// True while it swings.
+    /// Returns true while the rate oscillates.
     pub fn is_swinging(&self) -> bool {
         self.swing.is_some()
     }
 
-    /// One tick of a rate that nobody but the law moves; `loop_s` is how long a turn of the knob takes to be seen.
+    /// Runs one tick of a rate that only the law changes; `loop_s` is the time until a change of
+    /// the knob is visible.
     pub fn step(&mut self, now: f64, u: f64, loop_s: f64) {
         if !u.is_finite() {
             return;
@@ -96,13 +102,14 @@ impl Oscillation {
         }
     }
 
-    /// What moved the rate was no oscillation: a person, a trip, blindness, an empty queue.
+    /// Discards the turns, because something other than an oscillation moved the rate: a person,
+    /// stale signals, an empty queue.
     pub fn interrupt(&mut self) {
         self.turns.clear();
         (self.low, self.high, self.rising) = (None, None, None);
     }
 
-    /// Notices that it has become calm, and gives gain back.
+    /// Detects calm and undoes halvings.
     pub fn rest(&mut self, now: f64, loop_s: f64) {
         let calm_s = now - self.moved_at;
         if calm_s >= (CALM_LOOPS * loop_s).max(SWING_S) {
@@ -116,7 +123,7 @@ impl Oscillation {
         }
     }
 
-    /// What to tell a person, with the work rate of a job.
+    /// Returns the sentence for a person; `w` is the work of a job.
     pub fn sentence(&self, w: f64, unit: &str) -> Option<String> {
         let swing = self.swing?;
         let rps = |u: f64| number((u.exp() / w).min(1e12));
@@ -130,7 +137,7 @@ impl Oscillation {
         ))
     }
 
-    /// Moves every time by `by_s`, when the clock was set back.
+    /// Shifts every time by `by_s` after the clock was set back.
     pub fn shift(&mut self, by_s: f64) {
         self.interrupt();
         self.moved_at += by_s;
@@ -140,11 +147,11 @@ impl Oscillation {
         let began = self.rising.is_none();
         self.rising = Some(rising);
         if began {
-            // The first way may have begun long before we looked.
+            // The first leg may have begun long before the observation.
             return;
         }
         if self.turns.back().is_some_and(|last| place.0 - last.0 < WIGGLE_LOOPS * loop_s) {
-            // There and back within a moment, as at a restart: the larger swing goes on.
+            // A short reversal, as at a restart, belongs to the larger swing.
             self.turns.pop_back();
             return;
         }
@@ -158,7 +165,7 @@ impl Oscillation {
         if self.turns.len() < TURNS {
             return;
         }
-        // Whole swings are compared: the way up and the way down differ.
+        // Whole periods are compared, because the way up and the way down differ.
         let swings: Vec<f64> = self.turns.iter().zip(self.turns.iter().skip(2)).map(|(a, b)| b.0 - a.0).collect();
         let (shortest, longest) = swings.iter().fold((f64::INFINITY, 0.0f64), |(s, l), &x| (s.min(x), l.max(x)));
         let sizes = self.turns.iter().zip(self.turns.iter().skip(1)).map(|(a, b)| (b.1 - a.1).abs());
@@ -185,7 +192,7 @@ mod tests {
 
     const LOOP_S: f64 = 100.0;
 
-    /// Steps through `hours` of `u(t)` and answers the lowest gain factor.
+    /// Steps through `hours` of `u(t)` and returns the lowest gain factor.
     fn watch(oscillation: &mut Oscillation, from: f64, hours: f64, u: impl Fn(f64) -> f64) -> f64 {
         let mut least = 1.0f64;
         for n in 1..=(hours * 720.0) as u32 {

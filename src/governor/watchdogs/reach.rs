@@ -1,4 +1,5 @@
-//! Setpoints out of reach: the lowest rate that is allowed is still too much, or the highest far too little.
+//! Setpoints out of reach: the lowest allowed rate is still too much, or the highest far too
+//! little.
 
 use crate::governor::breaker::Phase;
 use crate::governor::explain::{number, seconds};
@@ -6,34 +7,36 @@ use crate::governor::limits::Bounds;
 use crate::governor::plan::State;
 use crate::governor::policy::{Kind, Policy};
 
-/// At the lowest rate a load above this, in setpoints, is too much …
+/// The load at the lowest rate above which it is too much, in setpoints.
 const OVER: f64 = 1.1;
-/// … until it has fallen below this.
+/// The load at the lowest rate below which it is no longer too much, in setpoints.
 const OVER_ENDS: f64 = 1.0;
-/// At the highest rate loads below this, in setpoints, are far from their setpoints …
+/// The load at the highest rate below which every load is far from its setpoint, in setpoints.
 const UNDER: f64 = 0.5;
-/// … until one has risen above this.
+/// The load at the highest rate above which it is no longer far from its setpoint, in setpoints.
 const UNDER_ENDS: f64 = 0.6;
-/// How long it must last, in seconds: at the lowest rate, and at the highest.
+/// The duration at the lowest rate before it is reported, in seconds.
 const LOW_S: f64 = 900.0;
+/// The duration at the highest rate before it is reported, in seconds.
 const HIGH_S: f64 = 1800.0;
-/// The throttle counts as used if somebody waited for it for more than this share of the time.
+/// The share of the time with waiters above which the throttle counts as used.
 const USED: f64 = 0.5;
-/// A rate is at its bound if it is this near to it.
+/// The ratio to a bound within which a rate counts as at it.
 const NEAR: f64 = 1.01;
 
-/// Since when the rate stands at a bound and the load does not follow.
+/// Detects a rate that stays at a bound without bringing the load to its setpoint.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 pub struct Reach {
-    /// At the lowest rate, or stopped by the breaker, with a load above its setpoint.
+    /// The time since which the rate is at its lowest, or stopped by the breaker, with a load above
+    /// its setpoint.
     low_since: Option<f64>,
-    /// At the highest rate, with every load far below.
+    /// The time since which the rate is at its highest with every load far below its setpoint.
     high_since: Option<f64>,
 }
 
 impl Reach {
-    /// One tick, after the knob was decided on.
+    /// Runs one tick, after the knob was decided on.
     pub fn step(&mut self, state: &State, policy: &Policy, bounds: Bounds, limiting_share: Option<f64>, now: f64) {
         let bounds = bounds.sound();
         let stopped = state.breaker.phase == Phase::Open;
@@ -49,7 +52,7 @@ impl Reach {
         self.high_since = (highest && used && too_little).then(|| self.high_since.unwrap_or(now));
     }
 
-    /// What to tell a person.
+    /// Returns the sentence for a person.
     pub fn sentence(&self, state: &State, policy: &Policy, bounds: Bounds, now: f64) -> Option<String> {
         let (n, x) = highest(state, policy)?;
         let (about, bounds) = (&policy.signals[n], bounds.sound());
@@ -75,7 +78,8 @@ impl Reach {
     }
 }
 
-/// The load that is highest over its setpoint, smoothed as the law sees it.
+/// Returns the index of the load highest relative to its setpoint, and its filtered value in
+/// setpoints.
 fn highest(state: &State, policy: &Policy) -> Option<(usize, f64)> {
     let loads = policy.signals.iter().enumerate().filter(|(_, about)| about.kind != Kind::Ratio);
     let read = loads.filter_map(|(n, _)| state.signals.get(n).filter(|s| s.front.at.is_some()).map(|s| (n, s.front.xf)));

@@ -1,16 +1,19 @@
 //! Two governors on one resource: one leads, the others follow.
 //!
-//! Governors that hold the same signal at the same setpoint both answer to the same load: together they have twice the gain,
-//! and each takes the other's work for a background that comes and goes. So for each such signal one leads, and a follower
-//! **keeps its share**: where its own controller would ask for a rate, it asks for the leader's rate times the ratio of the
-//! two when it began to follow. What they let through is then in proportion, the leader's model sees both as its own work, and
-//! the loop has the gain of one. Everything else of a follower stays its own: other signals, bounds, a person's word, the
-//! breaker (which restarts after the leader's).
+//! Governors that control the same signal at the same setpoint both react to the same load:
+//! together they have twice the gain, and each takes the other's work for a varying background. So
+//! for each such signal one leads, and a follower **keeps its share**: instead of the rate that its
+//! own controller asks for, it asks for the leader's rate times the ratio of the two when it began
+//! to follow. Their throughputs are then in proportion, the leader's model sees both as its own
+//! work, and the loop has the gain of one. Everything else of a follower stays its own: other
+//! signals, bounds, manual rates, the breaker (which restarts after the leader's).
 //!
-//! The leader is the first by name of those that the signal really holds: at work, and not at a bound of their own. It loses the
-//! lead after [`PATIENCE`] ticks in a row in which something else held it. Where nobody is held, the first by name leads.
+//! The leader is the first by name of those governors that the signal really limits: at work, and
+//! not at a bound of their own. It loses the lead after [`PATIENCE`] consecutive ticks in which
+//! something else limited it. If the signal limits none of them, the first by name leads.
 //!
-//! The same signal at *another* setpoint is no conflict: the throttle with the lower setpoint gives way first, on purpose.
+//! The same signal at *another* setpoint is no conflict: the throttle with the lower setpoint gives
+//! way first, on purpose.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,48 +22,50 @@ use crate::governor::explain::number;
 use crate::governor::plan::{Observation, State};
 use crate::governor::policy::{self, Place, Policy, Source};
 
-/// So many ticks in a row something must be seen before it counts.
+/// The number of consecutive ticks before a change counts.
 const PATIENCE: u32 = 3;
-/// A governor that has not decided for so many ticks, and so many seconds, is not at work.
+/// The number of ticks without a decision after which a governor is not at work.
 const AWAY_TICKS: f64 = 3.0;
+/// The shortest time without a decision after which a governor is not at work, in seconds.
 const AWAY_S: f64 = 15.0;
-/// Setpoints that differ by less than this share are the same.
+/// The relative difference below which setpoints count as the same.
 const SAME_SETPOINT: f64 = 0.01;
 
-/// What a governor is to others that hold the same signals.
+/// The role of a governor among those that control the same signals.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Role {
     /// The other governors at work, by this one's signal.
     pub with: BTreeMap<String, Vec<String>>,
-    /// The leader, by this one's signal, where it is another.
+    /// The leader, by this one's signal, if it is another governor.
     pub leaders: BTreeMap<String, Leader>,
 }
 
-/// The governor that leads for a signal, as it stands.
+/// The current state of the governor that leads for a signal.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Leader {
-    /// Its throttle.
+    /// The name of its throttle.
     pub throttle: String,
-    /// Its rate, in jobs per second.
+    /// The rate in force, in jobs per second or slots.
     pub rps: f64,
-    /// Its breaker has stopped it.
+    /// True if its breaker is open.
     pub is_open: bool,
-    /// When a person set its rate, 0 if nobody holds it: whoever follows does not follow a person's hand.
+    /// The time at which a person set its rate, 0 without a manual rate; a follower does not follow
+    /// a manual rate.
     pub held_from: f64,
 }
 
-/// The ratio that a follower keeps.
+/// The ratio that a follower keeps to its leader.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Link {
-    /// The leader.
+    /// The throttle of the leader.
     pub throttle: String,
-    /// See [`Leader::held_from`].
+    /// The leader's [`Leader::held_from`] at the creation of the link.
     pub held_from: f64,
-    /// The follower's rate over the leader's, as a logarithm.
+    /// The logarithm of the follower's rate over the leader's.
     pub ln_ratio: f64,
 }
 
-/// All governors that hold a signal together with another.
+/// The governors that share a signal with another.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sharing {
     members: BTreeMap<String, Member>,
@@ -68,16 +73,17 @@ pub struct Sharing {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Member {
-    /// The others, by this one's signal; with the others' own name of it.
+    /// The other governors and their own name for the signal, by this one's signal.
     with: BTreeMap<String, BTreeMap<String, String>>,
     tick_s: f64,
     post: Option<Post>,
-    /// Whether a signal that is shared holds it, and for how many ticks it has looked otherwise.
+    /// True if a shared signal limits it.
     is_held: bool,
+    /// The number of consecutive ticks that contradicted `is_held`.
     otherwise: u32,
 }
 
-/// How a governor stood at its newest tick.
+/// The state of a governor at its newest tick.
 #[derive(Clone, Debug, PartialEq)]
 struct Post {
     at: f64,
@@ -87,7 +93,7 @@ struct Post {
 }
 
 impl Sharing {
-    /// Who shares what, by the policies alone.
+    /// Finds the throttles that share signals, by the policies alone.
     pub fn of<'a>(policies: impl IntoIterator<Item = (&'a str, &'a Policy)>) -> Self {
         let all: Vec<(&str, &Policy)> = policies.into_iter().collect();
         let mut members: BTreeMap<String, Member> = BTreeMap::new();
@@ -105,7 +111,8 @@ impl Sharing {
         Self { members }
     }
 
-    /// Every throttle that shares a signal: its name, the signal, the others. For the log at start.
+    /// Returns every throttle that shares a signal, with the signal and the other throttles, for
+    /// the log at start.
     pub fn told(&self) -> impl Iterator<Item = (&str, &str, Vec<&str>)> {
         self.members.iter().flat_map(|(name, member)| {
             member
@@ -115,7 +122,8 @@ impl Sharing {
         })
     }
 
-    /// What `throttle` is to the others at `now`; `None` if it shares nothing with a governor at work.
+    /// Returns the role of `throttle` at `now`; `None` if it shares nothing with a governor at
+    /// work.
     pub fn role(&self, throttle: &str, now: f64) -> Option<Role> {
         let own = self.members.get(throttle)?;
         let mut role = Role::default();
@@ -138,12 +146,12 @@ impl Sharing {
         (!role.with.is_empty()).then_some(role)
     }
 
-    /// Notes how `throttle` stands after its tick at `now`.
+    /// Records the state of `throttle` after its tick at `now`.
     pub fn post(&mut self, throttle: &str, state: &State, now: f64) {
         let Some(member) = self.members.get_mut(throttle) else { return };
         let is_open = state.breaker.phase == Phase::Open;
         let held_from = state.hold.map_or(0.0, |hold| hold.from);
-        // A newcomer's first word counts at once.
+        // The first tick of a newcomer counts at once.
         let patience = if member.is_at_work(now) { PATIENCE } else { 1 };
         let is_held = member.is_held_by_shared(state);
         member.otherwise = if is_held == member.is_held { 0 } else { member.otherwise + 1 };
@@ -153,7 +161,7 @@ impl Sharing {
         member.post = Some(Post { at: now, rps: state.knob, is_open, held_from });
     }
 
-    /// Notes that nothing governs `throttle` now: a person has it, or it only follows.
+    /// Records that `throttle` is not governed now: a person controls it, or it only follows.
     pub fn leave(&mut self, throttle: &str) {
         if let Some(member) = self.members.get_mut(throttle) {
             (member.post, member.is_held, member.otherwise) = (None, false, 0);
@@ -166,7 +174,8 @@ impl Member {
         self.post.as_ref().is_some_and(|post| now - post.at <= (AWAY_TICKS * self.tick_s).max(AWAY_S))
     }
 
-    /// Whether a shared signal decides: not a bound of its own, an empty queue, a person, another signal.
+    /// Returns true if a shared signal decides, not a bound of its own, an empty queue, a person or
+    /// another signal.
     fn is_held_by_shared(&self, state: &State) -> bool {
         let Some(plan) = &state.plan else { return false };
         let signal = match plan.limiting.as_str() {
@@ -178,13 +187,14 @@ impl Member {
     }
 }
 
-/// The same thing is measured, and held at the same value.
+/// Returns true if both measure the same thing and have the same setpoint.
 fn is_same(a: &policy::Signal, b: &policy::Signal) -> bool {
     let near = (a.setpoint - b.setpoint).abs() <= SAME_SETPOINT * a.setpoint.max(b.setpoint);
     near && !resources(a).is_disjoint(&resources(b))
 }
 
-/// What a signal measures, in words that are the same for the same thing. What a throttle's own work says is nobody else's.
+/// Returns the resources that a signal measures, as texts that are equal for the same resource; a
+/// throttle's own feedback is never shared.
 fn resources(signal: &policy::Signal) -> BTreeSet<String> {
     let mut words = BTreeSet::new();
     let server = signal.server.as_deref().unwrap_or_default();
@@ -192,7 +202,7 @@ fn resources(signal: &policy::Signal) -> BTreeSet<String> {
         Source::Prometheus | Source::Postgres => _ = words.insert(format!("query {server} {}", without_spaces(&signal.query))),
         Source::Depth => _ = words.insert(format!("depth {}", signal.query)),
         Source::Age => _ = words.insert(format!("age {}", signal.query)),
-        // The page is the signal's probe, below; what a throttle's own work says is nobody else's.
+        // The page is the signal's probe, below; a throttle's own feedback is never shared.
         Source::Http | Source::Feedback | Source::Complaints => {}
     }
     if let Some(look) = &signal.probe {
@@ -205,7 +215,7 @@ fn resources(signal: &policy::Signal) -> BTreeSet<String> {
     words
 }
 
-/// A query without the spaces that mean nothing: those outside quotes.
+/// Returns the query without insignificant spaces, those outside quotes.
 fn without_spaces(query: &str) -> String {
     let mut quote = None;
     let keep = |c: &char| {
@@ -219,7 +229,7 @@ fn without_spaces(query: &str) -> String {
     query.chars().filter(keep).collect()
 }
 
-/// What to tell a person of a governor in this role.
+/// Returns the sentence for a person about this role.
 pub(super) fn sentence(role: Option<&Role>, state: &State) -> Option<String> {
     let each = role?.with.iter().map(|(signal, with)| {
         let part = "give one of them another signal, or another setpoint if it shall give way first";
@@ -242,7 +252,8 @@ pub(super) fn sentence(role: Option<&Role>, state: &State) -> Option<String> {
 }
 
 impl State {
-    /// What this governor asks for because of `signal`: `own`, or its share of the leader's rate.
+    /// Returns the log work rate to ask for because of `signal`: `own`, or its share of the
+    /// leader's rate.
     pub(in crate::governor) fn led(&mut self, signal: &str, own: f64, seen: &Observation) -> f64 {
         let Some(leader) = seen.shared.as_ref().and_then(|role| role.leaders.get(signal)) else {
             self.links.remove(signal);
@@ -262,7 +273,8 @@ impl State {
         theirs + ln_ratio + w
     }
 
-    /// A follower's breaker restarts after its leader's: alone, each would take all the room there is.
+    /// Returns true while the breaker waits for the leader's to restart: alone, each would take all
+    /// the room there is.
     pub(in crate::governor) fn waits_for_leader(&self, seen: &Observation) -> bool {
         let leads = |by: &str| seen.shared.as_ref().and_then(|role| role.leaders.get(by)).is_some_and(|leader| leader.is_open);
         self.breaker.phase == Phase::Open && self.breaker.by.as_deref().is_some_and(leads)

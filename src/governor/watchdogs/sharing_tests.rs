@@ -5,7 +5,7 @@ use crate::governor::plant_tests::Plant;
 use crate::governor::policy::Policy;
 use crate::governor::{Bounds, Phase};
 
-/// Governors on one load, each with a throttle of its own.
+/// Several governors on one load, each with its own throttle.
 struct House {
     now: f64,
     background: f64,
@@ -34,7 +34,7 @@ struct Room {
 }
 
 impl House {
-    /// As [`Plant::usual`], with one room for each cost.
+    /// Creates a house like [`Plant::usual`], with one room for each cost.
     fn new(costs: &[f64], shared: bool) -> Self {
         let plant = Plant::usual();
         let rooms: Vec<Room> = costs
@@ -86,7 +86,7 @@ impl House {
                 self.scraped.push((self.now, self.average * (1.0 + self.noise * random)));
             }
             for n in 0..self.rooms.len() {
-                // They tick one after the other, as processes do.
+                // They tick one after the other, as separate processes do.
                 if (self.now as u64 + 2 * n as u64).is_multiple_of(self.tick_s) {
                     self.tick(n);
                 }
@@ -122,7 +122,7 @@ impl House {
     }
 }
 
-/// Others' load steps up and down, and what a job costs too.
+/// Steps the load of others up and down, and the cost of a job too.
 fn day(house: &mut House, n: usize) {
     if n.is_multiple_of(1800) {
         house.background = if n.is_multiple_of(3600) { 0.2 } else { 0.6 };
@@ -142,7 +142,7 @@ fn lived(costs: &[f64], shared: bool, change: impl Fn(&mut House, usize)) -> Hou
     house
 }
 
-/// Mean difference of the load from that of `other`, in setpoints.
+/// Returns the mean difference of the load from that of `other`, in setpoints.
 fn apart(a: &House, other: &House) -> f64 {
     let off = a.record.iter().zip(&other.record).map(|(a, b)| (a.1 - b.1).abs());
     off.sum::<f64>() / a.record.len() as f64
@@ -158,7 +158,7 @@ fn two_that_share_a_load_behave_as_one_and_keep_their_shares() {
     let two = lived(&[0.01, 0.01], true, day);
     let strangers = lived(&[0.01, 0.01], false, day);
 
-    // As close to one governor's load as to be the same, and no more overload than noise makes of it.
+    // The load equals that of one governor, and the overload exceeds it only by noise.
     assert!(apart(&two, &one) < 0.01, "{}", apart(&two, &one));
     assert!(two.over(0) < 1.15 * one.over(0), "{} and {}", two.over(0), one.over(0));
     assert!((ratio(&two) - 1.0).abs() < 0.05, "{}", ratio(&two));

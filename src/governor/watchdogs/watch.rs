@@ -1,4 +1,4 @@
-//! All watchdogs of one governor, and what they have found.
+//! The watchdogs of one governor and their findings.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -15,27 +15,27 @@ use crate::governor::limits::Bounds;
 use crate::governor::plan::{Observation, Plan, State};
 use crate::governor::policy::{Kind, Law, Policy};
 
-/// What a watchdog may find.
+/// A condition that a watchdog reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Finding {
-    /// The rate swings to and fro by itself.
+    /// The rate oscillates by itself.
     Oscillating,
-    /// Another governor holds the same signal at the same setpoint.
+    /// Another governor controls the same signal at the same setpoint.
     Shared,
     /// A signal does not react to the rate.
     Deaf,
-    /// No rate that is allowed brings the load to its setpoint.
+    /// No allowed rate brings the load to its setpoint.
     Unreachable,
-    /// Jobs wait, and not for this throttle.
+    /// Jobs wait, but not for this throttle.
     Idle,
 }
 
 impl Finding {
-    /// Every finding, in the order in which they are told.
+    /// All findings, in reporting order.
     pub const ALL: [Self; 5] = [Self::Oscillating, Self::Shared, Self::Deaf, Self::Unreachable, Self::Idle];
 
-    /// Its word in metrics, terms and on the page.
+    /// Returns the name used in metrics, terms and on the page.
     pub fn word(self) -> &'static str {
         match self {
             Self::Oscillating => "oscillating",
@@ -47,14 +47,13 @@ impl Finding {
     }
 }
 
-/// Something that was found and still holds.
+/// A finding that still holds.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Found {
-    /// What.
     pub finding: Finding,
-    /// Since when, in unix seconds.
+    /// The time at which it began, in unix seconds.
     pub since: f64,
-    /// One sentence for a person: what, the evidence, what to do.
+    /// One sentence for a person: the finding, the evidence, the remedy.
     pub sentence: String,
 }
 
@@ -62,20 +61,20 @@ pub struct Found {
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 pub struct Watchdogs {
-    /// What holds now, in the order of [`Finding::ALL`].
+    /// The current findings, in the order of [`Finding::ALL`].
     pub found: Vec<Found>,
-    /// Swings of the rate.
+    /// The detector of oscillations of the rate.
     pub oscillation: Oscillation,
-    /// Loads that should have moved, by signal.
+    /// The detectors of deaf signals, by signal.
     pub deaf: BTreeMap<String, Deaf>,
-    /// Setpoints out of reach.
+    /// The detector of setpoints out of reach.
     pub reach: Reach,
-    /// Jobs that wait for something else.
+    /// The detector of jobs that wait for something else.
     pub idle: Idle,
 }
 
 impl Watchdogs {
-    /// The policy with the gain that the oscillation has left of it.
+    /// Returns the policy with the gain lowered after an oscillation.
     pub fn detuned<'a>(&self, policy: &'a Policy) -> Cow<'a, Policy> {
         let factor = self.oscillation.gain_factor();
         if factor >= 1.0 {
@@ -85,7 +84,7 @@ impl Watchdogs {
         Cow::Owned(Policy { law, ..policy.clone() })
     }
 
-    /// What holds now and did not hold in `earlier`, and what no longer does.
+    /// Returns the findings that began since `earlier`, and those that ended.
     pub fn since(&self, earlier: &[Found]) -> (Vec<Found>, Vec<Found>) {
         let without = |these: &[Found], those: &[Found]| {
             these.iter().filter(|a| !those.iter().any(|b| a.finding == b.finding)).cloned().collect()
@@ -93,7 +92,8 @@ impl Watchdogs {
         (without(&self.found, earlier), without(earlier, &self.found))
     }
 
-    /// Forgets what it was about to find: a person has the knob. What was learned of the gain stays.
+    /// Clears the findings and their evidence while a person controls the knob; the lowered gain
+    /// remains.
     pub fn rest(&mut self) {
         self.found.clear();
         self.deaf.clear();
@@ -101,7 +101,7 @@ impl Watchdogs {
         self.oscillation.interrupt();
     }
 
-    /// Moves every time by `by_s`, when the clock was set back.
+    /// Shifts every time by `by_s` after the clock was set back.
     pub fn shift(&mut self, by_s: f64) {
         self.found.iter_mut().for_each(|found| found.since += by_s);
         self.deaf.clear();
@@ -109,7 +109,8 @@ impl Watchdogs {
         self.oscillation.shift(by_s);
     }
 
-    /// One tick: looks at what was seen and decided, and answers what holds, each with its sentence.
+    /// Runs one tick on the observation and the newest plan, and returns the current findings with
+    /// their sentences.
     fn look(&mut self, state: &State, policy: &Policy, bounds: Bounds, seen: &Observation, now: f64) -> Vec<(Finding, String)> {
         let Some(plan) = &state.plan else { return Vec::new() };
         let loop_s = state.loop_s(policy);
@@ -161,7 +162,8 @@ impl Watchdogs {
         told
     }
 
-    /// Keeps what holds, and puts it into the plan: in full when it begins, by its word while it lasts.
+    /// Stores the current findings and adds them to the plan: the full sentence at the start, the
+    /// name while one lasts.
     fn keep(&mut self, told: Vec<(Finding, String)>, now: f64, plan: &mut Plan) {
         let before = std::mem::take(&mut self.found);
         for finding in Finding::ALL {
@@ -190,7 +192,7 @@ impl Watchdogs {
 }
 
 impl State {
-    /// Lets the watchdogs look at the newest plan, and tells in it what they found.
+    /// Runs the watchdogs on the newest plan and adds their findings to it.
     pub(in crate::governor) fn watched(&mut self, policy: &Policy, bounds: Bounds, seen: &Observation, now: f64) -> Plan {
         let mut watch = std::mem::take(&mut self.watchdogs);
         let told = watch.look(self, policy, bounds, seen, now);
@@ -201,8 +203,8 @@ impl State {
         plan
     }
 
-    /// How long it takes, in seconds, until a turn of the knob is seen in full in the slowest signal: its average, the spacing
-    /// and the lateness of its samples, and our own tick.
+    /// Returns the loop time in seconds, from a change of the knob until the slowest signal shows
+    /// it in full: the average, the spacing and the delay of its samples, and our own tick.
     fn loop_s(&self, policy: &Policy) -> f64 {
         let each = self.signals.iter().filter_map(|signal| {
             let late_s = (signal.front.seen? - signal.front.at?).max(0.0);

@@ -4,7 +4,7 @@ use super::watch::*;
 use crate::governor::plant_tests::Plant;
 use crate::governor::{Phase, State};
 
-/// Runs the plant and answers every finding that there was, and the least gain.
+/// Runs the plant and returns every finding that occurred, and the lowest gain factor.
 fn run(plant: &mut Plant, seconds: u64, change: impl Fn(&mut Plant, u64)) -> (Vec<Finding>, f64) {
     let (mut ever, mut least) = (Vec::new(), 1.0f64);
     for n in 0..seconds {
@@ -25,7 +25,7 @@ fn trips(plant: &Plant, from: f64) -> usize {
     phases.windows(2).filter(|w| w[0] != Phase::Open && w[1] == Phase::Open).count()
 }
 
-/// How far the log of the knob strays from its mean.
+/// Returns the standard deviation of the log of the knob.
 fn spread(plant: &Plant, from: f64) -> f64 {
     let logs: Vec<f64> = plant.since(from).map(|s| s.knob.max(1e-3).ln()).collect();
     let mean = logs.iter().sum::<f64>() / logs.len() as f64;
@@ -127,7 +127,7 @@ fn a_blind_governor_a_person_and_a_start_from_next_to_nothing_find_nothing() {
 
 #[test]
 fn a_signal_that_repeats_itself_is_deaf_at_any_height() {
-    // An exporter that hangs: the same low, then the same high value, whatever runs.
+    // An exporter that hangs: the same low, then the same high value, whatever the work.
     for (stuck, expected) in [(0.3, "deaf: load does not react"), (1.5, "deaf: load does not react")] {
         let mut plant = Plant::usual();
         plant.run(1800);
@@ -149,7 +149,7 @@ fn a_load_that_others_make_alone_and_a_max_that_is_far_too_low_are_out_of_reach(
     others.run(1800);
     others.background = 1.5;
     let (found, _) = run(&mut others, 3600, |_, _| {});
-    // Until the rate has reached its lowest, a load that does not answer looks deaf.
+    // Until the rate has reached its lowest, a load that does not react looks deaf.
     assert!(found.contains(&Finding::Unreachable) && found.iter().all(|f| matches!(f, Finding::Unreachable | Finding::Deaf)));
     let stuck = others.state.watchdogs.found.iter().find(|found| found.finding == Finding::Unreachable).expect("it lasts");
     let sentence = &stuck.sentence;

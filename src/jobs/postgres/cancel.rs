@@ -1,4 +1,4 @@
-//! Cancelling: one job, or all that a filter names.
+//! Cancellation of one job, or of all jobs that match a filter.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,8 @@ pub(super) const CANCEL_JOBS: &str = "
 select cancelled, requested, next
 from flyball.cancel_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
 
-// Whoever was asked to stop and came back to wait, because its attempt ended in the same moment, ends here.
+// A job that was asked to stop and waits again, because its attempt ended at the same moment, ends
+// here.
 pub(super) const CARRY_OUT: &str = "
 with asked as materialized (
     select c.job_id from flyball.cancel c
@@ -69,16 +70,16 @@ done as (
 )
 select count(*) from waited";
 
-/// A count ends after this time, with what it has found.
+/// The time after which a count ends with the jobs found so far.
 const COUNT_TIME: Duration = Duration::from_secs(2);
 
 impl Queue {
-    /// Cancels a waiting job at once, asks a running one to stop.
+    /// Cancels a waiting job at once, or asks a running one to stop.
     pub async fn cancel(&self, id: i64) -> Result<CancelAnswer, Error> {
         self.cancel_signed(id, &Signed::default()).await
     }
 
-    /// As [`Queue::cancel`], signed for the audit log.
+    /// Cancels a job like [`Queue::cancel`], signed for the audit log.
     pub async fn cancel_signed(&self, id: i64, signed: &Signed) -> Result<CancelAnswer, Error> {
         let said: String =
             sqlx::query_scalar(CANCEL).bind(id).bind(signed.line()).bind(&signed.why).fetch_one(&self.pool).await?;
@@ -90,13 +91,16 @@ impl Queue {
         })
     }
 
-    /// Cancels what somebody asked to stop while it ran and what waits again by now; answers how many jobs that were.
+    /// Cancels jobs that were asked to stop while they ran and wait again by now; returns their
+    /// number.
     pub async fn carry_out_cancels(&self) -> Result<u64, Error> {
         let cancelled: i64 = sqlx::query_scalar(CARRY_OUT).fetch_one(&self.pool).await?;
         Ok(cancelled.unsigned_abs())
     }
 
-    /// Cancels jobs that the filter names, at most `walk.max_jobs` in this call; call again from [`Walked::next`] for more.
+    /// Cancels jobs that match the filter, at most `walk.max_jobs` in this call.
+    ///
+    /// A call with [`Walked::next`] continues from there.
     pub async fn cancel_jobs(&self, filter: &CancelFilter, walk: &Walk, signed: &Signed) -> Result<Walked, Error> {
         let row = sqlx::query(CANCEL_JOBS)
             .bind(&filter.kind)
@@ -115,13 +119,14 @@ impl Queue {
         Ok(Walked { jobs: row.get("cancelled"), requested: row.get("requested"), next: row.get("next") })
     }
 
-    /// How many jobs [`Queue::cancel_jobs`] would take.
+    /// Returns the number of jobs that [`Queue::cancel_jobs`] would cancel or ask to stop.
     pub async fn count_cancel_jobs(&self, filter: &CancelFilter) -> Result<Count, Error> {
         count(|walk| Box::pin(async move { self.cancel_jobs(filter, &walk, &Signed::default()).await })).await
     }
 }
 
-/// Counts by walks that change nothing, until there are many, all was looked at, or it took long enough.
+/// Counts by walks that change nothing, until the count reaches its bound, all jobs were visited,
+/// or the time is up.
 pub(super) async fn count<'a>(mut step: impl FnMut(Walk) -> BoxFuture<'a, Result<Walked, Error>>) -> Result<Count, Error> {
     let begun = Instant::now();
     let mut walk = Walk::count();

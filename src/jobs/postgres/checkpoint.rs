@@ -9,7 +9,8 @@ use crate::postgres::Db;
 
 pub(super) const LOAD: &str = "select cursor, done, total, note from flyball.checkpoint where job_id = $1";
 
-// The lease is read in the same statement: a worker whose job was given to another writes nothing.
+// The lease is checked in the same statement, so that a worker whose job was given to another
+// writes nothing.
 pub(super) const STORE: &str = "
 insert into flyball.checkpoint (job_id, cursor, done, total, note)
 select l.job_id, $3, $4, $5, $6
@@ -18,14 +19,14 @@ where l.job_id = $1 and l.fence = $2
 on conflict (job_id) do update
     set cursor = excluded.cursor, done = excluded.done, total = excluded.total, note = excluded.note, updated_at = clock_timestamp()";
 
-/// Checkpoints in Postgres.
+/// A store of checkpoints in Postgres.
 #[derive(Clone)]
 pub struct PgCheckpoints {
     pool: Db,
 }
 
 impl PgCheckpoints {
-    /// Checkpoints on an existing pool.
+    /// Returns a store of checkpoints on an existing pool.
     pub fn new(pool: impl Into<Db>) -> Self {
         Self { pool: pool.into() }
     }

@@ -1,4 +1,4 @@
-//! Claiming: taking exactly what was granted, from many lanes, in one statement.
+//! Claiming: one statement takes exactly the granted number of jobs from many lanes.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -11,74 +11,80 @@ use super::Queue;
 use crate::jobs::{Error, Job};
 use crate::postgres::Columns;
 
-/// A place in a lane: just behind the job `job_id` of a priority.
+/// A position in a lane, just behind the job `job_id` of a priority.
 ///
-/// A claim that begins behind the last job it took need not walk over the remains of those that were taken before, which a
-/// long transaction elsewhere keeps from being cleared away. Jobs that commit late, or come back, lie before the place: whoever
-/// uses one must begin at the head again now and then.
+/// A claim that begins behind the last job it took need not walk over the dead rows of jobs that
+/// were taken before, which a long transaction elsewhere keeps from being vacuumed. Jobs that
+/// commit late, or come back, lie before the position, so its user must begin at the head again now
+/// and then.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
-    /// 0 to 3.
+    /// The priority, 0 to 3.
     pub priority: i16,
-    /// The last job that was taken, 0 for none.
+    /// The id of the last job taken, 0 for none.
     pub job_id: i64,
 }
 
-/// How many jobs to take from one lane.
+/// A claim on the jobs of one lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaneClaim {
-    /// The lane.
+    /// The id of the lane.
     pub lane_id: i64,
-    /// At most so many, oldest first within a priority.
+    /// The most jobs to take, oldest first within a priority.
     pub jobs: i32,
-    /// Only jobs behind this place.
+    /// The position behind which the claim begins.
     pub after: Place,
-    /// Whether to say if there is another job behind those that were taken; for lanes of which one job is taken.
+    /// True to check for another job behind those taken; for lanes from which one job is taken.
     pub look: bool,
 }
 
 impl LaneClaim {
-    /// The first `jobs` of a lane.
+    /// Returns a claim on the first `jobs` of a lane.
     pub fn first(lane_id: i64, jobs: i32) -> Self {
         Self { lane_id, jobs, after: Place::default(), look: false }
     }
 }
 
-/// What a claim came to.
+/// The result of a claim.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Batch {
-    /// The jobs, the most urgent first.
+    /// The claimed jobs, most urgent first.
     pub jobs: Vec<Claimed>,
-    /// Lanes that were looked into and hold no other job behind the one that was taken.
+    /// The lanes that were checked and hold no other job behind the one taken.
     pub dry: Vec<i64>,
-    /// What stood in the lanes and is not in `flyball.job` any more. It has ended.
+    /// The ids of claimed jobs that are not in `flyball.job` any more; their leases were ended.
     pub missing: Vec<i64>,
 }
 
-/// A job that this worker holds now.
+/// A job that this worker holds under a lease.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Claimed {
-    /// The lane it came from.
+    /// The id of the lane from which the job came.
     pub lane_id: i64,
-    /// The job.
+    /// The job, as passed to its handler.
     pub job: Job,
-    /// Why the job cannot be read, and so not be run, where that is so; what could not be read is a default in it.
+    /// The reason why the job cannot be read, and so cannot run, if that is so; its unreadable
+    /// fields hold defaults.
     pub unreadable: Option<String>,
-    /// Somebody asked for its end while it ran before, and it came back all the same.
+    /// True if cancellation was requested while the job ran before, and it came back nevertheless.
     pub cancelled: bool,
 }
 
-// `for update skip locked` keeps two dispatchers of one lane from taking the same row; both CTEs are materialized because
-// an inlined one could be evaluated twice and then lock more rows than were granted. `ready_lane` serves the probe. A worker
-// that was taken for dead without knowing it yet (it slept, or its connection did) gets nothing.
+// `for update skip locked` keeps two dispatchers of one lane from taking the same row; both CTEs
+// are materialized because an inlined one could be evaluated twice and then lock more rows than
+// were granted. `ready_lane` serves the probe. A worker that was declared dead without knowing it
+// yet (it slept, or its connection did) gets nothing.
 //
-// The jobs are read by one scan over the sorted ids of the few days that the batch spans, not by a probe per job that would
-// open every day's table; so the attempts, which the job's own row does not know, follow as rows of their own, and only those
-// above 0, because most jobs run once. Rows without an id tell of lanes that were looked into, and one of how many jobs were taken,
-// so that none which is not there goes unnoticed. A row below 0 names a job that is to be cancelled: it was running when somebody
-// asked for that, and its attempt failed in the same moment. Most lanes of a large fleet hold
-// one job or two: a second look in the same statement costs a fraction of asking for a job that is not there. It is an ordered
-// probe with a limit, for `exists` may be answered from a hash of all of `ready`.
+// The jobs are read by one scan over the sorted ids of the few days that the batch spans, not by a
+// probe per job that would open every day's table. The attempts, which the job's own row does not
+// hold, therefore follow as rows of their own, and only those above 0, because most jobs run once.
+// Rows without an id report the lanes that were checked, and one of them the number of jobs taken,
+// so that no missing job goes unnoticed. A row below 0 names a job to be cancelled: cancellation
+// was requested while it ran, and its attempt failed at the same moment.
+//
+// Most lanes of a large fleet hold one job or two: a second look in the same statement costs a
+// fraction of a claim for a job that does not exist. It is an ordered probe with a limit, because
+// `exists` may be answered from a hash of all of `ready`.
 pub(super) const CLAIM: &str = "
 with asked as materialized (
     select * from unnest($1::bigint[], $2::int[], $5::smallint[], $6::bigint[], $7::bool[])
@@ -133,8 +139,9 @@ select c.job_id, null, -1::smallint, null, null, null, null, null, null, null, n
 from flyball.cancel c
 where c.job_id = any(array(select job_id from taken))";
 
-// A claim whose job is in no day can be ended by nobody: given back, it would be claimed again for ever. The history has no place for
-// it either, so it is told of among the recent failures. It reads all leases, which hardly ever happens.
+// A lease whose job is in no day can end in no other way: handed back, it would be claimed again
+// for ever. The history has no place for it either, so it is recorded among the recent failures.
+// The statement reads all leases, which hardly ever happens.
 pub(super) const END_MISSING: &str = "
 with missing as (
     delete from flyball.lease l
@@ -156,12 +163,14 @@ freed as (
 select job_id from missing";
 
 impl Queue {
-    /// Takes up to the asked number of jobs of each lane under a lease of `worker_id` fenced by `fence`; the most urgent first.
+    /// Claims up to the requested number of jobs of each lane under a lease of `worker_id`, fenced
+    /// by `fence`; returns the most urgent first.
     pub async fn claim(&self, worker_id: i32, fence: i64, lanes: &[LaneClaim]) -> Result<Vec<Claimed>, Error> {
         Ok(self.claim_and_look(worker_id, fence, lanes).await?.jobs)
     }
 
-    /// As [`Queue::claim`], and tells of the lanes that are to be looked into.
+    /// Claims jobs like [`Queue::claim`], and also reports checked lanes without another job and
+    /// jobs that are missing.
     pub async fn claim_and_look(&self, worker_id: i32, fence: i64, lanes: &[LaneClaim]) -> Result<Batch, Error> {
         let ids: Vec<i64> = lanes.iter().map(|lane| lane.lane_id).collect();
         let counts: Vec<i32> = lanes.iter().map(|lane| lane.jobs).collect();
@@ -210,7 +219,10 @@ impl Queue {
     }
 }
 
-/// A job that was taken is leased from then on, so whatever cannot be read of it must not hide it or its neighbours.
+/// Reads a claimed job, with defaults for unreadable columns.
+///
+/// The job is leased from now on, so an unreadable column must hide neither the job nor its
+/// neighbours.
 fn read(row: &PgRow, id: i64, lane_id: i64, fence: i64) -> Claimed {
     let mut columns = Columns::of(row);
     let job = Job {

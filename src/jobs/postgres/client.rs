@@ -8,8 +8,10 @@ use sqlx::PgExecutor;
 use super::enqueue::enqueue;
 use crate::jobs::{Enqueued, Error, NewJob};
 
-/// Enqueues jobs as a part of whatever the caller does in Postgres: in a transaction of sqlx, a job exists exactly if that
-/// transaction commits. It holds nothing, needs no Redis, and asks for no more rights than `usage` on the schema `flyball`.
+/// A client that enqueues jobs as a part of the caller's own work in Postgres: in a transaction of
+/// sqlx, a job exists exactly if that transaction commits.
+///
+/// It holds nothing, needs no Redis, and needs no rights but `usage` on the schema `flyball`.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -33,20 +35,23 @@ use crate::jobs::{Enqueued, Error, NewJob};
 /// # }
 /// ```
 ///
-/// A job that cannot be accepted is an [`Error::Refused`] with the field and what is allowed; a lane above its throttle's
-/// `max_backlog` is an [`Error::Full`] where the throttle says `reject`, and otherwise a `backlog` in the answer. After either
-/// error Postgres lets the transaction do nothing but roll back; enqueue in a savepoint to go on.
+/// A job that is not acceptable is an [`Error::Refused`] with the field and the allowed values; a
+/// lane above its throttle's `max_backlog` is an [`Error::Full`] if the throttle's `on_backlog` is
+/// `reject`, and otherwise a `backlog` in the answer. After either error Postgres allows the
+/// transaction nothing but a rollback; enqueue in a savepoint to go on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Client;
 
 impl Client {
-    /// Enqueues one job. The executor is a connection, `&mut *transaction`, a pool, or a [`Db`](crate::postgres::Db).
+    /// Enqueues one job.
+    ///
+    /// The executor is a connection, `&mut *transaction`, a pool, or a [`Db`](crate::postgres::Db).
     pub async fn enqueue(&self, executor: impl PgExecutor<'_>, job: NewJob) -> Result<Enqueued, Error> {
         let enqueued = enqueue(executor, &[job]).await?;
         enqueued.into_iter().next().ok_or_else(|| Error::Store(sqlx::Error::RowNotFound))
     }
 
-    /// Enqueues all jobs or none, at most 10,000; answers one entry per job, in order.
+    /// Enqueues all jobs or none, at most 10,000; returns one entry per job, in order.
     ///
     /// ```no_run
     /// use flyball::jobs::NewJob;
@@ -66,10 +71,13 @@ impl Client {
 }
 
 impl NewJob {
-    /// Not before so long from now, by this machine's clock; [`NewJob::run_at`] takes a time that somebody else named.
+    /// Sets the earliest start to this long from now, by the clock of this machine.
+    ///
+    /// [`NewJob::run_at`] takes a point in time instead.
     #[allow(clippy::disallowed_methods, reason = "whoever says `after` means from now, where it is said")]
     pub fn after(self, delay: Duration) -> Self {
-        // What lies beyond the calendar is refused by the store, as any time beyond ten years.
+        // A time beyond the calendar becomes the last one, which the store refuses like any time
+        // beyond ten years.
         let at = Timestamp::now().checked_add(delay).unwrap_or(Timestamp::MAX);
         self.run_at(at)
     }

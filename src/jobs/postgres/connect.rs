@@ -1,4 +1,4 @@
-//! The queue's connections.
+//! Connections of the queue.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,33 +10,35 @@ use super::depth::DepthCache;
 use crate::jobs::Error;
 use crate::postgres::{Access, Db, Pooler, refuse_hidden_pooler};
 
-/// One that hangs must not hang the next heartbeat.
+/// The number of heartbeat connections; two, because one that hangs must not block the next
+/// heartbeat.
 const LIFELINES: u32 = 2;
 
-/// How long the heartbeat waits for its connection.
+/// The time that a heartbeat waits for its connection.
 const LIFELINE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The queue: a pool of connections and the statements that run on it.
 #[derive(Clone)]
 pub struct Queue {
-    /// The connections.
+    /// The main pool of connections.
     pub pool: Db,
-    /// Connections for the heartbeat alone: a crowd of requests must not let a worker be taken for dead.
+    /// The connections of the heartbeat alone, so that a crowd of requests does not get the worker
+    /// declared dead.
     pub(super) lifeline: Db,
-    /// Where a session keeps what it is told, for LISTEN; `None` behind a pooler that nothing leads past.
+    /// The pool for LISTEN, which needs a session; `None` behind a pooler without a direct URL.
     pub(super) sessions: Option<PgPool>,
     pub(super) depth: Arc<DepthCache>,
 }
 
 impl Queue {
-    /// Makes a queue on an existing pool.
+    /// Returns a queue on an existing pool.
     pub fn new(pool: impl Into<Db>) -> Self {
         let pool = pool.into();
         let sessions = (pool.pooler() == Pooler::None).then(|| pool.pool().clone());
         Self { lifeline: pool.apart(LIFELINES, LIFELINE_PATIENCE), pool, sessions, depth: Arc::default() }
     }
 
-    /// Connects, waiting up to `patience` for the server; at most `connections` at a time.
+    /// Connects with at most `connections` at a time, waiting up to `patience` for the server.
     pub async fn connect(access: impl Into<Access>, connections: u32, patience: Duration) -> Result<Self, Error> {
         let access = access.into();
         let direct = access.direct_url.as_deref().map(str::parse::<PgConnectOptions>).transpose()?;
@@ -47,17 +49,18 @@ impl Queue {
         Ok(queue)
     }
 
-    /// A pool to the same database beside the main one, for those who must not wait behind others.
+    /// Returns another pool to the same database, for work that must not wait behind the main pool.
     pub fn apart(&self, connections: u32, patience: Duration) -> Db {
         self.pool.apart(connections, patience)
     }
 
-    /// Fails, naming the setting, where a pooler in transaction mode stands in the way that the settings do not tell of.
+    /// Fails, naming the setting, if there is a transaction pooler that the settings do not
+    /// mention.
     pub async fn refuse_hidden_pooler(&self) -> Result<(), Error> {
         Ok(refuse_hidden_pooler(&self.pool).await?)
     }
 
-    /// True when Postgres answers.
+    /// Returns true if Postgres answers.
     pub async fn ping(&self) -> bool {
         sqlx::query("select 1").execute(&self.pool).await.is_ok()
     }

@@ -1,22 +1,22 @@
-//! What attempts of a kind cost in the mean.
+//! Mean costs of attempts, by kind.
 
 use sqlx::Row;
 
 use super::Queue;
 use crate::jobs::Error;
 
-/// What attempts of one kind cost.
+/// The mean cost of the attempts of one kind.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KindCost {
-    /// The kind.
+    /// The name of the kind.
     pub kind: String,
     /// Attempts that have ended.
     pub attempts: i64,
-    /// Tokens that one of the last thousand or so cost in the mean.
+    /// The mean cost of about the last thousand attempts, in tokens.
     pub mean: f64,
 }
 
-// The rows are locked in the order of their names, or two workers could wait for each other.
+// The rows are locked in the order of their names; otherwise two workers could deadlock.
 pub(super) const LEARN: &str = "
 with seen as (
     select * from unnest($1::text[], $2::bigint[], $3::double precision[]) as s (name, attempts, tokens)
@@ -38,7 +38,9 @@ pub(super) const MEANS: &str = "
 select name, attempts, mean_cost from flyball.kind where mean_cost is not null order by name limit 1000";
 
 impl Queue {
-    /// Takes note of attempts that have ended: their kind, how many, and what they cost together. No kind may be named twice.
+    /// Records attempts that have ended: their kind, their number and their total cost in tokens.
+    ///
+    /// No kind may occur twice.
     pub async fn learn_costs(&self, seen: &[(String, u64, f64)]) -> Result<(), Error> {
         let kinds: Vec<&str> = seen.iter().map(|(kind, ..)| kind.as_str()).collect();
         let attempts: Vec<i64> = seen.iter().map(|(_, attempts, _)| *attempts as i64).collect();
@@ -47,7 +49,7 @@ impl Queue {
         Ok(())
     }
 
-    /// What attempts of each kind cost, as far as any have ended.
+    /// Returns the mean cost of each kind that has attempts that ended.
     pub async fn kind_costs(&self) -> Result<Vec<KindCost>, Error> {
         let rows = sqlx::query(MEANS).fetch_all(&self.pool).await?;
         let cost = |row: &sqlx::postgres::PgRow| {

@@ -1,4 +1,6 @@
-//! The lanes of a throttle, from the directory: the deepest first, or in the order of their keys. A page is a part of an index.
+//! Lanes of a throttle from the directory, deepest first or in the order of their keys.
+//!
+//! A page is a part of an index.
 
 use jiff_sqlx::Timestamp;
 use sqlx::Row;
@@ -8,7 +10,8 @@ use super::Queue;
 use crate::jobs::record::{LaneDepth, LanePage, LanesAfter};
 use crate::jobs::{Error, record};
 
-// The oldest ready job of a lane is the smallest of its four heads: four probes of an index and one of a primary key.
+// The oldest ready job of a lane is the smallest of its four heads: four probes of an index and one
+// of a primary key.
 macro_rules! lanes {
     ($which:literal, $order:literal) => {
         concat!(
@@ -59,11 +62,12 @@ pub(super) const BY_KEY_FIRST: &str = lanes!(
     "order by l.key"
 );
 
-// By its key rather than by its number: with a choice of two indexes a planner may read all lanes of the throttle.
+// The key selects the lane, not its id: with a choice of two indexes a planner may read all lanes
+// of the throttle.
 pub(super) const ONE_KEY: &str = lanes!(" and d.key = $2", "limit 1");
 
 impl Queue {
-    /// A page of a throttle's lanes.
+    /// Returns a page of a throttle's lanes, at most `limit` of them, 1 to 1000.
     pub async fn lanes_of(&self, throttle: &str, after: &LanesAfter, limit: i64) -> Result<LanePage, Error> {
         let limit = limit.clamp(1, 1000);
         let asked = match after {
@@ -80,7 +84,7 @@ impl Queue {
         Ok(LanePage { lanes, next })
     }
 
-    /// One lane of the directory; `None` if nobody has seen it yet.
+    /// Returns one lane of the directory; `None` if it has not been seen yet.
     pub async fn lane_of(&self, throttle: &str, key: &str) -> Result<Option<LaneDepth>, Error> {
         let row = sqlx::query(ONE_KEY).bind(throttle).bind(key).fetch_optional(&self.pool).await?;
         Ok(row.as_ref().map(lane).transpose()?)

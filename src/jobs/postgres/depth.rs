@@ -1,7 +1,8 @@
-//! How deep each throttle's queue is: read from a small table, which one process at a time keeps by walking the waiting jobs.
+//! Depths of the throttles' queues, read from a small table that one process at a time maintains by
+//! walking the waiting jobs.
 //!
-//! Nothing here counts a whole table. A page is a bounded part of an index, the walk goes on behind it, and between two pages
-//! the walker rests for fifty times as long as the page took.
+//! No statement counts a whole table. A page is a bounded part of an index, the next one begins
+//! behind it, and between two pages the walker rests for fifty times as long as the page took.
 
 use std::time::{Duration, Instant};
 
@@ -19,19 +20,21 @@ const PAGE: i64 = 20_000;
 /// Lanes that one statement looks up.
 const NAMED_AT_ONCE: usize = 1_000;
 
-/// Lanes that are written at a time, so at most so many a second: what is written there moves to another place in an index.
+/// Lanes written at a time, and so about the most per second, because each write moves an entry of
+/// an index.
 const LANES_WRITTEN: usize = 500;
 
-/// Throttles that are written at a time.
+/// Throttles written at a time.
 const THROTTLES_WRITTEN: usize = 1_000;
 
-/// A walk over a short queue begins again after this time, and figures are written as often.
+/// The shortest time between the beginnings of two walks over a part, and between two writes of the
+/// figures.
 const ROUND: Duration = Duration::from_millis(900);
 
-/// Figures are read again from the table after this time.
+/// The time after which the figures are read from the table again.
 const READ_EVERY: Duration = Duration::from_millis(900);
 
-/// Throttles whose figures are read.
+/// The most throttles whose figures are read.
 const READ_MAX: i64 = 10_000;
 
 pub(super) const DEPTHS: &str = "
@@ -43,7 +46,7 @@ limit $1";
 
 pub(super) const SWEEP: &str = "select at, lanes_at from flyball.sweep where one";
 
-// The entries of the index in their own order; grouping them needs no sort, because the page comes in that order.
+// The page comes in the order of the index, so grouping it needs no sort.
 pub(super) const WALK_READY: &str = "
 select lane_id, priority, count(*) as jobs, min(job_id) as oldest, max(job_id) as newest
 from (
@@ -77,7 +80,7 @@ pub(super) const WALK_SCHEDULED: &str = walk!("flyball.scheduled");
 pub(super) const WALK_RUNNING: &str = walk!("flyball.lease");
 pub(super) const WALK_DEAD: &str = walk!("flyball.dead");
 
-// A lane that nobody has written into the directory yet has its names from one of its jobs.
+// A lane that is not in the directory yet takes its throttle and key from one of its jobs.
 pub(super) const NAMES: &str = "
 with asked as materialized (
     select * from unnest($1::bigint[], $2::bigint[]) as a(lane_id, job_id)
@@ -139,20 +142,24 @@ where one";
 /// The figures of all throttles, as last read from their table.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Depths {
-    /// By the throttle's name; one that has no jobs is left out.
+    /// The depths, in the order of the throttles' names; throttles without jobs are left out.
     pub throttles: Vec<Depth>,
-    /// The figures are no older than this; `None` before the first walk has come to its end.
+    /// A lower bound of the time at which the figures were counted; `None` before the first walk
+    /// has ended.
     pub at: Option<jiff::Timestamp>,
-    /// The same for the figures of lanes.
+    /// A lower bound of the time at which the figures of lanes were counted; `None` before all were
+    /// written once.
     pub lanes_at: Option<jiff::Timestamp>,
 }
 
-/// What was read last, and when.
+/// The figures last read, with the time of that read.
 #[derive(Default)]
 pub(super) struct DepthCache(Mutex<Option<(Instant, Depths)>>);
 
 impl Queue {
-    /// Depth of every throttle that has jobs, and how old the figures are. Two reads of small tables, at most once a second.
+    /// Returns the depth of every throttle that has jobs, and the age of the figures.
+    ///
+    /// It reads two small tables, about once a second at most.
     pub async fn depths(&self) -> Result<Depths, Error> {
         let mut cache = self.depth.0.lock().await;
         if let Some((read_at, depths)) = &*cache
@@ -178,8 +185,9 @@ impl Queue {
         Ok(depths)
     }
 
-    /// Walks all waiting jobs once, without a rest, and writes down what was found. For tests and tools: a running process
-    /// keeps the figures by itself.
+    /// Walks all waiting jobs once, without a rest, and writes the figures.
+    ///
+    /// It is for tests and tools: a running process maintains the figures by itself.
     pub async fn count_now(&self) -> Result<Depths, Error> {
         let mut sweeper = Sweeper::new(self.clone());
         sweeper.round().await?;
@@ -191,17 +199,18 @@ impl Queue {
     }
 }
 
-/// Where the walk over one part stands.
+/// The progress of the walk over one part.
 #[derive(Clone, Copy, Debug)]
 struct Walk {
-    /// Lane (ready jobs only), priority and job behind which the next page begins; `None` between two walks.
+    /// The lane (ready jobs only), priority and job behind which the next page begins; `None`
+    /// between two walks.
     position: Option<(i64, i16, i64)>,
     began: Option<Instant>,
-    /// How long the last whole walk took, rests included.
+    /// The duration of the last whole walk, rests included.
     took: Duration,
 }
 
-/// The walker: the ledger, and where each walk stands.
+/// The walker: the ledger, and the progress of each walk.
 pub struct Sweeper {
     queue: Queue,
     ledger: Ledger,
@@ -209,13 +218,14 @@ pub struct Sweeper {
     round_began: Instant,
     seen_since: Option<Duration>,
     wrote: Option<Instant>,
-    /// The server's clock when this walker started, in unix seconds.
+    /// The server's clock when this walker started, in unix seconds, with the local time of that
+    /// read.
     started: Option<(f64, Instant)>,
     page: i64,
 }
 
 impl Sweeper {
-    /// Knows nothing yet.
+    /// Returns a walker without any figures.
     pub fn new(queue: Queue) -> Self {
         let walk = Walk { position: None, began: None, took: Duration::ZERO };
         Self {
@@ -230,13 +240,14 @@ impl Sweeper {
         }
     }
 
-    /// The same with pages of so many entries.
+    /// Sets the number of entries per page.
     pub fn with_page(mut self, entries: i64) -> Self {
         self.page = entries.max(1);
         self
     }
 
-    /// Takes one page of every walk that is due, and writes what is due. Answers how long the statements took.
+    /// Takes one page of every walk that is due, and writes the figures if that is due; returns the
+    /// time that the statements took.
     pub async fn step(&mut self) -> Result<Duration, Error> {
         let began = Instant::now();
         if self.started.is_none() {
@@ -254,12 +265,12 @@ impl Sweeper {
         Ok(began.elapsed())
     }
 
-    /// Whether every walk has come to its end at least once.
+    /// Returns true once every walk has come to its end.
     pub fn is_whole(&self) -> bool {
         self.ledger.is_whole()
     }
 
-    /// Walks everything once to its end, and writes.
+    /// Walks every part once to its end, and writes the figures.
     pub async fn round(&mut self) -> Result<(), Error> {
         if self.started.is_none() {
             self.start().await?;
@@ -273,7 +284,7 @@ impl Sweeper {
         self.write().await
     }
 
-    /// What stands in the tables now may be of long ago; all of it is to be brought in line.
+    /// Loads the figures in the tables, which may be out of date and must all be brought in line.
     async fn start(&mut self) -> Result<(), Error> {
         for throttle in sqlx::query_scalar::<_, String>(WRITTEN_THROTTLES).fetch_all(&self.queue.pool).await? {
             self.ledger.expect(&throttle);
@@ -291,7 +302,7 @@ impl Sweeper {
         Ok(())
     }
 
-    /// Days since 1970 by the server's clock.
+    /// Returns the day by the server's clock, in days since 1970.
     fn today(&self) -> i64 {
         self.started.map_or(0, |(clock, at)| ((clock + at.elapsed().as_secs_f64()) / 86_400.0) as i64)
     }
@@ -318,7 +329,8 @@ impl Sweeper {
             found.push(Found { lane_id, jobs, oldest: row.get("oldest") });
             entries += jobs;
             let here = (lane_id, row.get::<i16, _>("priority"), newest);
-            // Ready jobs come in the order of their lanes, the others in that of their ids.
+            // Ready jobs come in the order of their lanes; the other parts continue behind their
+            // largest id.
             last = match last {
                 Some(before @ (_, _, job)) if part != Part::Ready && newest < job => Some(before),
                 _ => Some(here),
@@ -358,7 +370,7 @@ impl Sweeper {
         Ok(())
     }
 
-    /// Writes what has changed since the last time, as much of it as is allowed.
+    /// Writes the figures that have changed since the last write, within the limits of one write.
     async fn write(&mut self) -> Result<(), Error> {
         self.wrote = Some(Instant::now());
         let lanes = self.ledger.take_lanes(LANES_WRITTEN, self.today());
@@ -397,8 +409,10 @@ impl Sweeper {
         Ok(())
     }
 
-    /// How old the oldest figure is. A walk that rests between two walks has figures as old as its beginning; one that is under
-    /// way has, just ahead of it, figures that are as old as the walk before took.
+    /// Returns the age of the oldest figure.
+    ///
+    /// Between two walks the figures are as old as the beginning of the last one. During a walk,
+    /// the figures just ahead of it are as old as the walk before took.
     fn age(&self) -> Duration {
         let of = |walk: &Walk| match (walk.position, walk.began) {
             (Some(_), Some(began)) => walk.took.max(began.elapsed()),

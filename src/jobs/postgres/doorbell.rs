@@ -1,4 +1,6 @@
-//! Listens for producers who ring. Where LISTEN cannot work, behind a transaction pooler for instance, polling carries on.
+//! Notifications by producers, received with LISTEN.
+//!
+//! Polling carries on if LISTEN cannot work, for instance behind a transaction pooler.
 
 use std::time::Duration;
 
@@ -11,8 +13,10 @@ use super::Queue;
 const CHANNEL: &str = "flyball";
 
 impl Queue {
-    /// Tells `ring` the lanes that a producer or a promoter names, or none where it is to be found out, until `cancel` fires.
-    /// Behind a pooler in transaction mode a session cannot listen: without a way past it this only waits.
+    /// Passes the lanes named by producers and promoters to `ring`, or none if they are unknown,
+    /// until `cancel` fires.
+    ///
+    /// A session behind a transaction pooler cannot listen: without a direct URL this only waits.
     pub async fn listen(&self, ring: impl Fn(&[i64]), cancel: CancellationToken) {
         let mut pause = Duration::from_millis(200);
         if self.sessions.is_none() {
@@ -31,7 +35,7 @@ impl Queue {
         }
     }
 
-    /// Listens until the connection fails for good.
+    /// Listens until the connection fails for good, and returns the error.
     async fn listen_once(&self, ring: impl Fn(&[i64])) -> sqlx::Error {
         let listening = async {
             let sessions = self.sessions.as_ref().ok_or(sqlx::Error::PoolClosed)?;
@@ -43,7 +47,7 @@ impl Queue {
             Ok(listener) => listener,
             Err(error) => return error,
         };
-        // Also after the connection was lost and made again, for something may have been missed meanwhile.
+        // Every new connection rings once, because notifications may have been missed before it.
         ring(&[]);
         loop {
             match listener.try_recv().await {
@@ -55,7 +59,9 @@ impl Queue {
     }
 }
 
-/// The lanes of a payload: decimal numbers with commas. A list that was cut off ends with a number that is none of ours.
+/// Returns the lanes of a payload: decimal numbers separated by commas.
+///
+/// A list that was cut off ends with a number that is no lane of ours.
 fn named(payload: &str) -> Vec<i64> {
     payload.split(',').filter_map(|text| text.parse().ok()).collect()
 }

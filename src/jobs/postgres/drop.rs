@@ -1,15 +1,16 @@
-//! Dropping: jobs that are over the limit of a throttle that drops end without having run.
+//! Dropping: jobs over the limit of a throttle that drops end without having run.
 
 use sqlx::Row;
 
 use super::Queue;
 use crate::jobs::Error;
 
-/// Most jobs of a lane that one statement drops.
+/// The most jobs of a lane that one statement drops.
 const MOST: i32 = 1000;
 
-// A job that somebody claims just then is his. The attempt that it was waiting for is not used. A key that a producer holds just
-// then is about to pass to another job and is left alone.
+// A job that is being claimed at that moment goes to the claim. The attempt that the job waited for
+// is not used. A unique key that a producer has locked is about to pass to another job and is left
+// alone.
 pub(super) const DROP_READY: &str = "
 with picked as materialized (
     select r.tid
@@ -47,8 +48,10 @@ where j.id = any(array(select job_id from gone))
 group by j.kind";
 
 impl Queue {
-    /// Drops ready jobs of these lanes that are no newer than `newest`, in the name of a worker; answers how many of which kind.
-    /// There may be more; an empty answer says that there are none.
+    /// Drops ready jobs of these lanes that are no newer than `newest`, on behalf of a worker;
+    /// returns their number by kind.
+    ///
+    /// There may be more; an empty answer means that there are none.
     pub async fn drop_ready(&self, worker_id: i32, lanes: &[i64], newest: i64) -> Result<Vec<(String, u64)>, Error> {
         let rows = sqlx::query(DROP_READY).bind(worker_id).bind(lanes).bind(newest).bind(MOST).fetch_all(&self.pool).await?;
         rows.iter().map(|row| Ok((row.try_get("kind")?, row.try_get::<i64, _>("jobs")?.unsigned_abs()))).collect()

@@ -1,4 +1,4 @@
-//! Enqueueing from Rust and HTTP goes through the SQL front door, so that there is one law for all.
+//! Enqueueing from Rust and HTTP, through the SQL functions, so that the same rules apply to all.
 
 use jiff_sqlx::{Timestamp, ToSqlx};
 use sqlx::postgres::{PgArguments, PgRow};
@@ -13,24 +13,25 @@ pub(super) const ENQUEUE: &str = "
 select job_id, duplicate, replaced, backlog
 from flyball.enqueue_rows($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)";
 
-// A job of its own needs no columns: this is a third of the work.
+// A single job needs no arrays: this is a third of the work.
 pub(super) const ENQUEUE_ONE: &str = "
 select job_id, duplicate, replaced, backlog
 from flyball.enqueue($1, $2, $3, $4, $5, $6, $7, $8, flyball.span($9), $10, $11, flyball.span($12), flyball.span($13),
     flyball.span($14), $15)";
 
-/// For an owner of unique keys: whoever asks has been looked at.
+/// The statement for an owner of unique keys whose rights have already been checked.
 pub(super) const ENQUEUE_AS: &str = "
 select job_id, duplicate, replaced, backlog
 from flyball.enqueue_rows_as($16, true, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)";
 
 impl Queue {
-    /// Enqueues all jobs or none; answers one entry per job, in order.
+    /// Enqueues all jobs or none; returns one entry per job, in order.
     pub async fn enqueue(&self, jobs: &[NewJob]) -> Result<Vec<Enqueued>, Error> {
         enqueue(&self.pool, jobs).await
     }
 
-    /// As [`Queue::enqueue`], for somebody whose unique keys are his own: `owner` names him, and is empty for operators.
+    /// Enqueues jobs like [`Queue::enqueue`], for a caller with unique keys of its own, named by
+    /// `owner`; operators have an empty `owner`.
     pub async fn enqueue_for(&self, owner: &str, jobs: &[NewJob]) -> Result<Vec<Enqueued>, Error> {
         if owner.is_empty() || jobs.iter().all(|job| job.unique_key.is_none()) {
             return self.enqueue(jobs).await;
@@ -41,7 +42,7 @@ impl Queue {
     }
 }
 
-/// Enqueues all jobs or none, as a part of whatever transaction the executor is in.
+/// Enqueues all jobs or none, within the transaction of the executor, if there is one.
 pub(crate) async fn enqueue(executor: impl PgExecutor<'_>, jobs: &[NewJob]) -> Result<Vec<Enqueued>, Error> {
     refuse_nul(jobs)?;
     let rows = match jobs {
@@ -66,7 +67,7 @@ fn tickets(rows: &[PgRow]) -> Result<Vec<Enqueued>, Error> {
         .map_err(Error::from)
 }
 
-/// Postgres would not say which text it was.
+/// Refuses texts with a NUL, because Postgres would not report the field.
 pub(crate) fn refuse_nul(jobs: &[NewJob]) -> Result<(), Error> {
     let found = jobs.iter().enumerate().find_map(|(index, job)| Some((index, check::nul(job)?)));
     found.map_or(Ok(()), |(index, field)| {
@@ -96,7 +97,7 @@ async fn one(executor: impl PgExecutor<'_>, job: &NewJob) -> Result<Vec<PgRow>, 
         .await
 }
 
-/// A statement with the columns of jobs as its first parameters.
+/// Returns a statement whose first parameters are the columns of the jobs.
 fn rows<'a>(statement: &'static str, jobs: &'a [NewJob]) -> Query<'a, Postgres, PgArguments> {
     let run_ats: Vec<Option<Timestamp>> = jobs.iter().map(|job| job.run_at.map(|at| at.to_sqlx())).collect();
     sqlx::query(statement)
@@ -117,7 +118,7 @@ fn rows<'a>(statement: &'static str, jobs: &'a [NewJob]) -> Query<'a, Postgres, 
         .bind(column(jobs, |job| job.replace))
 }
 
-/// One field of all jobs, as Postgres takes it.
+/// Returns one field of all jobs as an array for Postgres.
 fn column<'a, T>(jobs: &'a [NewJob], field: impl Fn(&'a NewJob) -> T) -> Vec<T> {
     jobs.iter().map(field).collect()
 }

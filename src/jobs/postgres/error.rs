@@ -1,4 +1,4 @@
-//! What an error of Postgres means to a caller of the queue.
+//! Conversion of Postgres errors into errors of the queue.
 
 use crate::jobs::{Backlog, Error, check};
 use crate::postgres::is_hidden_pooler;
@@ -9,7 +9,8 @@ impl From<sqlx::Error> for Error {
             return Error::Lost(format!("{error}; {help}"));
         }
         match &error {
-            // A server that goes down in the middle of a greeting or an answer is a broken protocol to the driver.
+            // The driver reports a server that goes down during a handshake or an answer as a
+            // broken protocol.
             sqlx::Error::Io(_)
             | sqlx::Error::Tls(_)
             | sqlx::Error::Protocol(_)
@@ -19,12 +20,14 @@ impl From<sqlx::Error> for Error {
             sqlx::Error::Database(from_server) => {
                 let code = from_server.code().unwrap_or_default().into_owned();
                 match code.as_str() {
-                    // Shutting down, crashed, starting up; a standby; out of connections, memory or disk; a broken connection.
+                    // Shutting down, crashed, starting up; a standby; out of connections, memory or
+                    // disk; a broken connection.
                     "57P01" | "57P02" | "57P03" | "57P05" | "25006" => Error::Lost(from_server.message().to_owned()),
                     "53400" => full(from_server.as_ref()).unwrap_or(Error::Store(error)),
                     other if other.starts_with("08") || other.starts_with("53") => Error::Lost(from_server.message().to_owned()),
                     "22023" | "42501" => refused(from_server.as_ref()).unwrap_or(Error::Store(error)),
-                    // Of JSON and of plain texts; those of a job are looked at before they are sent.
+                    // A NUL in JSON or in a plain text; those of a job are checked before they are
+                    // sent.
                     "22P05" => nul("args"),
                     "22021" => nul("a text"),
                     _ => Error::Store(error),
@@ -40,8 +43,10 @@ fn nul(field: &str) -> Error {
 }
 
 impl Error {
-    /// Whether a row that was sent is what Postgres cannot take. Everything else may go well the next time: a deadlock, a
-    /// cancelled statement, a server that is away.
+    /// Returns true if Postgres cannot accept a row that was sent.
+    ///
+    /// Everything else may succeed the next time: a deadlock, a cancelled statement, an unavailable
+    /// server.
     pub(crate) fn blames_a_row(&self) -> bool {
         match self {
             Self::Lost(_) | Self::Full { .. } => false,
@@ -55,7 +60,7 @@ impl Error {
     }
 }
 
-/// A full lane is named in the fields that Postgres has for tables and columns.
+/// Reads a full lane from the error fields that Postgres has for schemas, columns and types.
 fn full(error: &dyn sqlx::error::DatabaseError) -> Option<Error> {
     let postgres = error.try_downcast_ref::<sqlx::postgres::PgDatabaseError>()?;
     let (depth, max) = postgres.data_type()?.split_once('/')?;
@@ -66,13 +71,15 @@ fn full(error: &dyn sqlx::error::DatabaseError) -> Option<Error> {
     })
 }
 
-/// A refusal by `flyball.enqueue_many` carries the field as the column and the job's place as the table.
+/// Reads a refusal by `flyball.enqueue_many`, which carries the field as the column and the index
+/// of the job as the table.
 fn refused(error: &dyn sqlx::error::DatabaseError) -> Option<Error> {
     let postgres = error.try_downcast_ref::<sqlx::postgres::PgDatabaseError>()?;
     let field = postgres.column()?.to_owned();
     let index = postgres.table().and_then(|table| table.parse().ok());
     let text = postgres.message();
-    // The function's own name may end in the field's, as that of set_weight does; jobs of many are told as jobs[1].kind.
+    // The function's own name may end in the field's, as that of set_weight does; errors of a batch
+    // name the field as jobs[1].kind.
     let behind = |before: &str| text.split_once(&format!("{before}{field}: ")).map(|(_, rest)| rest);
     let first =
         [behind(": "), behind("."), text.strip_prefix(&format!("{field}: "))].into_iter().flatten().max_by_key(|rest| rest.len());

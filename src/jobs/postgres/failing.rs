@@ -1,4 +1,4 @@
-//! Throttles whose jobs all fail, by what the living workers told with their heartbeats.
+//! Throttles whose jobs all fail, by the heartbeats of the live workers.
 
 use jiff_sqlx::Timestamp;
 use sqlx::Row;
@@ -6,14 +6,14 @@ use sqlx::Row;
 use super::Queue;
 use crate::jobs::{Error, Failing};
 
-/// Attempts that must have failed in a row.
+/// The number of attempts that must have failed in a row.
 const LEAST: i64 = 5;
 
-/// Throttles that are read.
+/// The most throttles that are read.
 const READ_MAX: i64 = 1_000;
 
-// A throttle that has had no failure for ten minutes has nothing to tell: its jobs wait for their next attempts, or there are none. One
-// success in the last minute, in whatever worker, is enough to be well.
+// A throttle without a failure for ten minutes is left out: its jobs wait for their next attempts,
+// or there are none. One success in the last minute, in any worker, is enough to be healthy.
 pub(super) const FAILING: &str = "
 select f.throttle, sum(f.failed - f.failed_before)::bigint as failures, max(f.succeeded_at) as succeeded_at
 from flyball.worker w
@@ -36,13 +36,14 @@ order by f.id desc
 limit 1";
 
 impl Queue {
-    /// The throttles of which several attempts in a row failed, and none has succeeded for a minute.
+    /// Returns the throttles whose last several attempts failed, with no success for a minute.
     pub async fn failing(&self) -> Result<Vec<Failing>, Error> {
         let rows = sqlx::query(FAILING).bind(None::<&str>).bind(LEAST).bind(READ_MAX).fetch_all(&self.pool).await?;
         Ok(rows.iter().map(failing).collect())
     }
 
-    /// The same of one throttle, with the error of its newest failure.
+    /// Returns the failures of one throttle, with the error of the newest; `None` if it is not
+    /// failing.
     pub async fn failing_of(&self, throttle: &str) -> Result<Option<Failing>, Error> {
         let row = sqlx::query(FAILING).bind(throttle).bind(LEAST).bind(1_i64).fetch_optional(&self.pool).await?;
         let Some(row) = row else { return Ok(None) };

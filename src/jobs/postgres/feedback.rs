@@ -1,4 +1,5 @@
-//! How the jobs of each throttle ended, as every worker tells with its heartbeat, for a governor in whatever process.
+//! Outcomes of the jobs of each throttle, as every worker reports them with its heartbeat, for a
+//! governor in any process.
 
 use std::time::{Duration, Instant};
 
@@ -9,13 +10,14 @@ use crate::control::durations::Durations;
 use crate::jobs::Error;
 use crate::postgres::Db;
 
-/// What was read is good for so long: several throttles are asked about at about the same time.
+/// The time for which a read is reused, because several throttles are asked about at about the same
+/// time.
 const READ_EVERY: Duration = Duration::from_millis(400);
 
-/// Counters that are read.
+/// The most counters that are read.
 const READ_MAX: i64 = 10_000;
 
-// A heartbeat says that all counters of its worker are as they stand, written again or not.
+// A heartbeat confirms all counters of its worker, whether they were written again or not.
 pub(super) const TOLD: &str = "
 select f.throttle, f.worker_id, f.completed, f.failed, f.refused, f.busy_s, f.running, f.untimed,
     case when f.throttle = any($2) then f.durations else '{}' end as durations,
@@ -26,7 +28,7 @@ join flyball.feedback f on f.worker_id = w.id
 where w.stopped_at is null and w.heartbeat_at + w.ttl >= clock_timestamp()
 limit $1";
 
-// What workers that are gone have told, nobody reads.
+// The reports of dead workers are never read.
 pub(super) const FORGET_TOLD: &str = "
 delete from flyball.feedback f
 where (f.worker_id, f.throttle) in (
@@ -38,65 +40,68 @@ where (f.worker_id, f.throttle) in (
     limit $1
 )";
 
-/// How the jobs of one throttle ended in one worker since it started.
+/// The outcomes of the jobs of one throttle in one worker since it started.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tally {
-    /// The throttle.
+    /// The name of the throttle.
     pub throttle: String,
     /// Attempts that succeeded.
     pub completed: i64,
-    /// Attempts whose handler failed, timed out or does not know.
+    /// Attempts whose handler failed, timed out or had an ambiguous outcome.
     pub failed: i64,
-    /// Attempts that the other side refused: 429 and its kin.
+    /// Attempts that the receiver refused, such as with status 429.
     pub refused: i64,
-    /// Seconds that the successful ones took together.
+    /// Seconds that the successful attempts took together.
     pub busy_s: f64,
-    /// Handlers that run now.
+    /// Handlers that are running now.
     pub running: i64,
-    /// Successful ones that neither `busy_s` nor `durations` counts.
+    /// Successful attempts that neither `busy_s` nor `durations` counts.
     pub untimed: i64,
-    /// How long the successful ones took.
+    /// The durations of the successful attempts.
     pub durations: Durations,
 }
 
-/// A tally as its worker told it.
+/// A tally as its worker reported it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Told {
-    /// Whose it is.
+    /// The id of the worker.
     pub worker_id: i32,
-    /// What it says.
+    /// The counters that it reported.
     pub tally: Tally,
-    /// How long ago that was so, in seconds.
+    /// The age of the report, in seconds.
     pub age_s: f64,
-    /// How long ago its counters began at 0, in seconds.
+    /// The time since the counters began at 0, in seconds.
     pub born_s: f64,
 }
 
-/// Reads what all living workers told.
+/// A reader of the reports of all live workers.
 pub struct Feedbacks {
     db: Db,
-    /// Throttles of which somebody wants to know how long each took.
+    /// Throttles whose durations are read as well.
     timed: Vec<String>,
     newest: Mutex<Option<(Instant, Vec<Told>)>>,
 }
 
 impl Feedbacks {
-    /// Reads on these connections.
+    /// Returns a reader on these connections.
     pub fn new(db: impl Into<Db>) -> Self {
         Self { db: db.into(), timed: Vec::new(), newest: Mutex::default() }
     }
 
-    /// Reads of these throttles how long the attempts took as well; of the others it is left where it is.
+    /// Reads the durations of attempts at these throttles as well; those of the others are not
+    /// read.
     #[must_use]
     pub fn with_durations(self, throttles: Vec<String>) -> Self {
         Self { timed: throttles, ..self }
     }
 
-    /// What the living workers told of a throttle. All of it is read at once, at most a few times a second.
+    /// Returns the reports of the live workers on a throttle.
+    ///
+    /// One statement reads those on all throttles, at most a few times a second.
     pub async fn of(&self, throttle: &str) -> Result<Vec<Told>, Error> {
         let mut newest = self.newest.lock().await;
         if newest.as_ref().is_none_or(|(read_at, _)| read_at.elapsed() >= READ_EVERY) {
-            // The time is taken before asking, so that an answer never looks younger than it is.
+            // The time is taken before the query, so that an answer never looks younger than it is.
             let asked = Instant::now();
             let rows = sqlx::query(TOLD).bind(READ_MAX).bind(&self.timed).fetch_all(&self.db).await?;
             *newest = Some((asked, rows.iter().map(told).collect()));

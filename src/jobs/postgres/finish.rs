@@ -6,67 +6,71 @@ use super::Queue;
 use crate::jobs::Error;
 use crate::jobs::retry::LONGEST_WAIT;
 
-/// How an attempt ended, as the store keeps it.
+/// The end of an attempt, as the store records it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Ending {
-    /// Done.
+    /// The job completed.
     Completed,
-    /// Failed; another attempt is due after this delay.
+    /// The attempt failed; the next one is due after this delay.
     Failed {
-        /// From now.
+        /// The delay, from now.
         delay: Duration,
-        /// What went wrong.
+        /// The error message.
         error: String,
     },
-    /// Handed over, and no answer came: another attempt is due after this delay, or none, and the job is dead.
+    /// The work was handed over and not answered; the next attempt is due after this delay, or
+    /// there is none and the job is dead.
     Ambiguous {
-        /// From now; `None` for no other attempt.
+        /// The delay, from now; `None` if the job is dead.
         delay: Option<Duration>,
-        /// What went wrong.
+        /// The error message.
         error: String,
     },
-    /// Asked to slow down: ready again, no attempt used.
+    /// The receiver asked to slow down: the job is ready again, and no attempt is used.
     Throttled {
-        /// How long this job by itself is to wait; `None` where its lane waits.
+        /// The wait of this job alone; `None` if its lane waits.
         alone: Option<Duration>,
-        /// What the other side answered.
+        /// The answer of the receiver.
         error: String,
     },
-    /// Run again after this delay, no attempt used.
+    /// The job runs again after this delay; no attempt is used.
     Snoozed {
-        /// From now.
+        /// The delay, from now.
         delay: Duration,
-        /// Why, for people; empty where the handler just asked for it.
+        /// The reason, for people; empty if the handler just asked for it.
         why: String,
     },
-    /// Failed for good.
+    /// The job failed for good and is dead.
     Dead {
-        /// Why.
+        /// The reason, for people.
         error: String,
     },
-    /// Cancelled while it ran.
+    /// The job was cancelled while it ran.
     Cancelled,
-    /// Given back unfinished: ready again, no attempt used, no trace in the history.
+    /// The job was handed back unfinished: it is ready again, no attempt is used, and the history
+    /// has no entry.
     HandedBack,
 }
 
 /// The end of one attempt.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finish {
-    /// The job.
+    /// The id of the job.
     pub job_id: i64,
-    /// The fence of the lease under which it ran.
+    /// The fence of the lease under which the attempt ran.
     pub fence: i64,
-    /// How it ended.
+    /// The ending to record.
     pub ending: Ending,
 }
 
-// Leases are found by one probe each, whose row a limit pins, and are deleted by their place: as a join the planner may turn it
-// round and read every lease for each of the ends, once its statistics were taken while nothing ran.
+// Leases are found by one probe each, which a limit pins to one row, and are deleted by their ctid:
+// the planner may turn a join round and read every lease for each of the endings, if its statistics
+// were taken while nothing ran.
 //
-// Most attempts complete, and for those there is nothing to do but to take the lease away, to write the history and, where the
-// job held one, to free its unique key. A key that a producer holds just then is about to pass to another job and is left
-// alone: no end waits for a producer. A request to cancel that came too late is swept away later.
+// Most attempts complete, and those only have to delete the lease, write the history and, if the
+// job held one, free its unique key. A key that a producer has locked is about to pass to another
+// job and is left alone, so that no finish waits for a producer. A request to cancel that came too
+// late is deleted later.
 pub(super) const COMPLETE: &str = "
 with taken as (
     delete from flyball.lease
@@ -91,10 +95,10 @@ freed as (
 )
 select job_id from taken";
 
-// An ambiguous end without a delay is the job's last.
+// An ambiguous ending without a delay is the job's last.
 //
-// A row whose fence does not match is simply not returned: a stale worker's word changes nothing. An attempt that would be
-// followed by another ends the job if somebody asked for that meanwhile.
+// A row whose fence does not match is not returned: the answer of a stale worker changes nothing.
+// An attempt that another would follow ends the job if cancellation was requested in the meantime.
 pub(super) const FINISH: &str = "
 with said as (
     select * from unnest($1::bigint[], $2::bigint[], $3::text[]::flyball.outcome[], $4::float8[], $5::text[])
@@ -161,7 +165,10 @@ freed as (
 select job_id from ended";
 
 impl Queue {
-    /// Ends the attempts, fastest where all of them completed; answers the jobs whose fence still held. A missing id was fenced off: count it, never repeat it.
+    /// Ends the attempts, fastest if all of them completed; returns the jobs whose fence still
+    /// held.
+    ///
+    /// A missing id was fenced off: count it, but never repeat it.
     pub async fn finish(&self, ends: &[Finish]) -> Result<Vec<i64>, Error> {
         if ends.iter().all(|end| end.ending == Ending::Completed) {
             let ids: Vec<i64> = ends.iter().map(|end| end.job_id).collect();
@@ -199,12 +206,14 @@ fn columns(ending: &Ending) -> (&'static str, Option<f64>, Option<String>) {
     }
 }
 
-/// No job is put off further than it could be scheduled; Postgres has no time for the longest waits of Rust.
+/// Returns a delay in seconds, at most as long as a job can be scheduled ahead.
+///
+/// Postgres has no times for the longest waits of Rust.
 fn seconds(delay: Duration) -> f64 {
     delay.min(LONGEST_WAIT).as_secs_f64()
 }
 
-/// Errors are kept to 4,000 characters, without the one character that Postgres cannot store.
+/// Returns the first 4,000 characters of an error, without NUL, which Postgres cannot store.
 fn tidy(error: &str) -> String {
     error.chars().filter(|c| *c != '\0').take(4000).collect()
 }

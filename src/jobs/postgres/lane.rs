@@ -1,4 +1,4 @@
-//! One lane: weigh it, empty it, count what waits in it.
+//! Operations on one lane: set its weight, cancel its waiting jobs, count them.
 
 use sqlx::Row;
 
@@ -12,14 +12,15 @@ pub(super) const SET_WEIGHT: &str = "select flyball.set_weight($1, $2, $3, $4, $
 pub(super) const PURGE_LANE: &str = "select cancelled, next from flyball.purge_lane($1, $2, $3, $4, $5, $6, $7)";
 
 impl Queue {
-    /// Sets a lane's share beside the other lanes of its throttle, 0.001 to 1000; answers the weight before.
+    /// Sets the share of a lane relative to the other lanes of its throttle, 0.001 to 1000; returns
+    /// the weight before.
     pub async fn set_weight(&self, throttle: &str, key: &str, weight: f64, signed: &Signed) -> Result<f64, Error> {
         let statement =
             sqlx::query_scalar(SET_WEIGHT).bind(throttle).bind(key).bind(weight).bind(signed.line()).bind(&signed.why);
         Ok(statement.fetch_one(&self.pool).await?)
     }
 
-    /// Cancels waiting jobs of a lane, at most `walk.max_jobs` in this call; running ones go on.
+    /// Cancels waiting jobs of a lane, at most `walk.max_jobs` in this call; running jobs go on.
     pub async fn purge_lane(&self, throttle: &str, key: &str, walk: &Walk, signed: &Signed) -> Result<Walked, Error> {
         let row = sqlx::query(PURGE_LANE)
             .bind(throttle)
@@ -34,7 +35,7 @@ impl Queue {
         Ok(Walked { jobs: row.get("cancelled"), requested: 0, next: row.get("next") })
     }
 
-    /// How many jobs of a lane wait.
+    /// Returns the number of waiting jobs of a lane.
     pub async fn count_lane(&self, throttle: &str, key: &str) -> Result<Count, Error> {
         count(|walk| Box::pin(async move { self.purge_lane(throttle, key, &walk, &Signed::default()).await })).await
     }

@@ -1,7 +1,8 @@
-//! Which lanes have work: found without touching the path of enqueue.
+//! Discovery of lanes with ready jobs, without work on the path of enqueue.
 //!
-//! A sweep hops over the index of `ready`, one probe per lane, in bounded slices; it finds everything, sooner or later. Arrivals
-//! are read from the end of the append-only `job`; they find a new lane at once, but miss jobs that commit late.
+//! A sweep hops over the index of `ready`, one probe per lane, in bounded slices; it finds every
+//! lane sooner or later. Arrivals are read from the end of the append-only `job`; they find a new
+//! lane at once, but miss jobs that commit late.
 
 use std::ops::RangeInclusive;
 
@@ -10,51 +11,53 @@ use sqlx::Row;
 use super::Queue;
 use crate::jobs::Error;
 
-/// Most hops of one slice of a sweep, so that it stays within some milliseconds.
+/// The most hops of one slice of a sweep, so that it takes only some milliseconds.
 const SLICE: i64 = 500;
 
-/// Most new jobs that are looked at at once. If more arrived, the lanes of the older ones are left to the sweep.
+/// The most new jobs that one read returns, oldest first; the others are left to the next read and
+/// the sweep.
 const MAX_ARRIVALS: i64 = 20_000;
 
 /// A lane with at least one ready job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReadyLane {
-    /// The lane.
+    /// The id of the lane.
     pub lane_id: i64,
-    /// Its throttle.
+    /// The name of its throttle.
     pub throttle: String,
-    /// Its key.
+    /// The rate-limit key; empty for none.
     pub key: String,
-    /// Its share beside other lanes of the throttle, 1 by default.
+    /// The share relative to the other lanes of the throttle, 1 by default.
     pub weight: f32,
 }
 
-/// A lane, and which priorities of it hold ready jobs: bit 0 for priority 0, and so on.
+/// A lane, with the priorities in which it holds ready jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// The lane.
+    /// The id of the lane.
     pub lane_id: i64,
-    /// Bits 0 to 3.
+    /// The priorities as bits 0 to 3: bit 0 for priority 0, and so on.
     pub priorities: u8,
-    /// The first job of its most urgent priority; `i64::MAX`, as of one that has just come, if it was not looked at.
+    /// The first job of the most urgent priority; `i64::MAX`, as for a job that has just come, if
+    /// it was not read.
     pub head: i64,
 }
 
 /// One slice of a sweep.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Slice {
-    /// Lanes with work, in the order of their ids.
+    /// The lanes with ready jobs, in the order of their ids.
     pub lanes: Vec<Seen>,
-    /// Where the next slice begins; `None` at the end of the range.
+    /// The beginning of the next slice; `None` at the end of the range.
     pub next: Option<i64>,
 }
 
-/// Lanes of new jobs.
+/// The lanes of new jobs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Arrivals {
-    /// Lanes whose new jobs may run now.
+    /// The lanes whose new jobs may run now.
     pub lanes: Vec<Seen>,
-    /// The newest job that was seen: where the next look begins.
+    /// The newest job that was read, behind which the next read begins.
     pub last: i64,
 }
 
@@ -80,13 +83,14 @@ select lane_id, bit_or(1 << priority) as priorities, max(id) as last, bool_or(ru
 from (select id, lane_id, priority, run_at from flyball.job where id > $1 order by id limit $2) as fresh
 group by lane_id";
 
-// Whoever enqueues writes, and so is among them until it commits.
+// A producer writes, and so is listed until it commits.
 pub(super) const WRITING: &str = "select x::text::bigint from pg_snapshot_xip(pg_current_snapshot()) as x limit 10000";
 
-// The newest days are looked at first; an ordered scan over the partitions stops at the first row.
+// The newest days are read first; an ordered scan over the partitions stops at the first row.
 pub(super) const NEWEST: &str = "select id from flyball.job order by id desc limit 1";
 
-// A lane that nobody has written into the directory yet is named by its first job. The limits keep each look a probe.
+// A lane that is not in the directory yet is named by its first job. The limits keep each lookup a
+// probe.
 pub(super) const NAMES: &str = "
 select a.lane_id, coalesce(l.throttle, j.throttle) as throttle, coalesce(l.key, j.key) as key, coalesce(l.weight, 1) as weight,
     l.lane_id is null as fresh
@@ -113,7 +117,8 @@ on conflict (one) do update set asleep = true where not d.asleep";
 pub(super) const WAKE: &str = "update flyball.doorbell set asleep = false where asleep";
 
 impl Queue {
-    /// Lanes of a range of ids that hold ready jobs now, beginning with the first; some hundreds at a time.
+    /// Returns lanes of a range of ids that hold ready jobs now, beginning with the lowest id; some
+    /// hundreds at a time.
     pub async fn sweep_lanes(&self, range: RangeInclusive<i64>) -> Result<Slice, Error> {
         let asked = sqlx::query(SWEEP).bind(range.start()).bind(range.end()).bind(SLICE);
         let rows = asked.fetch_all(&self.pool).await?;
@@ -126,12 +131,13 @@ impl Queue {
                 _ => lanes.push(Seen { lane_id, priorities: 1 << priority, head }),
             }
         }
-        // The last lane may have been cut off between two priorities, so the next slice begins with it again.
+        // The last lane may be cut off between two priorities, so the next slice begins with it
+        // again.
         let next = lanes.last().filter(|_| !whole).map(|seen| seen.lane_id);
         Ok(Slice { lanes, next })
     }
 
-    /// Lanes of jobs that are newer than `last`.
+    /// Returns the lanes of jobs that are newer than `last`.
     pub async fn arrivals(&self, last: i64) -> Result<Arrivals, Error> {
         let rows = sqlx::query(ARRIVALS).bind(last).bind(MAX_ARRIVALS).fetch_all(&self.pool).await?;
         let mut found = Arrivals { lanes: Vec::with_capacity(rows.len()), last };
@@ -145,17 +151,20 @@ impl Queue {
         Ok(found)
     }
 
-    /// The transactions that have written something and not ended yet.
+    /// Returns the transactions that have written something and have not ended yet.
     pub async fn writing(&self) -> Result<Vec<i64>, Error> {
         Ok(sqlx::query_scalar(WRITING).fetch_all(&self.pool).await?)
     }
 
-    /// The newest job, 0 if there is none.
+    /// Returns the id of the newest job, 0 if there is none.
     pub async fn newest_job(&self) -> Result<i64, Error> {
         Ok(sqlx::query_scalar(NEWEST).fetch_optional(&self.pool).await?.unwrap_or(0))
     }
 
-    /// What the lanes are called; new ones are written into the directory. A lane that has no job left has no name.
+    /// Returns the throttles, keys and weights of the lanes, and writes new lanes into the
+    /// directory.
+    ///
+    /// A lane that is not in the directory and has no job left is omitted.
     pub async fn name_lanes(&self, lanes: &[i64]) -> Result<Vec<ReadyLane>, Error> {
         let rows = sqlx::query(NAMES).bind(lanes).fetch_all(&self.pool).await?;
         let mut named = Vec::with_capacity(rows.len());
@@ -179,7 +188,9 @@ impl Queue {
         Ok(named)
     }
 
-    /// Every lane that holds ready jobs now, in the order of their ids. It looks at all of them: for tests and tools.
+    /// Returns every lane that holds ready jobs now, in the order of their ids.
+    ///
+    /// It reads all of them: for tests and tools.
     pub async fn ready_lanes(&self) -> Result<Vec<ReadyLane>, Error> {
         let mut ids: Vec<i64> = Vec::new();
         let mut next = Some(i64::MIN);
@@ -192,18 +203,18 @@ impl Queue {
         self.name_lanes(&ids).await
     }
 
-    /// The weights of the lanes whose weight is not 1.
+    /// Returns the weights of the lanes whose weight is not 1.
     pub async fn weights(&self) -> Result<Vec<(i64, f32)>, Error> {
         Ok(sqlx::query_as(WEIGHTS).fetch_all(&self.pool).await?)
     }
 
-    /// Asks producers to ring: call before the last look that precedes a sleep.
+    /// Asks producers to notify; called before the last look that precedes a sleep.
     pub async fn fall_asleep(&self) -> Result<(), Error> {
         sqlx::query(SLEEP).execute(&self.pool).await?;
         Ok(())
     }
 
-    /// Tells producers that nobody needs to be rung.
+    /// Asks producers to stop notifying.
     pub async fn wake_up(&self) -> Result<(), Error> {
         sqlx::query(WAKE).execute(&self.pool).await?;
         Ok(())

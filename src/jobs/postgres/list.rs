@@ -1,8 +1,10 @@
-//! Searching jobs: a walk from the newest to the oldest that looks at a bounded number of rows at a time.
+//! Search for jobs: a walk from the newest to the oldest that reads a bounded number of rows at a
+//! time.
 //!
-//! No index serves every filter, and none that did would pay for itself on the path of enqueue. So a page is found by walking
-//! back over what can hold it: the small table of a rare state, the index prefix of a lane, or the jobs themselves. A walk
-//! ends when the page is full or after a short time; a page that came back short says where to go on.
+//! No index serves every filter, and one that did would not be worth its cost on the path of
+//! enqueue. A page is therefore found by walking back over the rows that can hold it: the small
+//! table of a rare state, the index prefix of a lane, or the jobs themselves. A walk ends when the
+//! page is full or after a short time; a short page carries the position at which to go on.
 
 use std::time::{Duration, Instant};
 
@@ -14,16 +16,19 @@ use super::read::summary;
 use super::states::{moment, word};
 use crate::jobs::{Error, Filter, Page, State, Summary};
 
-/// Rows that one statement walks over, and those of them that it may probe for their state. Both are a few milliseconds.
+/// The most rows that one statement walks over, which takes a few milliseconds.
 const ROWS_MAX: i64 = 10_000;
+/// The most rows that one statement probes for their state, which takes a few milliseconds.
 const PROBES_MAX: i64 = 1_000;
 
-/// A walk whose page is not full takes no further step after this time.
+/// The time after which a walk takes no further step although its page is not full.
 const PATIENCE: Duration = Duration::from_millis(25);
 
-// Laterals with a limit are run once per row and in order, so that the walk stops as soon as the page is full; the planner
-// can neither hash a whole table for them nor sort. $1 states, $2 kind, $3 throttle, $4 key, $5 and $6 the range of ids,
-// $7 and $8 the range of times, $9 rows, $10 probes, $11 jobs of the page.
+// Laterals with a limit are run once per row and in order, so that the walk stops as soon as the
+// page is full; the planner can neither hash a whole table for them nor sort.
+//
+// Parameters: $1 states, $2 kind, $3 throttle, $4 key, $5 and $6 the range of ids, $7 and $8 the
+// range of times, $9 rows, $10 probes, $11 jobs of the page.
 macro_rules! walk {
     ($rows:expr) => {
         concat!(
@@ -135,8 +140,9 @@ pub(super) const LIST_DEAD: &str = walk_table!(
         select job_id from flyball.dead where job_id < $5 and job_id >= $6 order by job_id desc limit $9"
 );
 
-// An id begins with the day of the enqueueing transaction, and within a day ids ascend with the time at which they were drawn,
-// which may be later than the transaction's beginning: an hour is left for that.
+// An id begins with the day of the enqueueing transaction, and within a day ids ascend with the
+// time at which they were drawn, which may be later than the beginning of the transaction: the
+// range leaves an hour for that.
 pub(super) const RANGE: &str = "
 select case when $1::timestamptz is null then 0
         else greatest(flyball.day_of($1) << 38, flyball.id_at($1 - interval '1 hour')) end as low,
@@ -144,7 +150,9 @@ select case when $1::timestamptz is null then 0
         else least((flyball.day_of($2) + 1) << 38, flyball.id_at($2 + interval '1 hour')) end as high";
 
 impl Queue {
-    /// Jobs by filter, newest first: walks on until there are `limit` or no more. For programs; people want [`Queue::page`].
+    /// Returns jobs by filter, newest first, walking on until there are `limit` or no more.
+    ///
+    /// It is for programs; people want [`Queue::page`].
     pub async fn list(&self, filter: &Filter) -> Result<Vec<Summary>, Error> {
         let mut jobs = Vec::new();
         let mut rest = Filter { limit: filter.limit.clamp(1, 1000), ..filter.clone() };
@@ -159,8 +167,10 @@ impl Queue {
         }
     }
 
-    /// A page of jobs by filter, newest first. Whatever the filter is, it takes a few tens of milliseconds at most, so the page
-    /// may be short, or empty, though more follow: go on from [`Page::next`] until there is none.
+    /// Returns a page of jobs by filter, newest first.
+    ///
+    /// Any filter takes a few tens of milliseconds at most, so the page may be short, or empty,
+    /// although more follow: go on from [`Page::next`] until there is none.
     pub async fn page(&self, filter: &Filter) -> Result<Page, Error> {
         let begun = Instant::now();
         let limit = filter.limit.clamp(1, 1000);
@@ -174,7 +184,7 @@ impl Queue {
         let (low, high) = self.range(filter).await?;
         let mut before = filter.before.unwrap_or(i64::MAX).min(high);
         let mut page = Page::default();
-        // Small steps first: most pages are full after one of them.
+        // Small steps come first, because most pages are full after one of them.
         let mut rows = if is_open(filter) { limit } else { (limit * 4).clamp(400, rows_max) };
         loop {
             let wanted = limit - page.jobs.len() as i64;
@@ -210,7 +220,8 @@ impl Queue {
         }
     }
 
-    /// The ids among which jobs of the filter's time are: from the first, below the second.
+    /// Returns the range of ids that holds the jobs of the filter's time: from the first, below the
+    /// second.
     async fn range(&self, filter: &Filter) -> Result<(i64, i64), Error> {
         if filter.created_after.is_none() && filter.created_before.is_none() {
             return Ok((0, i64::MAX));
@@ -221,7 +232,8 @@ impl Queue {
     }
 }
 
-/// Where the walk goes on: behind the last job that was probed, or the last row that was seen.
+/// Returns the position at which the walk goes on: behind the last job probed, or the last row
+/// read.
 fn next(row: &PgRow, rows: i64) -> Option<i64> {
     if row.get::<i64, _>("matched") >= PROBES_MAX {
         row.get("matched_to")
@@ -232,7 +244,7 @@ fn next(row: &PgRow, rows: i64) -> Option<i64> {
     }
 }
 
-/// Whether every job is wanted.
+/// Returns true if the filter matches every job.
 fn is_open(filter: &Filter) -> bool {
     states(filter).is_none()
         && filter.kind.is_none()

@@ -1,5 +1,6 @@
-//! Housekeeping: days ahead, days past, and small tables kept small. Everything goes in bounded steps, and nothing here waits
-//! for a lock that a claim may hold.
+//! Housekeeping: partitions for the days ahead, pruning of past days, trimming of small tables.
+//!
+//! Every step is bounded, and none waits for a lock that a claim may hold.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -8,55 +9,57 @@ use super::Queue;
 use super::feedback::FORGET_TOLD;
 use crate::jobs::Error;
 
-/// What one round of housekeeping did.
+/// The result of one round of housekeeping.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Maintained {
     /// Days that were emptied.
     pub pruned_days: u64,
-    /// Rows of small tables that were forgotten.
+    /// Rows deleted from small tables.
     pub forgotten: u64,
 }
 
-/// What is kept, and for how long.
+/// The retention of finished jobs and dead letters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
-    /// Days of finished jobs.
+    /// Days for which finished jobs are kept.
     pub days: u32,
-    /// Days of dead letters; 0 keeps them until somebody requeues or discards them.
+    /// Days for which dead letters are kept; 0 keeps them until they are requeued or discarded.
     pub dead_days: u32,
 }
 
 impl Retention {
-    /// Finished jobs for so many days, dead letters for ever.
+    /// Returns a retention of `days` for finished jobs and without end for dead letters.
     pub fn days(days: u32) -> Self {
         Self { days, dead_days: 0 }
     }
 }
 
-/// Rows that one statement forgets at most.
+/// The most rows that one statement deletes.
 const FORGOTTEN_AT_ONCE: i64 = 5_000;
 
-/// Statements of one sort in one round.
+/// The most repetitions of one statement in one round.
 const STEPS_MAX: usize = 100;
 
-/// Lanes that one round looks at.
+/// The most lanes that one round checks.
 const LANES_LOOKED_AT: i64 = 10_000;
 
-/// Jobs that one step through a day with many live jobs looks at.
+/// The most jobs that one step through a day with many live jobs reads.
 const THINNED_AT_ONCE: i32 = 5_000;
 
-/// A round begins to prune no day after this time, and leaves the rest to the next.
+/// The time after which a round begins to prune no further day, and leaves the rest to the next
+/// round.
 const PRUNING: Duration = Duration::from_secs(10);
 
-/// It thins for so long beside that, so that days which cannot be pruned do not keep it from those that must be thinned.
+/// The time for thinning, apart from that for pruning, so that days that cannot be pruned do not
+/// hold up those that must be thinned.
 const THINNING: Duration = Duration::from_secs(15);
 
-/// Thinning works for one part in this many of the time.
+/// The duty cycle of thinning: it works for one part in this many of the time.
 const THIN_DUTY: u32 = 5;
 
 pub(super) const ENSURE_DAYS: &str = "select flyball.ensure_day(flyball.day_of(now()) + i) from generate_series(0, 7) as i";
 
-// Days of which nobody knows anything yet come first, then those that have waited longest.
+// Days without an entry come first, then those that have waited longest.
 pub(super) const OLD_DAYS: &str = "
 select substr(c.relname, 5)::bigint as day, d.next is not null as crowded
 from pg_inherits i
@@ -66,7 +69,8 @@ where i.inhparent = 'flyball.job'::regclass and substr(c.relname, 5)::bigint < f
     and (d.day is null or d.next is not null or d.pruned_at < now() - interval '1 day')
 order by d.pruned_at nulls first, 1";
 
-// A job is as old as its last attempt: one that waited for weeks and ran today keeps its result as long as any other.
+// A job is as old as its last attempt: one that waited for weeks and ran today keeps its result as
+// long as any other.
 pub(super) const PRUNE_DAY: &str = "select flyball.prune_day($1, now() - make_interval(days => $2))";
 
 pub(super) const THIN_DAY: &str = "select next from flyball.thin_day($1, now() - make_interval(days => $2), $3)";
@@ -81,7 +85,7 @@ where id = any(array(
     select id from flyball.failure where id < (select max(id) - 10000 from flyball.failure) order by id limit $1
 ))";
 
-// Each change by a person or the governor leaves a line; the newest hundred thousand are kept.
+// Each change by a person or the governor writes a line; the newest hundred thousand are kept.
 pub(super) const FORGET_AUDIT: &str = "
 delete from flyball.audit
 where id = any(array(
@@ -98,7 +102,8 @@ where w.id = any(array(
     limit $1
 ))";
 
-// Whoever was to be stopped has ended by itself. One that waits again is to be cancelled, however long it waits.
+// A job that was asked to stop and neither runs nor waits has ended by itself. One that waits again
+// must still be cancelled, however long it waits.
 pub(super) const FORGET_CANCELS: &str = "
 delete from flyball.cancel c
 where c.job_id = any(array(
@@ -109,7 +114,7 @@ where c.job_id = any(array(
     limit $1
 ))";
 
-// What a claim could not read nobody runs, whoever holds it, and nobody would ever end it.
+// A lease whose job cannot be found is run by no worker, and nothing else would ever end it.
 pub(super) const FORGET_UNREADABLE: &str = "
 delete from flyball.lease
 where job_id = any(array(
@@ -120,7 +125,7 @@ where job_id = any(array(
 ))
 returning job_id";
 
-// The job stays in the history of its day; its last attempt says what became of it.
+// The job stays in the history of its day; its last attempt records its end.
 pub(super) const FORGET_DEAD: &str = "
 with old as materialized (
     select job_id from flyball.dead where died_at < now() - make_interval(days => $2) order by died_at limit $1
@@ -131,8 +136,9 @@ gone as (
 insert into flyball.attempt (job_id, attempt, outcome, error)
 select job_id, attempt, 'cancelled', format('nobody asked for this dead letter for %s days', $2) from gone";
 
-// A lane in use is written down at least once a day, whatever sort of jobs it has, and the walk that sees to that must have come
-// by since. A weight that a person gave is kept. The two pages make sure that all of a short directory is looked at.
+// A lane in use is written at least once a day, whatever the state of its jobs, and the walk that
+// does so must have passed since. A weight set by a person is kept. The two pages make sure that
+// all of a short directory is checked.
 pub(super) const FORGET_LANES: &str = "
 delete from flyball.lane
 where depth = 0 and weight = 1 and lane_id = any(array(
@@ -157,7 +163,8 @@ where throttle = any(array(
 ))";
 
 impl Queue {
-    /// Makes the partitions of the coming week, empties days past their retention, and trims small tables.
+    /// Creates the partitions of the coming week, empties days past their retention, and trims
+    /// small tables.
     pub async fn maintain(&self, retention: Retention) -> Result<Maintained, Error> {
         sqlx::query(ENSURE_DAYS).execute(&self.pool).await?;
         let mut done = Maintained::default();
@@ -168,7 +175,7 @@ impl Queue {
         if retention.dead_days > 0 {
             done.forgotten += self.forget(FORGET_DEAD, Some(retention.dead_days)).await?;
         }
-        // Each round looks at another part of the directory; the numbers of lanes are spread evenly.
+        // Each round checks another part of the directory; the ids of lanes are spread evenly.
         let lanes = sqlx::query(FORGET_LANES).bind(rand::random::<i64>()).bind(LANES_LOOKED_AT).bind(retention.days as i32);
         done.forgotten += lanes.execute(&self.pool).await?.rows_affected();
 
@@ -180,7 +187,8 @@ impl Queue {
         Ok(done)
     }
 
-    /// Empties the days past their retention; those with too many jobs that stay are thinned instead.
+    /// Empties the days past their retention; those in which too many jobs stay are thinned
+    /// instead.
     async fn prune(&self, retention: Retention, done: &mut Maintained) -> Result<(), Error> {
         let began = Instant::now();
         let kept_days = retention.days as i32;
@@ -195,11 +203,12 @@ impl Queue {
                 continue;
             }
             match sqlx::query_scalar(PRUNE_DAY).bind(day).bind(kept_days).fetch_one(&self.pool).await {
-                // Another process is at it.
+                // Another process is pruning.
                 Ok(None::<i64>) => return Ok(()),
                 Ok(Some(..0)) => crowded.push_back(day),
                 Ok(Some(_)) => done.pruned_days += 1,
-                // Whoever reads this day and does not end must not keep the other days.
+                // A transaction that reads this day and does not end must not hold up the other
+                // days.
                 Err(error) => busy = Some(error),
             }
         }
@@ -207,7 +216,7 @@ impl Queue {
         busy.map_or(Ok(()), |error| Err(error.into()))
     }
 
-    /// Repeats a bounded statement until it finds no more.
+    /// Repeats a bounded statement until it finds no more rows, up to [`STEPS_MAX`] times.
     async fn forget(&self, statement: &'static str, days: Option<u32>) -> Result<u64, Error> {
         let mut forgotten = 0;
         for _ in 0..STEPS_MAX {
@@ -224,8 +233,10 @@ impl Queue {
         Ok(forgotten)
     }
 
-    /// Walks through days with many live jobs, a step of each in turn, deleting those that do not live. Where a walk stands is
-    /// written down with each step: the next round goes on there.
+    /// Walks through days with many live jobs, a step of each in turn, and deletes the jobs that
+    /// are not live.
+    ///
+    /// Each step stores its position, so that the next round goes on from there.
     async fn thin(&self, mut days: VecDeque<i64>, kept_days: i32) -> Result<(), Error> {
         let began = Instant::now();
         while began.elapsed() < THINNING

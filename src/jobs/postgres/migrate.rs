@@ -1,7 +1,9 @@
-//! Bringing the schema up to date: each migration and its record in one transaction, under a lock that ends with it.
+//! Schema migration: each migration and its record in one transaction, under a lock that ends with
+//! it.
 //!
-//! The driver's own way takes a lock of the session and prepares statements, and a pooler in transaction mode would leave
-//! both on a connection that somebody else is given next. Its record of what was run is kept as it would keep it.
+//! The driver's own migrator takes a session lock and prepares statements, and a transaction pooler
+//! would leave both on a connection that another client gets next. The record of applied migrations
+//! has the driver's format.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
@@ -12,10 +14,11 @@ use sqlx::migrate::{MigrateError, Migration, Migrator};
 use super::Queue;
 use crate::postgres::Transaction;
 
-/// The migrations, embedded; safe to run twice and beside running workers.
+/// The embedded migrations, safe to run twice and beside running workers.
 ///
-/// Their record lives in our own schema under its full name: a bare name would be looked up in another schema as soon as
-/// the database's user is called `flyball`, and everything would be run a second time.
+/// Their record is in our own schema under its full name: a bare name would be looked up in another
+/// schema as soon as the database's user is called `flyball`, and every migration would run a
+/// second time.
 pub static MIGRATOR: LazyLock<Migrator> = LazyLock::new(|| {
     let mut migrator = sqlx::migrate!("./migrations");
     migrator.create_schema("flyball");
@@ -23,7 +26,8 @@ pub static MIGRATOR: LazyLock<Migrator> = LazyLock::new(|| {
     migrator
 });
 
-// Nothing is looked at before the lock, so that of two who start at once the second finds what the first has done.
+// Nothing is read before the lock, so that the second of two processes that start at once finds the
+// work of the first.
 const LOCK: &str = "select pg_advisory_xact_lock(hashtext('flyball.migration'))";
 
 const RECORD: &str = "
@@ -43,23 +47,23 @@ pub(super) const APPLY: &str = "
 insert into flyball.migration (version, description, success, checksum, execution_time)
 values ($1, $2, true, $3, (extract(epoch from clock_timestamp() - now()) * 1e9)::bigint)";
 
-/// How the schema stands beside this program.
+/// The state of the schema relative to this program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Schema {
-    /// There is none.
+    /// There is no schema.
     Missing,
-    /// So many migrations have not been run.
+    /// The schema lacks this many migrations.
     Older(usize),
-    /// It is what this program knows.
+    /// The schema is the one that this program knows.
     Current,
-    /// A later program has run this migration, which is not known here.
+    /// A later program has applied this migration, which this program does not know.
     Newer(i64),
 }
 
 pub(super) const VERSIONS: &str = "select version from flyball.migration where success order by version";
 
 impl Queue {
-    /// Looks at how the schema stands; `None` where this role may not look.
+    /// Compares the schema with this program; returns `None` if this role may not read it.
     pub async fn schema(&self) -> Result<Option<Schema>, sqlx::Error> {
         let rows = match sqlx::query(VERSIONS).persistent(false).fetch_all(&self.pool).await {
             Ok(rows) => rows,
@@ -85,7 +89,7 @@ impl Queue {
         }))
     }
 
-    /// Brings the schema up to date. Answers how many migrations were run now.
+    /// Brings the schema up to date; returns the number of migrations applied.
     pub async fn migrate(&self) -> Result<usize, MigrateError> {
         let mut done = 0;
         // One transaction for each, so that the locks of one are not held through the next.
@@ -95,7 +99,7 @@ impl Queue {
         Ok(done)
     }
 
-    /// Runs the first migration that has not been run; false if there is none.
+    /// Applies the first pending migration; returns false if there is none.
     async fn migrate_once(&self) -> Result<bool, MigrateError> {
         let mut transaction = self.pool.begin().await?;
         sqlx::raw_sql(LOCK).execute(&mut *transaction).await?;
@@ -122,7 +126,7 @@ impl Queue {
     }
 }
 
-/// Version and checksum of what was run.
+/// Returns the version and the checksum of each applied migration.
 async fn applied(transaction: &mut Transaction) -> Result<BTreeMap<i64, Vec<u8>>, MigrateError> {
     let rows = sqlx::query(APPLIED).persistent(false).fetch_all(&mut **transaction).await?;
     let mut applied = BTreeMap::new();

@@ -1,7 +1,7 @@
 //! The queue store in Postgres: one statement per function, every statement a constant.
 //!
-//! Hot paths are single statements, so that a caller who is cancelled half-way cannot leave a transaction open on a pooled
-//! connection. What the tables mean is told in `migrations/`.
+//! Hot paths are single statements, so that a caller that is cancelled half-way cannot leave a
+//! transaction open on a pooled connection. The tables are documented in `migrations/`.
 
 mod cancel;
 mod checkpoint;

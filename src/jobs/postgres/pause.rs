@@ -1,4 +1,4 @@
-//! The pause of everything: a row that every worker looks at.
+//! The global pause: a row that every worker reads.
 
 use jiff_sqlx::Timestamp;
 use sqlx::Row;
@@ -14,18 +14,19 @@ pub(super) const RESUME_ALL: &str = "select flyball.resume_all($1, $2)";
 pub(super) const PAUSED: &str = "select since, by, why from flyball.pause";
 
 impl Queue {
-    /// Stops all claiming in all processes, until [`Queue::resume_all`]; what runs goes on. False if a pause was in force,
-    /// which stays as it is.
+    /// Stops all claiming in all processes until [`Queue::resume_all`]; running jobs go on.
+    ///
+    /// Returns false if a pause was already in force, which stays unchanged.
     pub async fn pause_all(&self, signed: &Signed) -> Result<bool, Error> {
         Ok(sqlx::query_scalar(PAUSE_ALL).bind(&signed.why).bind(signed.line()).fetch_one(&self.pool).await?)
     }
 
-    /// Ends the pause of everything. False if there was none.
+    /// Ends the global pause; returns false if there was none.
     pub async fn resume_all(&self, signed: &Signed) -> Result<bool, Error> {
         Ok(sqlx::query_scalar(RESUME_ALL).bind(&signed.why).bind(signed.line()).fetch_one(&self.pool).await?)
     }
 
-    /// The pause of everything, where one is in force.
+    /// Returns the global pause, if one is in force.
     pub async fn paused(&self) -> Result<Option<Pause>, Error> {
         let row = sqlx::query(PAUSED).fetch_optional(&self.pool).await?;
         Ok(row.map(|row| Pause { since: row.get::<Timestamp, _>("since").to_jiff(), by: row.get("by"), why: row.get("why") }))

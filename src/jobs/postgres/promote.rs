@@ -1,4 +1,4 @@
-//! Promotion: what has become due moves to its lane, the oldest first; and where a crowd is due, turn by turn.
+//! Promotion: due jobs move to their lanes, oldest first, or turn by turn if a crowd is due.
 
 use std::time::{Duration, Instant};
 
@@ -7,24 +7,30 @@ use sqlx::Row;
 use super::Queue;
 use crate::jobs::Error;
 
-/// Most jobs that one promotion moves, so that it stays short. The statement says it in words: of a limit that is an argument the
-/// planner thinks that it is a tenth of the table, and then it would rather sort than walk the index.
+/// The most jobs that one promotion moves, so that it stays short.
+///
+/// The statement repeats the number as a literal: for a limit that is a parameter the planner
+/// assumes a tenth of the table, and would then rather sort than walk the index.
 const MAX_PROMOTED: i64 = 1000;
 
-/// Jobs that a round through a crowd moves at first.
+/// Jobs that the first round through a crowd moves.
 const FIRST_ROUND: i32 = 1000;
 
-/// A round that took less than this is followed by one of twice as many jobs,
+/// The time below which a full round is followed by one of twice as many jobs.
 const SHORT_ROUND: Duration = Duration::from_millis(50);
 
-/// and one that took more than this by one of half as many: whatever becomes due meanwhile waits for its end.
+/// The time above which a round is followed by one of half as many jobs, because jobs that become
+/// due meanwhile wait for its end.
 const LONG_ROUND: Duration = Duration::from_millis(120);
 
-/// The bounds of a round.
+/// The least and the most jobs of a round.
 const ROUNDS: (i32, i32) = (250, 8000);
 
-/// What ends a promotion: the rows that were taken go to their lanes, and everybody is told of those, the most urgent first, because
-/// whoever promotes need not be the one who looks after them. A notification holds 8,000 bytes, which is 370 lanes.
+/// The end of a promotion: the rows taken go to their lanes, and a notification names these lanes
+/// to all workers, most urgent first, because the promoting process need not be the one that serves
+/// them.
+///
+/// A notification holds 8,000 bytes, which is 370 lanes.
 macro_rules! deliver {
     ($more:literal) => {
         concat!(
@@ -48,8 +54,8 @@ select (select count(*) from taken) as moved,
     };
 }
 
-// `now()` and not `clock_timestamp()`: a time that may change while the statement runs cannot bound a scan, and where nothing is
-// due all that is scheduled would be read.
+// `now()` and not `clock_timestamp()`: a time that may change during the statement cannot bound a
+// scan, and if nothing is due, all scheduled rows would be read.
 pub(super) const PROMOTE: &str = concat!(
     "
 with due as (
@@ -66,14 +72,17 @@ taken as (
     deliver!("")
 );
 
-// One round through a crowd. It hops over the turns that hold anything, as a sweep hops over lanes, from behind the last one of
-// the round before, and takes from those that hold something due: all of a turn that holds little, and of the others as many as
-// their share of the round is. A more urgent priority has twice the share of the next, and retries that of the others: they are
-// few, and each of them has waited once already. The oldest of a turn go first.
+// One round through a crowd. It hops over the turns that hold any jobs, as a sweep hops over lanes,
+// beginning behind the last turn of the round before, and takes from those that hold due jobs: all
+// of a turn that holds few, and of the others as many as their share of the round. A more urgent
+// priority has twice the share of the next, and retries have twice the share of first attempts:
+// they are few, and each of them has waited once already. The oldest of a turn go first.
 //
-// A turn is a range of pairs and not an equal one, for which the planner might walk the index of times and pass by everybody else.
+// A turn is selected by a range of pairs and not by equality, for which the planner might walk the
+// index of times and pass over the rows of all other turns.
 //
-// One process at a time does this; others would only stand in its way, and take the processors from the claims.
+// One process at a time does this; others would only obstruct it, and take the processors from the
+// claims.
 pub(super) const PROMOTE_CROWD: &str = concat!(
     "
 with recursive me as materialized (
@@ -138,18 +147,18 @@ taken as (
     )
 );
 
-/// What one promotion moved.
+/// The result of one promotion.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Promoted {
-    /// How many jobs.
+    /// The number of jobs moved.
     pub jobs: i64,
-    /// The lanes they came to, the most urgent first.
+    /// The lanes to which they moved, most urgent first.
     pub lanes: Vec<i64>,
-    /// There may be more that are due.
+    /// True if more jobs may be due.
     pub more: bool,
 }
 
-/// How far a walk through a crowd has come, from round to round.
+/// The progress of a walk through a crowd, kept from round to round.
 #[derive(Clone, Debug)]
 pub struct Crowd {
     after: i16,
@@ -163,15 +172,17 @@ impl Default for Crowd {
 }
 
 impl Queue {
-    /// Moves due jobs to their lanes, the oldest first, and rings for them.
+    /// Moves due jobs to their lanes, oldest first, and notifies the workers.
     pub async fn promote(&self) -> Result<Promoted, Error> {
         let row = sqlx::query(PROMOTE).fetch_one(&self.pool).await?;
         let jobs = row.try_get("moved")?;
         Ok(Promoted { jobs, lanes: row.try_get("lanes")?, more: jobs == MAX_PROMOTED })
     }
 
-    /// Moves due jobs of every throttle and priority side by side, for when more are due than [`Queue::promote`] moves. Where another
-    /// process is at it, nothing is moved and nothing more is to be done.
+    /// Moves due jobs of every throttle and priority side by side, for when more are due than
+    /// [`Queue::promote`] moves.
+    ///
+    /// If another process is doing so, it moves nothing and reports that no more are due.
     pub async fn promote_crowd(&self, crowd: &mut Crowd) -> Result<Promoted, Error> {
         let begun = Instant::now();
         let row = sqlx::query(PROMOTE_CROWD).bind(crowd.after).bind(crowd.round).fetch_one(&self.pool).await?;
@@ -184,7 +195,7 @@ impl Queue {
     }
 }
 
-/// How many jobs the next round moves.
+/// Returns the number of jobs that the next round moves.
 fn next_round(round: i32, moved: i64, took: Duration) -> i32 {
     let next = match took {
         _ if took > LONG_ROUND => round / 2,

@@ -1,4 +1,4 @@
-//! Reading jobs: one with its attempts, and what went wrong lately.
+//! Reads of one job with its attempts, and of recent failures.
 
 use jiff_sqlx::Timestamp;
 use sqlx::Row;
@@ -8,7 +8,8 @@ use super::{Queue, states};
 use crate::jobs::{Attempt, Detail, Error, Failure, Progress, Summary};
 use crate::postgres::shown;
 
-// A job's state is not a column: it is the table in which the job stands. Each join is one probe of a primary key.
+// A job's state is not a column: it is the table that holds the job. Each join is one probe of a
+// primary key.
 pub(super) const GET: &str = "
 select j.id, j.kind, j.throttle, j.key, j.priority, j.max_attempts, j.cost, j.created_at, s.run_at as due_at,
     coalesce(l.attempt, r.attempt, s.attempt, d.attempt, a.attempt, 0::smallint) as attempt, coalesce(d.error, a.error) as last_error,
@@ -42,8 +43,8 @@ where a.job_id = $1 and ($2::timestamptz is null or a.finished_at < $2)
 order by a.finished_at desc
 limit $3";
 
-// One probe for each failure: a join by itself may be planned as a walk over the whole history. Of a job that is not there any more
-// only the number is known, and that it is not there is what people must see.
+// One probe for each failure: a plain join may be planned as a walk over the whole history. Of a
+// job that does not exist any more only the id is known, and people must see that it is gone.
 pub(super) const FAILURES: &str = "
 select f.job_id, f.attempt, f.outcome::text as outcome, f.at, f.error, coalesce(j.kind, '') as kind,
     coalesce(j.throttle, '') as throttle, coalesce(j.key, '') as key
@@ -55,13 +56,13 @@ pub(super) const WAS_LOST: &str = "
 select outcome = 'lost' from flyball.attempt where job_id = $1 order by finished_at desc limit 1";
 
 impl Queue {
-    /// Whether the last attempt at a job ended because its worker died.
+    /// Returns true if the last attempt at a job ended because its worker died.
     pub async fn was_lost(&self, id: i64) -> Result<bool, Error> {
         let lost: Option<bool> = sqlx::query_scalar(WAS_LOST).bind(id).fetch_optional(&self.pool).await?;
         Ok(lost.unwrap_or(false))
     }
 
-    /// One job with everything that is known about it; attempts are the last 100, oldest first.
+    /// Returns one job with its details, which include the last 100 attempts, oldest first.
     pub async fn get(&self, id: i64) -> Result<Option<Detail>, Error> {
         let Some(row) = sqlx::query(GET).bind(id).fetch_optional(&self.pool).await? else {
             return Ok(None);
@@ -71,13 +72,14 @@ impl Queue {
         Ok(Some(detail(&row, attempts)?))
     }
 
-    /// The finished attempts of a job that ended before a time, newest first.
+    /// Returns the finished attempts of a job that ended before a time, newest first; `limit` is 1
+    /// to 1000.
     pub async fn attempts(&self, id: i64, before: Option<jiff::Timestamp>, limit: i64) -> Result<Vec<Attempt>, Error> {
         let statement = sqlx::query(ATTEMPTS).bind(id).bind(before.map(states::moment)).bind(limit.clamp(1, 1000));
         Ok(statement.fetch_all(&self.pool).await?.iter().map(attempt).collect::<Result<_, _>>()?)
     }
 
-    /// The last failed attempts, newest first.
+    /// Returns the last failed attempts, newest first; `limit` is 1 to 1000.
     pub async fn failures(&self, limit: i64) -> Result<Vec<Failure>, Error> {
         let rows = sqlx::query(FAILURES).bind(limit.clamp(1, 1000)).fetch_all(&self.pool).await?;
         Ok(rows.iter().map(failure).collect::<Result<_, _>>()?)
@@ -149,7 +151,8 @@ fn failure(row: &PgRow) -> Result<Failure, sqlx::Error> {
     })
 }
 
-/// Postgres knows times, such as `infinity`, that lie beyond ours. One of those must not hide a whole page of jobs.
+/// Returns a time, or `None` for one outside our range, such as `infinity`, because one of those
+/// must not hide a whole page of jobs.
 fn moment(row: &PgRow, column: &str) -> Option<jiff::Timestamp> {
     row.try_get::<Option<Timestamp>, _>(column).ok().flatten().map(Timestamp::to_jiff)
 }

@@ -1,4 +1,4 @@
-//! Dead letters and waiting jobs: run again, wait longer, or be given up.
+//! Operations on dead letters and waiting jobs: retry, reschedule, discard.
 
 use sqlx::Row;
 
@@ -23,13 +23,16 @@ select jobs, next
 from flyball.discard_dead($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
 
 impl Queue {
-    /// Makes a dead, retryable or scheduled job ready now; a dead one starts over with all its attempts.
+    /// Makes a dead, retryable or scheduled job ready now; a dead one starts over with all its
+    /// attempts.
     pub async fn retry(&self, id: i64) -> Result<RetryAnswer, Error> {
         self.retry_signed(id, false, &Signed::default()).await
     }
 
-    /// As [`Queue::retry`], signed for the audit log; with `keep_attempts` a dead job gets only the attempts that it has
-    /// left, and one if it has none.
+    /// Retries a job like [`Queue::retry`], signed for the audit log.
+    ///
+    /// With `keep_attempts` a dead job gets only the attempts that it has left, and one if it has
+    /// none.
     pub async fn retry_signed(&self, id: i64, keep_attempts: bool, signed: &Signed) -> Result<RetryAnswer, Error> {
         let statement = sqlx::query_scalar(RETRY).bind(id).bind(keep_attempts).bind(signed.line()).bind(&signed.why);
         let said: String = statement.fetch_one(&self.pool).await?;
@@ -40,21 +43,21 @@ impl Queue {
         })
     }
 
-    /// Lets a waiting job wait until `run_at`, whatever it waited for before; no attempt is used.
+    /// Makes a waiting job wait until `run_at`, whatever it waited for before; no attempt is used.
     pub async fn reschedule(&self, id: i64, run_at: jiff::Timestamp, signed: &Signed) -> Result<MoveAnswer, Error> {
         let statement = sqlx::query_scalar(RESCHEDULE).bind(id).bind(moment(run_at)).bind(signed.line()).bind(&signed.why);
         let said: String = statement.fetch_one(&self.pool).await?;
         Ok(moved(&said, "scheduled"))
     }
 
-    /// Gives a dead job up for good: it ends as cancelled.
+    /// Gives up a dead job for good; it ends as cancelled.
     pub async fn discard(&self, id: i64, signed: &Signed) -> Result<MoveAnswer, Error> {
         let statement = sqlx::query_scalar(DISCARD).bind(id).bind(signed.line()).bind(&signed.why);
         let said: String = statement.fetch_one(&self.pool).await?;
         Ok(moved(&said, "cancelled"))
     }
 
-    /// Makes dead jobs that the filter names ready again, at most `walk.max_jobs` in this call.
+    /// Makes dead jobs that match the filter ready again, at most `walk.max_jobs` in this call.
     pub async fn requeue_dead(
         &self,
         filter: &DeadFilter,
@@ -80,7 +83,7 @@ impl Queue {
         Ok(Walked { jobs: row.get("jobs"), requested: 0, next: row.get("next") })
     }
 
-    /// Gives dead jobs that the filter names up for good, at most `walk.max_jobs` in this call.
+    /// Gives up dead jobs that match the filter for good, at most `walk.max_jobs` in this call.
     pub async fn discard_dead(&self, filter: &DeadFilter, walk: &Walk, signed: &Signed) -> Result<Walked, Error> {
         let row = sqlx::query(DISCARD_DEAD)
             .bind(&filter.kind)
@@ -99,7 +102,7 @@ impl Queue {
         Ok(Walked { jobs: row.get("jobs"), requested: 0, next: row.get("next") })
     }
 
-    /// How many dead jobs the filter names.
+    /// Returns the number of dead jobs that match the filter.
     pub async fn count_dead(&self, filter: &DeadFilter) -> Result<Count, Error> {
         count(|walk| Box::pin(async move { self.discard_dead(filter, &walk, &Signed::default()).await })).await
     }

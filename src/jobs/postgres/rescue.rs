@@ -1,33 +1,35 @@
-//! Rescue: what a dead worker held goes back to its lanes, so that limits still hold.
+//! Rescue: the jobs of a dead worker go back to their lanes, so that limits still hold.
 
 use sqlx::Row;
 
 use super::Queue;
 use crate::jobs::Error;
 
-/// What one rescue found.
+/// The result of one rescue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rescued {
     /// Workers that were found dead.
     pub workers: i64,
     /// Jobs that are ready again.
     pub ready: Vec<i64>,
-    /// Jobs that had no attempt left.
+    /// Jobs that had no attempt left and are dead.
     pub dead: Vec<i64>,
-    /// The lanes of those that are ready again.
+    /// The lanes of the jobs that are ready again.
     pub lanes: Vec<i64>,
-    /// What was held and is not in `flyball.job` any more, so that nobody can run it again.
+    /// Leased jobs that are not in `flyball.job` any more and so cannot run again.
     pub missing: Vec<i64>,
 }
 
-// Only the server's clock counts. The worker's row is marked, never deleted, while leases may name it. A lost attempt counts,
-// so that a job which kills its worker cannot do so for ever; but one that had left a checkpoint was getting on, and does not.
+// Only the server's clock counts. The worker's row is marked, never deleted, while leases may name
+// it. A lost attempt counts, so that a job that kills its worker cannot do so for ever; but an
+// attempt that left a checkpoint made progress, and does not count.
 //
-// A dead worker's leases are taken in the statement that marks it as swept, so that a rescuer that dies half-way is followed by
-// the next one.
+// A dead worker's leases are taken in the statement that marks it as swept, so that if a rescuer
+// dies half-way, the next one continues.
 //
-// A lease whose job is not to be found (it was deleted by hand, or a backup was restored in part) goes, frees its unique key and is
-// told of: among the recent failures and to the caller. The history has no place for it, because its day may be gone.
+// A lease whose job cannot be found (it was deleted by hand, or a backup was restored in part) is
+// deleted, frees its unique key and is reported among the recent failures and to the caller. The
+// history has no place for it, because its day may be gone.
 pub(super) const RESCUE: &str = "
 with gone as (
     update flyball.worker
@@ -107,8 +109,9 @@ pub(super) const GONE: &str = "
 select id from flyball.worker
 where not swept and (stopped_at is not null or heartbeat_at + ttl < clock_timestamp())";
 
-// A claim that was under way while its worker was found dead leaves a lease behind that nobody sweeps any more; so does a
-// lease that was restored from a backup without its worker. A worker that has just signed off is about to give its jobs back.
+// A claim in flight while its worker was declared dead leaves a lease behind that no rescue sweeps
+// any more; so does a lease that was restored from a backup without its worker. A worker that has
+// just signed off is about to hand its jobs back.
 pub(super) const ORPHANED: &str = "
 select distinct l.worker_id from flyball.lease l
 where not exists (select 1 from flyball.worker w where w.id = l.worker_id and (
@@ -121,7 +124,9 @@ impl Queue {
         self.sweep(gone).await
     }
 
-    /// Gives back jobs that are leased to workers of whom nothing is known but that they are gone. It reads all leases.
+    /// Gives back jobs that are leased to workers that are unknown or already swept.
+    ///
+    /// It reads all leases.
     pub async fn rescue_orphans(&self) -> Result<Rescued, Error> {
         let gone: Vec<i32> = sqlx::query_scalar(ORPHANED).fetch_all(&self.pool).await?;
         self.sweep(gone).await

@@ -1,21 +1,22 @@
-//! Who looks after which lanes: 64 shards, each held for some seconds by one worker.
+//! Shards of the lanes: 64 ranges, each held for some seconds by one worker.
 //!
-//! Holding a shard spares the others from looking at its lanes. It is never needed for correctness: two holders at once only
-//! find that rows which both wanted are locked.
+//! Holding a shard spares the other workers from looking at its lanes. It is never needed for
+//! correctness: two holders at once only find that rows that both wanted are locked.
 
 use std::time::Duration;
 
 use super::Queue;
 use crate::jobs::Error;
 
-/// How many shards there are.
+/// The number of shards.
 pub const SHARDS: u8 = 64;
 
-/// A worker that has not been heard of for so long has no part in sharing out, though its jobs are still its own.
+/// Seconds without a heartbeat after which a worker has no part in sharing the shards, although its
+/// jobs are still its own.
 const QUIET_S: f64 = 5.0;
 
-// Whoever holds more than a fair part lets the rest go; what is free is taken by whoever comes first, so that no lane is left
-// alone while shares are being worked out.
+// A worker with more than its fair part releases the rest; free shards go to the first worker that
+// takes them, so that no lane is unattended while the parts are worked out.
 pub(super) const HOLD: &str = "
 with fair as (
     select ceil(64.0 / greatest(count(*), 1))::int as n
@@ -50,7 +51,7 @@ touched as (
 )
 select shard from touched where worker_id = $1";
 
-// One worker keeps its part in any case, so that the lanes are looked after when all are busy.
+// One worker keeps its part in any case, so that the lanes are attended when all are busy.
 pub(super) const LET_GO: &str = "
 with other as (
     select from flyball.worker
@@ -68,32 +69,33 @@ select exists (select from other)";
 pub(super) const RELEASE: &str = "
 update flyball.shard set worker_id = null, expires_at = '-infinity' where worker_id = $1";
 
-/// The shard of a lane: the top six bits of its id, counted from the lowest id.
+/// Returns the shard of a lane: the top six bits of its id, counted from the lowest id.
 pub fn shard_of(lane_id: i64) -> u8 {
     (((lane_id as u64) ^ (1 << 63)) >> 58) as u8
 }
 
-/// The ids of a shard's lanes, lowest and highest.
+/// Returns the lowest and the highest id of a shard's lanes.
 pub fn lanes_of(shard: u8) -> (i64, i64) {
     let low = ((u64::from(shard) << 58) ^ (1 << 63)) as i64;
     (low, low | ((1 << 58) - 1))
 }
 
 impl Queue {
-    /// Renews and takes what is this worker's fair part of the shards, for `ttl`; answers the shards it holds as a set of bits.
+    /// Renews and takes this worker's fair part of the shards, for `ttl`; returns the shards that
+    /// it holds as a set of bits.
     pub async fn hold_shards(&self, worker_id: i32, ttl: Duration) -> Result<u64, Error> {
         let asked = sqlx::query_scalar(HOLD).bind(worker_id).bind(ttl.as_secs_f64()).bind(QUIET_S);
         let held: Vec<i16> = asked.fetch_all(&self.pool).await?;
         Ok(held.into_iter().fold(0, |set, shard| set | 1 << shard))
     }
 
-    /// Lets the shards go of a worker that cannot serve lanes, and its part in sharing out until it takes some again; false if
-    /// no other worker could take them.
+    /// Releases the shards of a worker that cannot serve lanes, and its part in sharing until it
+    /// takes some again; returns false if no other worker could take them.
     pub async fn let_shards_go(&self, worker_id: i32) -> Result<bool, Error> {
         Ok(sqlx::query_scalar(LET_GO).bind(worker_id).bind(QUIET_S).fetch_one(&self.pool).await?)
     }
 
-    /// Lets every shard of the worker go.
+    /// Releases every shard of the worker.
     pub async fn release_shards(&self, worker_id: i32) -> Result<(), Error> {
         sqlx::query(RELEASE).bind(worker_id).execute(&self.pool).await?;
         Ok(())

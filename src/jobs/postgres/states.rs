@@ -1,10 +1,10 @@
-//! States and times as Postgres writes and reads them.
+//! States and times in the form of Postgres.
 
 use jiff_sqlx::ToSqlx as _;
 
 use crate::jobs::State;
 
-/// Every state with its word.
+/// Every state with its name in Postgres.
 const STATES: [(&str, State); 7] = [
     ("scheduled", State::Scheduled),
     ("ready", State::Ready),
@@ -15,22 +15,22 @@ const STATES: [(&str, State); 7] = [
     ("dead", State::Dead),
 ];
 
-/// The word of a state.
+/// Returns the name of a state.
 pub(super) fn word(state: State) -> &'static str {
     STATES.iter().find(|(_, known)| *known == state).map_or("completed", |(word, _)| word)
 }
 
-/// The state of a word.
+/// Returns the state of a name; `Completed` for an unknown one.
 pub(super) fn state(word: &str) -> State {
     STATES.iter().find(|(known, _)| *known == word).map_or(State::Completed, |(_, state)| *state)
 }
 
-/// The state at the end of an answer such as `already completed`.
+/// Returns the state at the end of an answer such as `already completed`.
 pub(super) fn last_word(answer: &str) -> State {
     state(answer.rsplit(' ').next().unwrap_or_default())
 }
 
-/// A time to be bound.
+/// Returns a time as a parameter of a statement.
 pub(super) fn moment(at: jiff::Timestamp) -> jiff_sqlx::Timestamp {
     at.to_sqlx()
 }

@@ -1,4 +1,4 @@
-//! The rows by which workers are known to live.
+//! Worker rows: registration, heartbeat and retirement.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,29 +9,29 @@ use super::{Queue, Tally};
 use crate::jobs::{Error, Serving};
 use crate::postgres::Db;
 
-/// What a worker says of itself when it starts.
+/// The description of a worker that registers.
 #[derive(Clone, Debug)]
 pub struct NewWorker {
-    /// A name for people.
+    /// The name of the worker, for people.
     pub name: String,
-    /// Its machine.
+    /// The host name of its machine.
     pub host: String,
-    /// Its process.
+    /// The id of its process.
     pub pid: i32,
-    /// Seconds without a heartbeat after which it counts as dead.
+    /// The time without a heartbeat after which it counts as dead.
     pub ttl: Duration,
-    /// The kinds it runs.
+    /// The kinds that it runs.
     pub kinds: Vec<String>,
 }
 
 /// The answer to a heartbeat.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pulse {
-    /// False when the worker was declared dead meanwhile: its leases are gone.
+    /// False if the worker was declared dead in the meantime, so that its leases are gone.
     pub alive: bool,
-    /// Jobs of this worker that somebody wants cancelled.
+    /// Jobs of this worker whose cancellation was requested.
     pub cancel: Vec<i64>,
-    /// A person has stopped everything: claim nothing.
+    /// True if the global pause is in force, so that the worker must claim nothing.
     pub paused: bool,
 }
 
@@ -42,7 +42,7 @@ returning id";
 
 pub(super) const REGISTER_KINDS: &str = "insert into flyball.kind (name) select unnest($1::text[]) on conflict do nothing";
 
-// In one order, so that two processes that start at once do not wait for each other.
+// The fixed order keeps two processes that start at once from a deadlock.
 pub(super) const DECLARE_KINDS: &str = "
 insert into flyball.kind as k (name, public)
 select * from unnest($1::text[], $2::bool[]) as d(name, public) order by d.name
@@ -91,7 +91,8 @@ select exists (select 1 from beat) as alive,
 pub(super) const LIVE: &str =
     "select count(*) from flyball.worker where stopped_at is null and heartbeat_at + ttl >= clock_timestamp()";
 
-// A job that somebody asked to stop meanwhile ends as cancelled: given back it would run again, and the request would be lost.
+// A job that was asked to stop in the meantime ends as cancelled: handed back, it would run again
+// and the request would be lost.
 macro_rules! give_back {
     ($whose:literal) => {
         concat!(
@@ -133,11 +134,12 @@ pub(super) const HAND_BACK: &str = give_back!("worker_id = $1");
 
 pub(super) const DISOWN: &str = give_back!("worker_id = $1 and fence = $2");
 
-// No claim waits for its answer for so long: what is that old runs by now, or nobody knows of it.
+// No claim waits this long for its answer: a lease of that age belongs to a running job, or its
+// claim was lost.
 pub(super) const OLD_CLAIMS: &str = "
 select distinct fence from flyball.lease where worker_id = $1 and claimed_at < clock_timestamp() - interval '1 minute'";
 
-// What it told says nothing about now.
+// The feedback of a stopped worker does not describe the present.
 pub(super) const STOP: &str = "
 with told as (
     delete from flyball.feedback where worker_id = $1
@@ -145,7 +147,7 @@ with told as (
 update flyball.worker set stopped_at = clock_timestamp(), swept = true where id = $1 and stopped_at is null";
 
 impl Queue {
-    /// Registers a worker under a fresh identity, and the kinds it runs.
+    /// Registers a worker under a fresh identity, and the kinds that it runs; returns its id.
     pub async fn register(&self, worker: &NewWorker) -> Result<i32, Error> {
         sqlx::query(REGISTER_KINDS).bind(&worker.kinds).execute(&self.pool).await?;
         Ok(sqlx::query_scalar(REGISTER)
@@ -158,20 +160,22 @@ impl Queue {
             .await?)
     }
 
-    /// Says of each kind whether every producer may enqueue it; the last process that says so is heard.
+    /// Records for each kind whether every producer may enqueue it; the last process that does so
+    /// wins.
     pub async fn declare_kinds(&self, kinds: &[(String, bool)]) -> Result<(), Error> {
         let (names, public): (Vec<&str>, Vec<bool>) = kinds.iter().map(|(name, public)| (name.as_str(), *public)).unzip();
         sqlx::query(DECLARE_KINDS).bind(names).bind(public).execute(&self.pool).await?;
         Ok(())
     }
 
-    /// Writes down what a worker offers besides its kinds, each with a digest of the settings behind it.
+    /// Records the capabilities that a worker offers besides its kinds, each with a digest of the
+    /// settings behind it.
     pub async fn offer(&self, worker_id: i32, offers: &BTreeMap<String, String>) -> Result<(), Error> {
         sqlx::query(OFFER).bind(worker_id).bind(sqlx::types::Json(offers)).execute(&self.pool).await?;
         Ok(())
     }
 
-    /// What the live workers can run.
+    /// Returns the capabilities of the live workers.
     pub async fn serving(&self) -> Result<Vec<Serving>, Error> {
         let rows = sqlx::query(SERVING).fetch_all(&self.pool).await?;
         let read = |row: &sqlx::postgres::PgRow| -> Result<Serving, sqlx::Error> {
@@ -187,35 +191,42 @@ impl Queue {
         Ok(rows.iter().map(read).collect::<Result<_, _>>()?)
     }
 
-    /// Beats, tells how jobs ended, and asks which of the worker's jobs shall stop. One row and one for each tally, whatever the
-    /// number of running jobs.
+    /// Sends a heartbeat with the outcomes of jobs, and returns its answer, which names the jobs
+    /// that must stop.
+    ///
+    /// It writes one row, and one for each tally, whatever the number of running jobs.
     pub async fn pulse(&self, worker_id: i32, tallies: &[Tally]) -> Result<Pulse, Error> {
         pulse_on(&self.lifeline, worker_id, tallies).await
     }
 
-    /// The same on the connections of everybody, for when those of the heartbeat cannot be had.
+    /// Sends a heartbeat on the main pool, for when the heartbeat's own connections are not
+    /// available.
     pub async fn pulse_beside_others(&self, worker_id: i32, tallies: &[Tally]) -> Result<Pulse, Error> {
         pulse_on(&self.pool, worker_id, tallies).await
     }
 
-    /// How many workers live.
+    /// Returns the number of live workers.
     pub async fn live_workers(&self) -> Result<i64, Error> {
         Ok(sqlx::query_scalar(LIVE).fetch_one(&self.pool).await?)
     }
 
-    /// Gives back what a claim took whose answer got lost: nobody runs those jobs. Answers how many there were.
+    /// Hands back the jobs of a claim whose answer was lost, because no worker runs them; returns
+    /// their number.
     pub async fn disown(&self, worker_id: i32, fence: i64) -> Result<u64, Error> {
         let given: i64 = sqlx::query_scalar(DISOWN).bind(worker_id).bind(fence).fetch_one(&self.pool).await?;
         Ok(given.unsigned_abs())
     }
 
-    /// The fences of claims of the worker that were made more than a minute ago and of which jobs are still leased.
+    /// Returns the fences of the worker's claims that are more than a minute old and of which jobs
+    /// are still leased.
     pub async fn old_claims(&self, worker_id: i32) -> Result<Vec<i64>, Error> {
         Ok(sqlx::query_scalar(OLD_CLAIMS).bind(worker_id).fetch_all(&self.pool).await?)
     }
 
-    /// Marks the worker stopped, and gives every job that it still holds back to its lane, without using an attempt. In this
-    /// order: a worker that is stopped can claim nothing any more that nobody would give back.
+    /// Marks the worker stopped, and hands every job that it still holds back to its lane, without
+    /// using an attempt; returns the number of jobs.
+    ///
+    /// The order matters: a stopped worker can claim nothing more that would be left behind.
     pub async fn retire(&self, worker_id: i32) -> Result<u64, Error> {
         sqlx::query(STOP).bind(worker_id).execute(&self.pool).await?;
         let handed: i64 = sqlx::query_scalar(HAND_BACK).bind(worker_id).fetch_one(&self.pool).await?;
@@ -224,7 +235,7 @@ impl Queue {
     }
 }
 
-/// An array as Postgres reads it.
+/// Returns an array as Postgres reads it.
 fn spelled(counts: &[u64]) -> String {
     let counts: Vec<String> = counts.iter().map(u64::to_string).collect();
     format!("{{{}}}", counts.join(","))
@@ -234,7 +245,7 @@ async fn pulse_on(db: &Db, worker_id: i32, tallies: &[Tally]) -> Result<Pulse, E
     let throttles: Vec<&str> = tallies.iter().map(|tally| tally.throttle.as_str()).collect();
     let busy: Vec<f64> = tallies.iter().map(|tally| tally.busy_s).collect();
     let counts = |of: fn(&Tally) -> i64| -> Vec<i64> { tallies.iter().map(of).collect() };
-    // Arrays of different lengths make no array of arrays, so they travel as texts.
+    // Arrays of different lengths make no array of arrays, so they are sent as texts.
     let durations: Vec<String> = tallies.iter().map(|tally| spelled(tally.durations.counts())).collect();
     let row = sqlx::query(PULSE)
         .bind(worker_id)

@@ -1,4 +1,4 @@
-//! What is known of messages before their attempts.
+//! Reads the records of messages before their attempts.
 
 use std::time::Duration;
 
@@ -9,14 +9,16 @@ use crate::jobs::Error;
 use crate::notify::{Asked, Begun, DeliveryState, recipient};
 use crate::postgres::Db;
 
-/// How long a message that goes first to a recipient has for it, in seconds; after that another one goes.
+/// Time that the first message for a rested recipient has before another one goes first, in
+/// seconds.
 const FIRST_S: f64 = 60.0;
 
-/// How long the others wait for it at a time.
+/// Shortest wait of the other messages, after which they check again, in seconds.
 const BEHIND_S: f64 = 10.0;
 
-// Laterals with a limit are one probe of an index each. Of the messages for a recipient whose rest is over one goes first; whoever
-// comes while another sees to that is not the one.
+// Laterals with a limit are one probe of an index each. Of the messages for a recipient whose rest
+// is over, one goes first; rows locked by a concurrent statement are skipped, because that
+// statement chooses the first.
 pub(super) const BEGIN: &str = "
 with asked as materialized (
     select a.job_id, a.channel, flyball.keyed_digest(a.known) as digest, a.n
@@ -75,11 +77,12 @@ left join lateral (
 ) r on true
 order by s.n";
 
-/// One answer for each, in order.
+/// Returns one record for each query, in order.
 pub(super) async fn begin(db: &Db, asked: &[Asked]) -> Result<Vec<Begun>, Error> {
     let ids: Vec<i64> = asked.iter().map(|one| one.job_id).collect();
     let channels: Vec<&str> = asked.iter().map(|one| one.channel.word()).collect();
-    // What one recipient may be suppressed as, beside the number of its message, which `ordinality` counts from 1.
+    // The digests under which each recipient may be suppressed, with the number of its message,
+    // which `ordinality` counts from 1.
     let (mut places, mut words, mut digests) = (Vec::new(), Vec::new(), Vec::new());
     for (one, n) in asked.iter().zip(1_i64..) {
         for digest in recipient::digests(&one.recipient) {

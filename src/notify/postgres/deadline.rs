@@ -1,4 +1,4 @@
-//! Messages whose deadline passes, and those that died of it and run again.
+//! Expiry of messages, and requeueing of those that died for lack of an account.
 
 use std::time::Duration;
 
@@ -16,9 +16,13 @@ pub(super) const REQUEUE_UNSENT: &str = "select looked_at, jobs from flyball.req
 const MOST: i32 = 1_000;
 
 impl Deliveries {
-    /// Buries messages that wait in lanes of the throttle and whose own deadline has passed, at most `limit`: their own
-    /// `valid_for_s`, or else `valid_for`, counted from the latest of being enqueued, their time to run, and being queued again.
-    /// What somebody claims just then is his. Each call looks at a bounded part and goes on where the last one stopped.
+    /// Ends messages that wait in lanes of the throttle and whose deadline has passed, at most
+    /// `limit`.
+    ///
+    /// The deadline is their own `valid_for_s`, or else `valid_for`, counted from the latest of
+    /// their enqueue time, their time to run, and their requeue time. Messages that a worker claims
+    /// concurrently are left to it. Each call examines a bounded part and continues after the last
+    /// one.
     pub async fn expire(&self, throttle: &str, valid_for: Duration, limit: u32) -> Result<Swept, Error> {
         let start = self.places.expire().get(throttle).cloned();
         let row = sqlx::query(EXPIRE)
@@ -38,8 +42,8 @@ impl Deliveries {
         Ok(swept)
     }
 
-    /// Lets messages of the throttle that died because no account was there run again, at most `limit`, the oldest first. Their
-    /// deadlines count from now on.
+    /// Requeues messages of the throttle that died for lack of an account, at most `limit`, the
+    /// oldest first. Their deadlines count from now on.
     pub async fn requeue_unsent(&self, throttle: &str, limit: u32) -> Result<Swept, Error> {
         let limit = step(limit);
         let row = sqlx::query(REQUEUE_UNSENT).bind(throttle).bind(limit).bind("flyball").fetch_one(&self.db).await?;

@@ -1,4 +1,4 @@
-//! The store, and how what many callers write goes in few statements.
+//! The store of deliveries, which batches the writes of many callers into few statements.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,17 +17,17 @@ use crate::service::{Batcher, Broken};
 /// Most items of one statement.
 const MOST: usize = 256;
 
-/// While messages keep coming, a statement follows the one before after this at the earliest: what a statement costs, whatever is in
-/// it, is then spread over many.
+/// Shortest interval between statements while messages keep coming, so that the fixed cost of a
+/// statement is spread over many messages.
 const EVERY: Duration = Duration::from_millis(5);
 
-/// How often a statement is said again that Postgres broke off for another's sake.
+/// Most retries of a statement after a deadlock or a serialization failure.
 const AGAIN: u32 = 5;
 
-/// Carries out items, all or none, and answers one result for each.
+/// Writes all items or none, and returns one result for each.
 type Run<T, R> = for<'a> fn(&'a Db, &'a [T]) -> BoxFuture<'a, Result<Vec<R>, Error>>;
 
-/// The record of messages. Cheap to clone; clones share their statements.
+/// The record of messages. Cheap to clone; clones share their batches.
 #[derive(Clone, Debug)]
 pub struct Deliveries {
     pub(super) db: Db,
@@ -35,18 +35,18 @@ pub struct Deliveries {
     records: Batcher<Written, Result<(), Error>>,
     notices: Batcher<Notice, Result<Fresh, Error>>,
     pub(super) places: Arc<Places>,
-    /// What is counted.
     pub metrics: Metrics,
 }
 
-/// Where walks in bounded steps go on.
+/// Positions of walks in bounded steps.
 #[derive(Debug, Default)]
 pub(super) struct Places {
-    /// Of expiring, by throttle.
+    /// The position of the expiry, by throttle.
     expire: Mutex<HashMap<String, String>>,
-    /// Of forgetting: the last message that was looked at.
+    /// The position of the deletion: the last message that it examined.
     pub(super) forget: Mutex<i64>,
-    /// Of matching events: how many seconds ago, by the clock of Postgres, the last sweep began; unix seconds.
+    /// The position of the sweep: the time, in unix seconds by the clock of Postgres, after which
+    /// the next sweep looks for events.
     pub(super) swept_to: Mutex<Option<f64>>,
 }
 
@@ -61,7 +61,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Deliveries {
-    /// The record in this database, whose schema is up to date.
+    /// Opens the record in this database, whose schema must be up to date.
     pub fn new(db: impl Into<Db>) -> Self {
         let db: Db = db.into();
         let (for_begin, for_record, for_notices) = (db.clone(), db.clone(), db.clone());
@@ -88,12 +88,13 @@ impl Deliveries {
         Self { db, begins, records, notices, places: Arc::default(), metrics: Metrics::default() }
     }
 
-    /// What is known of a message before an attempt; asked for many messages at once.
+    /// Reads the record of a message before an attempt; concurrent calls share a statement.
     pub async fn begin(&self, asked: Asked) -> Result<Begun, Error> {
         self.begins.submit(asked).await.unwrap_or_else(|broken| Err(lost(broken)))
     }
 
-    /// Writes down what attempts came to; written for many messages at once. Said twice, it counts once.
+    /// Records the result of attempts; concurrent calls share a statement. A repeated record counts
+    /// once.
     pub async fn record(&self, written: Written) -> Result<(), Error> {
         let (channel, pool, state) = (written.channel, written.pool.clone(), written.state);
         self.records.submit(written).await.unwrap_or_else(|broken| Err(lost(broken)))?;
@@ -101,7 +102,7 @@ impl Deliveries {
         Ok(())
     }
 
-    /// Takes note of what a provider told. Answers what was new of it; an event that comes twice counts once.
+    /// Records a provider's events. Returns the counts of new ones; a repeated event counts once.
     pub async fn tell(&self, notice: Notice) -> Result<Fresh, Error> {
         let pool = notice.pool.clone();
         let fresh = self.notices.submit(notice).await.unwrap_or_else(|broken| Err(lost(broken)))?;
@@ -116,13 +117,15 @@ fn lost(broken: Broken) -> Error {
     Error::Lost(broken.to_string())
 }
 
-/// An error of a statement is one of everybody whose item was in it.
+/// Returns a statement's error once for each of its items.
 fn same<R>(items: usize, error: &Error) -> Vec<Result<R, Error>> {
     (0..items).map(|_| Err(Error::Lost(error.to_string()))).collect()
 }
 
-/// Carries out a batch. One with an item that Postgres cannot take is halved until that item stands alone, so that it fails
-/// alone; one that Postgres broke off for another's sake is said again.
+/// Runs a batch.
+///
+/// A batch with an item that Postgres rejects is halved until that item is alone, so that it fails
+/// alone. A batch that lost a deadlock or a serialization conflict is retried.
 async fn singly<T, R>(db: &Db, batch: &[T], run: Run<T, R>) -> Vec<Result<R, Error>> {
     let mut answers = Vec::with_capacity(batch.len());
     let mut parts = vec![batch];
@@ -147,7 +150,7 @@ async fn singly<T, R>(db: &Db, batch: &[T], run: Run<T, R>) -> Vec<Result<R, Err
     answers
 }
 
-/// Deadlocks, and what could not be put in an order.
+/// Returns true for deadlocks and serialization failures.
 fn was_broken_off(error: &Error) -> bool {
     let Error::Store(error) = error else { return false };
     error.as_database_error().and_then(|error| error.code()).is_some_and(|code| matches!(code.as_ref(), "40001" | "40P01"))

@@ -1,4 +1,4 @@
-//! What providers tell afterwards.
+//! Events that providers report after a send.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -16,17 +16,17 @@ use crate::providers::{Event, Recipient};
 /// Most events of one statement.
 const MOST: usize = 2_000;
 
-/// Most messages that one step of a sweep looks at.
+/// Most messages that one step of a sweep examines.
 const SWEPT_AT_ONCE: i64 = 1_000;
 
-/// A sweep begins this long before the one before it did: whatever was under way then has ended by now.
+/// Overlap of two sweeps, in seconds: transactions that were in flight have ended by then.
 const OVERLAP_S: f64 = 60.0;
 
-/// The first sweep of a process looks back so far.
+/// Look-back of a process's first sweep, in seconds.
 const FIRST_S: f64 = 3_600.0;
 
-// An event that is known already changes nothing. One that says whom it concerns takes effect for the recipient at once; for
-// the message it does when it is applied.
+// A known event changes nothing. A new event that names its recipient takes effect for the
+// recipient at once; for the message it takes effect when it is applied.
 pub(super) const TELL: &str = "
 with said as materialized (
     select s.pool, s.account, s.channel, s.event_id, s.provider_id, s.happened, flyball.keyed_digest(s.known) as digest, s.reason, s.at_s
@@ -65,8 +65,9 @@ counted as (
 )
 select pool, event_id from new";
 
-// Only what waits for its message is applied, and whoever else is at it just then does it. A complaint says that the message
-// was delivered; who wants no more says nothing of this one.
+// Only unmatched events are applied, and those locked by a concurrent statement are skipped. A
+// complaint implies that the message was delivered; an unsubscription says nothing about this
+// message.
 pub(super) const APPLY: &str = "
 with keys as materialized (
     select distinct k.pool, k.provider_id from unnest($1::text[], $2::text[]) as k(pool, provider_id)
@@ -130,7 +131,8 @@ where job_id is null and received_at > coalesce(to_timestamp($1::float8), now() 
 order by received_at
 limit $3";
 
-/// Writes events down and applies those whose messages are known; one answer for each notice, in order.
+/// Writes events and applies those whose messages are known. Returns one result for each notice, in
+/// order.
 pub(super) async fn tell(db: &Db, notices: &[Notice]) -> Result<Vec<Fresh>, Error> {
     let all: Vec<(&Notice, &Event)> =
         notices.iter().flat_map(|notice| notice.events.iter().map(move |event| (notice, event))).collect();
@@ -147,7 +149,7 @@ pub(super) async fn tell(db: &Db, notices: &[Notice]) -> Result<Vec<Fresh>, Erro
     let fresh = |notice: &Notice| {
         let mut fresh = Fresh::new();
         for event in &notice.events {
-            // Taken out, so that of two posts with the same event one counts.
+            // Removed, so that an event in two posts counts once.
             if !new.remove(&(notice.pool.clone(), line(&event.event_id))) {
                 continue;
             }
@@ -175,12 +177,13 @@ async fn write(db: &Db, events: &[(&Notice, &Event)]) -> Result<Vec<(String, Str
         .bind(column(events, |(_, event)| event.happened.word()))
         .bind(column(events, |(notice, event)| digest(notice, event)))
         .bind(column(events, |(_, event)| line(&event.reason)))
-        // Postgres knows no time before its own, nor one far beyond ours.
+        // Postgres has no times before its epoch, nor any far in the future.
         .bind(column(events, |(_, event)| event.at_s.clamp(0, 253_402_300_799) as f64));
     Ok(statement.fetch_all(db).await?)
 }
 
-/// Applies what waits for these messages, by pool and the provider's id; answers how many events that were.
+/// Applies unmatched events of these messages, given by pool and provider id. Returns the number of
+/// events.
 pub(super) async fn apply(db: &Db, keys: &[(String, String)]) -> Result<i64, Error> {
     if keys.is_empty() {
         return Ok(0);
@@ -191,7 +194,8 @@ pub(super) async fn apply(db: &Db, keys: &[(String, String)]) -> Result<i64, Err
 }
 
 impl Deliveries {
-    /// Applies events that came while their message was being written down, so that neither saw the other. Answers how many.
+    /// Applies events that arrived while their message was being recorded, so that neither
+    /// transaction saw the other. Returns their number.
     pub async fn sweep_events(&self) -> Result<u64, Error> {
         let mut since = *lock(&self.places.swept_to);
         let mut began = None;

@@ -1,4 +1,4 @@
-//! Keeping the record small: it goes with the finished jobs, in bounded steps.
+//! Retention: deletes old records in bounded steps.
 
 use jiff_sqlx::Timestamp;
 use sqlx::Row;
@@ -7,13 +7,14 @@ use super::Deliveries;
 use super::deliveries::lock;
 use crate::jobs::Error;
 
-/// Rows that one statement looks at.
+/// Rows that one statement examines.
 const LOOKED_AT: i64 = 5_000;
 
-/// Statements of one sort in one round.
+/// Most runs of each statement in one round.
 const STEPS_MAX: usize = 100;
 
-// An id begins with its day, so that what is old enough is a range. What was heard of lately stays, and so does what has a job.
+// An id begins with its day, so old messages are a range of ids. Messages with a recent change or
+// with a job are kept.
 pub(super) const FORGET_DELIVERIES: &str = "
 with walk as materialized (
     select d.job_id, d.updated_at
@@ -39,7 +40,7 @@ where ctid = any(array(
     select ctid from flyball.delivery_event where received_at < now() - make_interval(days => $1) order by received_at limit $2
 ))";
 
-// The hours are few, and a year of them shows how an account's name came to be what it is.
+// The hourly rows are few, and a year of them explains an account's reputation.
 pub(super) const FORGET_TALLIES: &str = "
 delete from flyball.account_tally
 where ctid = any(array(
@@ -52,7 +53,7 @@ where id = any(array(
     select id from flyball.account_event where created_at < now() - make_interval(days => greatest($1, 90)) order by created_at limit $2
 ))";
 
-// Nobody has asked for the recipient since its rest was over; whoever comes now finds out anew.
+// No message has gone to the recipient since its rest ended; the next one tries it afresh.
 pub(super) const FORGET_RESTS: &str = "
 delete from flyball.recipient_rest
 where ctid = any(array(
@@ -61,7 +62,8 @@ where ctid = any(array(
     for update skip locked
 ))";
 
-// What a message says is nobody's business for ever, so its dead letter does not wait for somebody to look. Its record stays.
+// The contents of messages are private and must not be kept for ever, so their dead letters do not
+// wait for a person. The delivery record stays.
 pub(super) const FORGET_DEAD_MESSAGES: &str = "
 with walk as materialized (
     select d.job_id, d.died_at
@@ -94,8 +96,8 @@ select (select count(*) from gone) as gone, (select count(*) from walk) as walke
 from (select died_at, job_id from walk order by died_at desc, job_id desc limit 1) w";
 
 impl Deliveries {
-    /// Gives up dead letters that are messages and older than so many days, and wipes what they said; answers how many. None where
-    /// `days` is 0.
+    /// Discards dead letters of messages that are older than `days`, and wipes their contents.
+    /// Returns their number, which is 0 if `days` is 0.
     pub async fn forget_dead(&self, days: u32) -> Result<u64, Error> {
         if days == 0 {
             return Ok(0);
@@ -103,7 +105,7 @@ impl Deliveries {
         let days = days.min(36_500) as i32;
         let mut forgotten = 0;
         let mut from: (Option<Timestamp>, i64) = (None, -1);
-        // Dead letters of other kinds are walked over, and may be many.
+        // Dead letters of other kinds are skipped, and may be many.
         for _ in 0..STEPS_MAX {
             let statement = sqlx::query(FORGET_DEAD_MESSAGES).bind(days).bind(LOOKED_AT).bind(from.0).bind(from.1);
             let Some(row) = statement.fetch_optional(&self.db).await? else { break };
@@ -116,7 +118,7 @@ impl Deliveries {
         Ok(forgotten)
     }
 
-    /// Forgets what is older than so many days and has no job any more; answers how many rows. Recipients to whom nothing goes
+    /// Deletes rows that are older than `days` and have no job. Returns their number. Suppressions
     /// are kept for ever.
     pub async fn forget(&self, days: u32) -> Result<u64, Error> {
         let days = days.min(36_500) as i32;
@@ -133,7 +135,7 @@ impl Deliveries {
         Ok(forgotten)
     }
 
-    /// Walks on from where the last round stopped, as dead letters, which stay, may be many.
+    /// Continues after the last round, because dead letters, which stay, may be many.
     async fn forget_deliveries(&self, days: i32) -> Result<u64, Error> {
         let mut forgotten = 0;
         for _ in 0..STEPS_MAX {

@@ -12,7 +12,7 @@ mod suppression;
 
 pub use deliveries::Deliveries;
 
-/// Every statement of this folder, so that a test can prepare each on the migrated schema.
+/// Every statement of this folder, for the test that prepares each on the migrated schema.
 pub const STATEMENTS: &[(&str, &str)] = &[
     ("begin deliveries", begin::BEGIN),
     ("record deliveries", record::RECORD),

@@ -1,13 +1,14 @@
-//! Signatures that do not cover the body: which were seen, and with which body. All processes share the memory.
+//! Replay protection for signatures that do not cover the body: each is stored with its first body,
+//! for all processes.
 
 use super::Deliveries;
 use crate::jobs::Error;
 use crate::providers::events::Once;
 
-/// Rows that have lapsed and go with each one that comes.
+/// Expired rows that are deleted with each insert.
 const FORGOTTEN_AT_ONCE: i64 = 20;
 
-// A conflict is answered with the body that was seen first, also where its transaction is just ending.
+// On a conflict the row's first body is compared, also if its transaction commits concurrently.
 pub(super) const REMEMBER: &str = "
 with gone as (
     delete from flyball.event_token
@@ -21,7 +22,7 @@ on conflict (digest) do update set expires_at = t.expires_at
 returning body_digest = $2";
 
 impl Deliveries {
-    /// Remembers a signature and its body; false where it was seen with another one.
+    /// Stores a signature with its body. Returns false if it was stored with another body.
     pub async fn is_of_this_body(&self, once: &Once) -> Result<bool, Error> {
         let statement = sqlx::query_scalar(REMEMBER).bind(&once.signed).bind(&once.body);
         let statement = statement.bind(once.until_s as f64).bind(FORGOTTEN_AT_ONCE);

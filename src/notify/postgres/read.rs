@@ -1,4 +1,4 @@
-//! Messages as people and programs see them.
+//! Searches for messages.
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,10 @@ use super::Deliveries;
 use crate::jobs::Error;
 use crate::notify::{DeliveryState, Notification, NotificationFilter, NotificationPage};
 
-/// Rows that one step of a search walks over.
+/// Rows that one step of a search examines.
 const ROWS: i64 = 2_000;
 
-/// A search whose page is not full takes no further step after this time.
+/// Time after which a search takes no further step, even if its page is not full.
 const PATIENCE: Duration = Duration::from_millis(25);
 
 pub(super) const FIND: &str = "
@@ -23,8 +23,8 @@ select job_id, channel, pool, provider, account, state, provider_id, recipient, 
 from flyball.notification
 where job_id = $1";
 
-// Messages are found among the jobs and among what was written down, whose jobs may be gone, from the newest to the oldest; how
-// many rows a step looks at does not depend on the filter.
+// Messages are searched among the jobs and among the deliveries, whose jobs may be gone, from the
+// newest to the oldest. The number of rows that a step examines does not depend on the filter.
 pub(super) const LIST: &str = "
 with walk as materialized (
     select u.id, bool_or(u.is_message) as is_message
@@ -51,14 +51,16 @@ left join page p on true
 order by p.job_id desc";
 
 impl Deliveries {
-    /// One message with everything that is known about it.
+    /// Returns one message with its record.
     pub async fn find(&self, id: i64) -> Result<Option<Notification>, Error> {
         let row = sqlx::query(FIND).bind(id).fetch_optional(&self.db).await?;
         Ok(row.as_ref().map(notification).transpose()?)
     }
 
-    /// A page of messages, newest first. Whatever the filter is, it takes a few tens of milliseconds, so a page may be short, or
-    /// empty, though more follow: go on from [`NotificationPage::next`] until there is none.
+    /// Returns a page of messages, newest first.
+    ///
+    /// With any filter it takes a few tens of milliseconds, so a page may be short, or empty,
+    /// though more follow: continue from [`NotificationPage::next`] until it is `None`.
     pub async fn page(&self, filter: &NotificationFilter) -> Result<NotificationPage, Error> {
         let begun = Instant::now();
         let limit = filter.limit.clamp(1, 1000);

@@ -1,4 +1,4 @@
-//! Writing down what attempts came to.
+//! Records the results of attempts.
 
 use serde_json::json;
 use sqlx::types::Json;
@@ -9,17 +9,19 @@ use crate::notify::record::NO_ACCOUNT;
 use crate::notify::{Attempt, Met, Written, recipient};
 use crate::postgres::Db;
 
-/// Longest reason and status that are kept.
+/// Longest stored reason and status, in characters.
 const LONGEST: usize = 500;
 
-/// Attempts of one word that are kept, as of all words together.
+/// Most attempts of one record that are stored, the same as in a whole row.
 const KEPT: usize = 50;
 
-// A message that failed or was held back may be tried again; any other goes on only. What was written already, by its attempts,
-// is not written again and counts nothing: the answer to the first word may have got lost.
+// A message that failed or was suppressed may be tried again; any other state only advances.
+// Attempts that are already stored are not written or counted again, because the reply to the first
+// statement may have been lost.
 //
-// Each part waits for the one before, by what it reads of it, so that everybody locks messages, then recipients, then tallies.
-// The answer names the messages of which something was told before they were written down.
+// Each part reads from the one before and so waits for it; every transaction therefore locks
+// messages, then recipients, then tallies. The result names the messages for which events arrived
+// before their record.
 pub(super) const RECORD: &str = "
 with said as materialized (
     select s.job_id, s.channel, s.pool, s.provider, s.account, s.state, s.provider_id, flyball.keyed_digest(s.known) as digest, s.recipient,
@@ -80,7 +82,7 @@ where s.provider_id is not null and exists (
     select from flyball.delivery_event e where e.pool = s.pool and e.provider_id = s.provider_id and e.job_id is null
 )";
 
-// Rests of a recipient whose messages were under way together are one: the longest.
+// Rests of a recipient with several messages in flight become one: the longest.
 pub(super) const REST: &str = "
 insert into flyball.recipient_rest as r (channel, recipient_digest, failures, rests_until)
 select s.channel, s.digest, max(s.failures), clock_timestamp() + make_interval(secs => max(s.rest_s))
@@ -94,7 +96,7 @@ on conflict (channel, recipient_digest) do update
 set failures = greatest(r.failures, excluded.failures), rests_until = greatest(r.rests_until, excluded.rests_until),
     first_until = '-infinity'";
 
-// As everybody else: in the order of their keys.
+// Rows are locked in the order of their keys, as in all other statements.
 pub(super) const REST_NO_MORE: &str = "
 delete from flyball.recipient_rest
 where ctid = any(array(
@@ -107,7 +109,7 @@ where ctid = any(array(
     for update of r
 ))";
 
-/// One `()` for each; all or none are written.
+/// Records all items or none, and returns one `()` for each.
 pub(super) async fn record(db: &Db, written: &[Written]) -> Result<Vec<()>, Error> {
     let told: Vec<(String, String)> = sqlx::query_as(RECORD)
         .bind(column(written, |one| one.job_id))
@@ -135,7 +137,7 @@ pub(super) async fn record(db: &Db, written: &[Written]) -> Result<Vec<()>, Erro
     Ok(vec![(); written.len()])
 }
 
-/// Keeps what was met at recipients.
+/// Records the availability of recipients.
 async fn rest(db: &Db, written: &[Written]) -> Result<(), Error> {
     let unable = |one: &Written| match one.met {
         Some(Met::Unable { failures, rest }) => {
@@ -165,7 +167,8 @@ async fn rest(db: &Db, written: &[Written]) -> Result<(), Error> {
     Ok(())
 }
 
-/// It died because no account was there, so that it may run again when one is.
+/// Returns true if the message died for lack of an account, so that it is requeued when one is
+/// available.
 fn died_unsent(one: &Written) -> bool {
     one.state == crate::notify::DeliveryState::Failed && one.attempts.last().is_some_and(|last| last.outcome == NO_ACCOUNT)
 }
@@ -185,7 +188,7 @@ fn attempts(all: &[Attempt]) -> serde_json::Value {
     kept.iter().map(one).collect()
 }
 
-/// Without the one character that Postgres cannot store, and not without end.
+/// Returns the text shortened and without NUL, which Postgres cannot store.
 pub(super) fn line(text: &str) -> String {
     text.chars().filter(|c| *c != '\0').take(LONGEST).collect()
 }

@@ -1,4 +1,4 @@
-//! Recipients to whom nothing goes any more.
+//! Suppressed recipients.
 
 use jiff_sqlx::Timestamp;
 use sqlx::Row;
@@ -27,14 +27,15 @@ pub(super) const SUPPRESS: &str = "select flyball.suppress_known($1, $2, $3, $4,
 pub(super) const UNSUPPRESS: &str = "select flyball.unsuppress_known($1, $2, $3, $4, $5)";
 
 impl Deliveries {
-    /// Why nothing goes to a recipient; `None` where it may.
+    /// Returns a recipient's suppression; `None` if it is not suppressed.
     pub async fn suppression(&self, recipient: &Recipient) -> Result<Option<Suppression>, Error> {
         let digests = recipient::digests(recipient);
         let row = sqlx::query(FIND).bind(recipient.channel().word()).bind(digests).fetch_optional(&self.db).await?;
         Ok(row.as_ref().map(suppression).transpose()?)
     }
 
-    /// Recipients to whom nothing goes, in the order of channel and digest, behind a channel and a digest in hexadecimal.
+    /// Returns suppressions in the order of channel and digest, after the given channel and digest
+    /// (in hexadecimal).
     pub async fn suppressions(
         &self,
         channel: Option<Channel>,
@@ -42,18 +43,18 @@ impl Deliveries {
         limit: i64,
     ) -> Result<Vec<Suppression>, Error> {
         let word = channel.map(Channel::word);
-        // Before the first of a channel, or of all.
+        // The position before the first row of a channel, or of all.
         let (at, digest) = after.unwrap_or((word.unwrap_or(""), ""));
         let statement = sqlx::query(LIST).bind(at).bind(digest).bind(word).bind(limit.clamp(1, 1000));
         Ok(statement.fetch_all(&self.db).await?.iter().map(suppression).collect::<Result<_, _>>()?)
     }
 
-    /// Lets nothing go to a recipient any more; false if it was so already.
+    /// Suppresses a recipient. Returns false if it was suppressed already.
     pub async fn suppress(&self, recipient: &Recipient, signed: &Signed) -> Result<bool, Error> {
         self.change(SUPPRESS, recipient, signed).await
     }
 
-    /// Lets messages go to a recipient again; false if none were kept back.
+    /// Lifts a recipient's suppression. Returns false if there was none.
     pub async fn unsuppress(&self, recipient: &Recipient, signed: &Signed) -> Result<bool, Error> {
         self.change(UNSUPPRESS, recipient, signed).await
     }

@@ -1,4 +1,4 @@
-//! The wire: connections of HTTP/2, opened and closed as [`Lines`] says, and one push over a stream of one of them.
+//! The wire: HTTP/2 connections, opened and closed as [`Lines`] decides, and one push per stream.
 
 use std::collections::{HashMap, VecDeque};
 use std::pin::pin;
@@ -22,17 +22,18 @@ use tower_service::Service;
 
 use super::lines::{Lines, Said};
 
-/// Longest that connecting may take.
+/// The timeout for connecting.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How often a connection is asked whether it is alive, and how long it may take to say so.
+/// The interval of keep-alive pings on a connection.
 const PING: Duration = Duration::from_secs(30);
+/// The timeout of a keep-alive ping.
 const PING_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// How often is looked for connections that are not needed any more.
+/// The interval at which unneeded connections are looked for.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Most bytes of an answer's body: a reason.
+/// The maximum length of an answer's body, which holds a reason, in bytes.
 const BODY_BYTES: usize = 8 * 1024;
 
 type Sender = SendRequest<Full<Bytes>>;
@@ -40,23 +41,23 @@ type Wire = Connection<TokioIo<MaybeHttps>, Full<Bytes>, TokioExecutor>;
 type MaybeHttps = TokioIo<MaybeHttpsStream<TokioIo<TcpStream>>>;
 type Promise = oneshot::Sender<Result<Stream, Unready>>;
 
-/// Why there is no stream.
+/// The reason for having no stream.
 #[derive(Clone, Debug)]
 pub(super) enum Unready {
-    /// Nobody could be connected to.
+    /// No connection could be opened.
     Unreachable(String),
-    /// All connections are aside for so long.
+    /// All connections are set aside for this long.
     Aside(Duration),
 }
 
-/// Why there is no answer.
+/// The reason for having no answer.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// The connection had ended before the push was taken; another may take it.
+    /// The connection ended before the push was accepted; another one may take it.
     Stale(String),
-    /// The push was refused before it was looked at.
+    /// The server refused the push without processing it.
     Unsent(String),
-    /// It may have been sent.
+    /// The push may have been sent.
     Lost(String),
 }
 
@@ -75,7 +76,7 @@ struct Inner {
 }
 
 impl Connections {
-    /// Connections to the server of `uri`; none is opened yet.
+    /// Creates a pool for the server of `uri`, without opening a connection.
     pub(super) fn new(uri: Uri, lines: Lines) -> std::io::Result<Arc<Self>> {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
@@ -87,14 +88,15 @@ impl Connections {
         Ok(Arc::new(Self { uri, connector, start: Instant::now(), inner: Mutex::new(inner) }))
     }
 
-    /// Sets how many pushes may be under way at once.
+    /// Sets the maximum number of concurrent pushes.
     pub(super) fn set_most(self: &Arc<Self>, most: usize) {
         self.inner().lines.set_most(most);
-        // Opening takes a runtime, and there may be none yet: what waits is looked after by the next push or tick.
+        // Opening needs a runtime, and there may be none yet: the next push or tick serves the
+        // waiting ones.
         self.close();
     }
 
-    /// A stream, and whether it had to be waited for.
+    /// Returns a stream, and true if the caller had to wait for it.
     pub(super) async fn stream(self: &Arc<Self>) -> Result<(Stream, bool), Unready> {
         let (promise, mut promised) = oneshot::channel();
         self.inner().waiting.push_back(promise);
@@ -116,9 +118,10 @@ impl Connections {
         self.start.elapsed()
     }
 
-    /// Gives streams to those who wait, opens what is missing and closes what is not needed.
+    /// Assigns streams to the waiting pushes, opens missing connections and closes unneeded ones.
     fn dispatch(self: &Arc<Self>) {
-        // A promise whose owner has gone in this moment hands its stream back, outside of the lock.
+        // No lock is held here: a promise whose owner has just gone drops its stream, and that
+        // takes the lock.
         while let Some((promise, stream)) = self.next() {
             let _ = promise.send(stream);
         }
@@ -162,7 +165,7 @@ impl Connections {
         let now = self.now();
         let mut inner = self.inner();
         for id in inner.lines.close(now) {
-            // Without its sender a connection says good-bye and ends.
+            // A connection without its sender says goodbye and ends.
             inner.senders.remove(&id);
         }
     }
@@ -200,7 +203,7 @@ impl Connections {
         builder.handshake(TokioIo::new(TokioIo::new(io))).await.map_err(|error| format!("could not connect: {}", root(&error)))
     }
 
-    /// A push has ended.
+    /// Records the end of a push.
     fn ended(self: &Arc<Self>, id: u64, said: Said) {
         let now = self.now();
         self.inner().lines.ended(id, said, now);
@@ -208,7 +211,8 @@ impl Connections {
     }
 }
 
-/// Keeps a connection going until it ends, and tells how many streams its server allows.
+/// Drives a connection until it ends, and keeps the number of streams that its server allows up to
+/// date.
 async fn drive(wire: Wire, allowed: Arc<AtomicUsize>, of: Weak<Connections>, id: u64) {
     let mut wire = pin!(wire);
     loop {
@@ -226,7 +230,7 @@ async fn drive(wire: Wire, allowed: Arc<AtomicUsize>, of: Weak<Connections>, id:
             () = tokio::time::sleep(TICK) => false,
         };
         let Some(of) = of.upgrade() else {
-            // Nobody sends any more. What is under way keeps the connections.
+            // All users are gone. Streams in progress keep the connection alive.
             let _ = wire.await;
             return;
         };
@@ -242,7 +246,7 @@ async fn drive(wire: Wire, allowed: Arc<AtomicUsize>, of: Weak<Connections>, id:
     }
 }
 
-/// A place on a connection for one push. It is given back when this is dropped.
+/// A slot on a connection for one push. Dropping it frees the slot.
 pub(super) struct Stream {
     of: Arc<Connections>,
     id: u64,
@@ -252,23 +256,23 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    /// Sends a push and reads the answer's head and body.
+    /// Sends a push and reads the head and the body of the answer.
     pub(super) async fn send(&mut self, push: http::Request<Full<Bytes>>) -> Result<http::Response<Bytes>, Failure> {
         let answer = match self.sender.send_request(push).await {
             Ok(answer) => answer,
             Err(error) => return Err(self.failure(&error)),
         };
         let (head, body) = answer.into_parts();
-        // The head decides. A body that breaks off is as long as it is.
+        // The head decides the outcome, so a truncated body is acceptable.
         Ok(http::Response::from_parts(head, read(body).await))
     }
 
-    /// Tells what the answer said about the connection.
+    /// Records the effect of the answer on the connection.
     pub(super) fn said(&mut self, said: Said) {
         self.said = said;
     }
 
-    /// True if how long it took tells nothing about load.
+    /// Returns true if the duration of the push says nothing about load.
     pub(super) fn is_narrow(&self) -> bool {
         self.of.inner().lines.is_narrow(self.id, self.began)
     }
@@ -281,7 +285,7 @@ impl Stream {
                 self.said = Said::Broken;
                 Failure::Stale(format!("the connection was closed: {reason}"))
             }
-            // Streams behind the last one that a server names were not looked at.
+            // The server did not process the streams after the last one that it names.
             Some(cause) if cause.is_go_away() && cause.is_remote() => {
                 self.said = Said::Broken;
                 Failure::Stale(format!("the server closes the connection: {reason}"))
@@ -316,7 +320,7 @@ async fn read(mut body: Incoming) -> Bytes {
     bytes.into()
 }
 
-/// The innermost cause in words.
+/// Returns the text of the innermost cause.
 fn root(error: &(dyn std::error::Error + 'static)) -> String {
     let mut cause = error;
     while let Some(next) = cause.source() {

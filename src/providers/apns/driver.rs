@@ -19,7 +19,7 @@ use crate::providers::driver::field;
 use crate::providers::outcome::{self, refused};
 use crate::providers::{Account, Answer, Driver, Field, Message, Provider, Refused, Scope, Sent, Told, Tools};
 
-/// Keys of the settings.
+/// The keys of an account's settings.
 #[rustfmt::skip]
 pub const FIELDS: &[Field] = &[
     field("team_id", false, true, "the team, ten letters and digits"),
@@ -29,13 +29,13 @@ pub const FIELDS: &[Field] = &[
     field("streams_per_connection", false, false, "pushes at once on one connection, 1 to 1000; 100 where it is absent"),
 ];
 
-/// How many pushes may be under way where nobody has said it.
+/// The maximum number of concurrent pushes until a concurrency is set.
 const MOST: usize = 1000;
 
-/// How long a connection is aside after too many new tokens.
+/// The time that a connection is set aside after too many new tokens.
 const ASIDE: std::time::Duration = std::time::Duration::from_secs(60);
 
-/// The driver of an account.
+/// Builds the driver of an account.
 pub fn build(account: &Account, _: &Tools) -> Result<Box<dyn Driver>, Refused> {
     Ok(Box::new(Apns::new(account)?))
 }
@@ -48,11 +48,11 @@ pub(super) struct Apns {
     connections: Arc<Connections>,
 }
 
-/// What one try came to.
+/// The result of one try.
 enum Try {
-    /// This is what became of it.
+    /// The final outcome.
     Done(Answer),
-    /// The connection had ended; another may take it.
+    /// The connection had ended; another one may take the push.
     Stale(String),
     /// The token has expired.
     Expired(Answer),
@@ -156,7 +156,8 @@ impl Apns {
             let Ok(token) = token else {
                 return Answer::new(Sent::AccountFailure { reason: "the private key cannot sign".to_owned() }, "");
             };
-            // Neither of the two was processed, so each is tried once more: on another connection, and with another token.
+            // Neither a stale connection nor an expired token processed the push, so each is
+            // retried once.
             match self.send_once(message, told, &token, deadline).await {
                 Try::Done(answer) => return answer,
                 Try::Stale(_) if !is_fresh => is_fresh = true,
@@ -193,7 +194,7 @@ impl Driver for Apns {
     }
 }
 
-/// A header as the wire wants it. Its value may be a credential.
+/// Builds a header for the wire, marked as sensitive because its value may be a credential.
 fn header(name: &str, value: &str) -> Option<(HeaderName, HeaderValue)> {
     let mut value = HeaderValue::from_str(value).ok()?;
     value.set_sensitive(true);

@@ -1,32 +1,34 @@
-//! Which connection takes the next push, when another is opened, and which one is closed.
+//! The choice of a connection for each push, and the opening and closing of connections.
 //!
 //! ```text
-//!   opening ──▶ open: one push at a time ──good answer──▶ proven: up to `streams` at once ──▶ closing ──▶ gone
-//!                  │                                          │
-//!                  └──────── too many new tokens ─────────────┴──▶ aside for a while
+//!   opening ─▶ open: 1 push at a time ─good answer─▶ proven: ≤`streams` at once ─▶ closing ─▶ gone
+//!                 │                                     │
+//!                 └──────── too many new tokens ────────┴──▶ aside for a while
 //! ```
 //!
-//! Times are since the start.
+//! Times are measured from the creation of the driver.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How long an idle connection that is not needed stays.
+/// The time that an unneeded connection stays idle before it is closed.
 const IDLE: Duration = Duration::from_secs(30);
 
-/// How long the last one stays: Apple takes much opening and closing for an attack.
+/// The idle time of the last connection: Apple takes frequent opening and closing for an attack.
 const LAST_IDLE: Duration = Duration::from_secs(600);
 
-/// For how long after a rejection Apple may allow one stream only, so that answers are slow without load.
+/// The time after a rejection during which Apple may allow one stream only, so that answers are
+/// slow without load.
 const NARROW: Duration = Duration::from_secs(2);
 
-/// How long nothing is opened after that has failed, while other connections are there.
+/// The pause after a failure to connect during which no connection is opened, unless there is no
+/// other.
 const HOLD: Duration = Duration::from_secs(1);
 
-/// How many connections may be aside before no others are opened in their place.
+/// The number of connections set aside at which no replacements are opened any more.
 const MOST_ASIDE: usize = 3;
 
-/// Connections by their numbers.
+/// All connections, by number.
 #[derive(Debug)]
 pub(super) struct Lines {
     streams: usize,
@@ -41,7 +43,7 @@ struct Line {
     is_open: bool,
     is_proven: bool,
     is_closing: bool,
-    /// Streams that the server allows.
+    /// The number of streams that the server allows.
     allowed: usize,
     busy: usize,
     idle_since: Duration,
@@ -49,18 +51,18 @@ struct Line {
     rejected_at: Option<Duration>,
 }
 
-/// What the answer of a push said about its connection.
+/// The effect of a push's answer on its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Said {
-    /// Nothing.
+    /// The answer has no effect.
     Nothing,
-    /// A token was accepted.
+    /// Apple accepted a token.
     Good,
-    /// A push was rejected.
+    /// Apple rejected a push.
     Rejected,
-    /// It is of no use for so long.
+    /// The connection is unusable for this long.
     Aside(Duration),
-    /// It broke, or takes nothing new.
+    /// The connection broke, or accepts no new streams.
     Broken,
 }
 
@@ -69,12 +71,13 @@ impl Lines {
         Self { streams: streams.max(1), most, lines: BTreeMap::new(), next: 0, hold_until: Duration::ZERO }
     }
 
-    /// Sets how many pushes may be under way at once.
+    /// Sets the maximum number of concurrent pushes.
     pub(super) fn set_most(&mut self, most: usize) {
         self.most = most.max(1);
     }
 
-    /// The connection for the next push, which counts as under way from now on. The fullest comes first, so that others can close.
+    /// Chooses the connection for the next push and counts the push as in progress. The fullest
+    /// comes first, so that others can close.
     pub(super) fn take(&mut self, now: Duration) -> Option<u64> {
         if self.busy() >= self.most {
             return None;
@@ -87,7 +90,7 @@ impl Lines {
         Some(*id)
     }
 
-    /// The numbers of connections that are to be opened now, where so many pushes wait.
+    /// Returns the numbers of the connections to open now for `waiting` pushes.
     pub(super) fn open(&mut self, waiting: usize, now: Duration) -> Vec<u64> {
         let usable = || self.lines.values().filter(|line| line.is_usable(now));
         let waiting = waiting.min(self.most.saturating_sub(self.busy()));
@@ -102,40 +105,41 @@ impl Lines {
         ids
     }
 
-    /// It is open, and nothing is known about it yet.
+    /// Marks a connection as open but not yet proven.
     pub(super) fn opened(&mut self, id: u64, now: Duration) {
         if let Some(line) = self.lines.get_mut(&id) {
             (line.is_open, line.idle_since) = (true, now);
         }
     }
 
-    /// It could not be opened. True if nobody is left who could take what waits.
+    /// Removes a connection that could not be opened. Returns true if no other connection can take
+    /// the waiting pushes.
     pub(super) fn failed(&mut self, id: u64, now: Duration) -> bool {
         self.lines.remove(&id);
         self.hold_until = now + HOLD;
         !self.lines.values().any(|line| line.is_usable(now))
     }
 
-    /// It is gone.
+    /// Removes a connection that has ended.
     pub(super) fn lost(&mut self, id: u64) {
         self.lines.remove(&id);
     }
 
-    /// It takes nothing new, but what is under way goes on.
+    /// Marks a connection as closing: it takes no new pushes, but finishes those in progress.
     pub(super) fn closing(&mut self, id: u64) {
         if let Some(line) = self.lines.get_mut(&id) {
             line.is_closing = true;
         }
     }
 
-    /// The server allows so many streams on it.
+    /// Records the number of streams that the server allows on a connection.
     pub(super) fn allowed(&mut self, id: u64, streams: usize) {
         if let Some(line) = self.lines.get_mut(&id) {
             line.allowed = streams;
         }
     }
 
-    /// A push on it has ended.
+    /// Records the end of a push on a connection.
     pub(super) fn ended(&mut self, id: u64, said: Said, now: Duration) {
         let Some(line) = self.lines.get_mut(&id) else { return };
         line.busy = line.busy.saturating_sub(1);
@@ -149,19 +153,21 @@ impl Lines {
         }
     }
 
-    /// True if how long a push took, which went at `began`, tells nothing about load: one was rejected meanwhile or just before.
+    /// Returns true if the duration of a push that began at `began` says nothing about load,
+    /// because another one was rejected meanwhile or just before.
     pub(super) fn is_narrow(&self, id: u64, began: Duration) -> bool {
         self.lines.get(&id).and_then(|line| line.rejected_at).is_some_and(|at| began < at + NARROW)
     }
 
-    /// When the first of those that are aside can be used again; `None` unless they are all there is, and no other is opened.
+    /// Returns the time until the first connection that is set aside can be used again. Returns
+    /// `None` while another connection is usable or may be opened.
     pub(super) fn stuck(&self, now: Duration) -> Option<Duration> {
         let aside = || self.lines.values().filter(|line| line.is_aside(now));
         let is_stuck = aside().count() >= MOST_ASIDE && !self.lines.values().any(|line| line.is_usable(now));
         aside().map(|line| line.aside_until.saturating_sub(now)).min().filter(|_| is_stuck)
     }
 
-    /// Takes out what is to be closed now: what is not needed any more and has nothing under way.
+    /// Removes and returns the connections to close now: those that are unneeded and carry no push.
     pub(super) fn close(&mut self, now: Duration) -> Vec<u64> {
         let most = self.most.div_ceil(self.streams).max(1);
         let usable = |line: &&mut Line| line.is_open && line.is_usable(now);
@@ -227,7 +233,7 @@ mod tests {
         NOW + Duration::from_secs(seconds)
     }
 
-    /// Lines with so many connections that are open and proven.
+    /// Creates the given number of open and proven connections.
     fn proven(streams: usize, most: usize, lines: usize) -> Lines {
         let mut all = Lines::new(streams, most);
         let ids = all.open(lines * streams, NOW);

@@ -1,7 +1,8 @@
-//! Apple Push Notification service: HTTP/2 with connections of its own, and tokens signed by the account's key.
+//! Apple Push Notification service over HTTP/2, with tokens signed by the account's key.
 //!
-//! How many streams are open at once is what a governor turns here, so this driver keeps its own connections: [`lines`] says
-//! which one takes the next push, `connections` is the wire. [`push`] is what is sent, [`reasons`] what the answers mean.
+//! A governor limits the number of concurrent streams here, so this driver keeps its own
+//! connections: [`lines`] chooses the connection for each push, `connections` does the I/O.
+//! [`push`] builds the requests, [`reasons`] maps the answers.
 
 mod connections;
 mod driver;

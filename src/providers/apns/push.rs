@@ -1,4 +1,4 @@
-//! A message as a push: its headers, its payload, and what can be wrong with them.
+//! The conversion of a message to a push: its headers, its payload, and their validation.
 
 use aws_lc_rs::digest::{SHA256, digest};
 use serde_json::{Map, Value, json};
@@ -6,14 +6,15 @@ use serde_json::{Map, Value, json};
 use crate::jobs::Issue;
 use crate::providers::Message;
 
-/// Most bytes of a payload; a voip push may have more.
+/// The maximum length of a payload, in bytes.
 const PAYLOAD_BYTES: usize = 4096;
+/// The maximum length of a voip push's payload, in bytes.
 const VOIP_BYTES: usize = 5120;
 
-/// Most bytes of a collapse id.
+/// The maximum length of a collapse id, in bytes.
 const COLLAPSE_BYTES: usize = 64;
 
-/// Kinds of pushes that Apple knows.
+/// The push types that Apple knows.
 const TYPES: &[&str] = &[
     "alert",
     "background",
@@ -28,7 +29,7 @@ const TYPES: &[&str] = &[
     "widgets",
 ];
 
-/// Keys of `extra` and what they are called within `aps`.
+/// Keys of `extra` and their names within `aps`.
 const APS: &[(&str, &str)] = &[
     ("badge", "badge"),
     ("sound", "sound"),
@@ -41,19 +42,19 @@ const APS: &[(&str, &str)] = &[
     ("target_content_id", "target-content-id"),
 ];
 
-/// The id of a push: a UUID that is the same for all attempts at a message.
+/// Returns the id of a push: a UUID that is the same for all attempts at a message.
 pub(super) fn id(message_id: &str) -> String {
     let digest = digest(&SHA256, message_id.as_bytes());
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&digest.as_ref()[..16]);
-    // Version 8, whose bits anybody may choose, and the usual variant.
+    // UUID version 8, whose other bits are free, and the usual variant.
     bytes[6] = (bytes[6] & 0x0f) | 0x80;
     bytes[8] = (bytes[8] & 0x3f) | 0x80;
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
 }
 
-/// The headers that Apple reads, besides the token.
+/// Builds the headers that Apple reads, except the token.
 pub(super) fn headers(message: &Message, topic: &str) -> Vec<(&'static str, String)> {
     let kind = kind(message);
     let extra = |name: &str| message.extra.get(name);
@@ -63,7 +64,7 @@ pub(super) fn headers(message: &Message, topic: &str) -> Vec<(&'static str, Stri
         ("apns-push-type", kind.to_owned()),
         ("content-type", "application/json".to_owned()),
     ];
-    // A push in the background is refused with the priority of others.
+    // Apple rejects a background push with any other priority.
     let usual = if kind == "background" { 5 } else { 10 };
     headers.push(("apns-priority", extra("priority").and_then(Value::as_i64).unwrap_or(usual).to_string()));
     if let Some(at_s) = extra("expiration").and_then(Value::as_i64).or(message.expires_at_s) {
@@ -79,7 +80,7 @@ fn kind(message: &Message) -> &str {
     message.extra.get("push_type").and_then(Value::as_str).unwrap_or("alert")
 }
 
-/// The payload.
+/// Builds the payload.
 pub(super) fn payload(message: &Message) -> String {
     let extra = &message.extra;
     let mut aps = Map::new();
@@ -95,7 +96,7 @@ pub(super) fn payload(message: &Message) -> String {
         aps.insert("alert".to_owned(), Value::Object(alert));
     }
     for (name, key) in APS {
-        // Apple wants 1 where people write true.
+        // Apple expects 1 where people write true.
         let value =
             extra.get(*name).map(|value| if *value == json!(true) && key.contains("content") { json!(1) } else { value.clone() });
         aps.extend(value.map(|value| ((*key).to_owned(), value)));
@@ -105,7 +106,7 @@ pub(super) fn payload(message: &Message) -> String {
     Value::Object(payload).to_string()
 }
 
-/// What is wrong with a message.
+/// Checks a message.
 pub(super) fn check(message: &Message) -> Vec<Issue> {
     let mut issues = Vec::new();
     let mut issue = |pointer: &str, text: &str| issues.push(Issue { pointer: pointer.to_owned(), message: text.to_owned() });
@@ -147,7 +148,7 @@ pub(super) fn check(message: &Message) -> Vec<Issue> {
     issues
 }
 
-/// True for what can stand in the path.
+/// Returns true if a token is valid in a URL path: 1 to 200 letters, digits, `-` and `_`.
 pub(super) fn is_token(text: &str) -> bool {
     (1..=200).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
 }

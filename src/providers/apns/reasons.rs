@@ -1,4 +1,4 @@
-//! What Apple's answers mean.
+//! The meaning of Apple's answers.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use crate::providers::{Answer, Class, Code, Scope, Sent};
 /// The reason that sets a connection aside.
 pub(super) const TOKEN_UPDATES: &str = "TooManyProviderTokenUpdates";
 
-/// The reason that may be mended by a new token.
+/// The reason that a new token may resolve.
 pub(super) const EXPIRED: &str = "ExpiredProviderToken";
 
-/// What answers mean. The code is `reason`.
+/// The meaning of answers. The code is `reason`.
 #[rustfmt::skip]
 pub const CODES: &[Code] = &[
     row("200", "", Class::Accepted, "taken"),
@@ -59,12 +59,13 @@ pub const CODES: &[Code] = &[
     row("*", "", Class::Transient, "Apple has a problem"),
 ];
 
-/// A push was rejected, after which Apple allows one stream for a moment.
+/// Returns true if the answer rejects a push, after which Apple allows one stream for a moment.
 pub(super) fn is_rejection(status: u16) -> bool {
     matches!(status, 400 | 403 | 410)
 }
 
-/// What an answer means for the token `to`, and its reason. `id` is the push's own, where Apple names none.
+/// Maps an answer to an outcome for the token `to`, and returns its reason as well. `id` is used if
+/// the answer has no `apns-id`.
 pub(super) fn judge(status: u16, headers: &Headers, body: &[u8], now_s: i64, to: &str, id: &str) -> (Answer, String) {
     let body: Value = serde_json::from_slice(body).unwrap_or_default();
     let word = body["reason"].as_str().unwrap_or_default();
@@ -78,7 +79,7 @@ pub(super) fn judge(status: u16, headers: &Headers, body: &[u8], now_s: i64, to:
     };
     let mut sent = outcome::sent(class, facts);
     if let Sent::Throttled { scope: Scope::Connection, key, delay, .. } = &mut sent {
-        // The next attempt goes by another connection.
+        // The next attempt uses another connection.
         (*key, *delay) = (None, Some(Duration::from_secs(1)));
     }
     let delay = retry_after(headers, now_s);

@@ -1,4 +1,5 @@
-//! The driver against a server of HTTP/2 that does what the tokens in the paths say.
+//! Tests of the driver against an HTTP/2 server whose behaviour is selected by the tokens in the
+//! paths.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -16,19 +17,20 @@ use super::token::tests::key;
 use crate::providers::wire_tests::{account, class_of, message, told};
 use crate::providers::{Account, Answer, Channel, Class, Driver, Scope, Sent};
 
-/// What the server has seen.
+/// The server's observations.
 #[derive(Default)]
 struct Seen {
-    /// For each connection, in their order.
+    /// The connections, in their order.
     connections: Vec<Connection>,
-    /// Streams that are open at once, over all connections, now and at most.
+    /// The number of open streams over all connections.
     open: usize,
+    /// The maximum of `open` so far.
     peak: usize,
-    /// A second stream came before the connection's first good answer.
+    /// A second stream arrived before the connection's first good answer.
     was_hasty: bool,
-    /// The token that is told to have expired.
+    /// The token that is reported as expired.
     expired: Option<String>,
-    /// Headers of the last push.
+    /// The headers of the last push.
     last: Option<http::HeaderMap>,
 }
 
@@ -43,9 +45,9 @@ struct Connection {
 struct Server {
     base: String,
     seen: Arc<Mutex<Seen>>,
-    /// Lets pushes to `hold` go on, one for each permit.
+    /// Lets pushes to `hold` proceed, one per permit.
     gate: Arc<Semaphore>,
-    /// While true, no connection is taken.
+    /// While true, the server drops new connections.
     is_deaf: Arc<AtomicBool>,
 }
 
@@ -191,7 +193,7 @@ async fn push(driver: &Apns, to: &str, now_s: i64) -> Answer {
     driver.send(&message(Channel::Push, to), &told(now_s)).await
 }
 
-/// Sends so many at once; the answers come when the tasks are awaited.
+/// Starts the given number of pushes at once and returns their tasks.
 fn many(driver: &Arc<Apns>, to: &'static str, pushes: usize) -> Vec<tokio::task::JoinHandle<Answer>> {
     let one = |_| {
         let driver = driver.clone();
@@ -334,7 +336,7 @@ async fn after_a_rejection_times_tell_nothing_for_a_moment() {
     assert!(!push(&driver, "ok", 0).await.is_untimed);
     let bad = push(&driver, "bad", 0).await;
     assert_eq!((class_of(&bad.sent), bad.is_untimed), (Class::Suppress, true));
-    // Only a machine that sleeps for two seconds between the two lines could make this one timed.
+    // Only a machine that sleeps for two seconds between the two lines could make this push timed.
     let began = std::time::Instant::now();
     let next = push(&driver, "ok", 0).await;
     assert!(next.is_untimed || began.elapsed() > Duration::from_secs(1), "the next is slow without load");

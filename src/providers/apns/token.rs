@@ -1,12 +1,13 @@
-//! Our tokens: one is used for most of an hour, and there are never two within twenty minutes, which Apple would punish.
+//! Provider tokens: each is used for most of an hour. Two within twenty minutes would be penalised
+//! by Apple.
 
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use serde_json::json;
 
-/// Age from which a token is replaced, in seconds; Apple refuses one that is older than an hour.
+/// The age at which a token is replaced, in seconds; Apple rejects tokens older than an hour.
 const OLD_S: i64 = 50 * 60;
 
-/// Age before which no other is made, in seconds.
+/// The minimum age of a token before a new one is signed, in seconds.
 const YOUNG_S: i64 = 20 * 60;
 
 /// The tokens of an account.
@@ -22,12 +23,14 @@ struct Token {
     made_s: i64,
 }
 
-/// The key cannot sign.
+/// The error of a key that cannot sign.
 #[derive(Debug)]
 pub(super) struct Unsigned;
 
 impl Tokens {
-    /// Takes the key; fails if it cannot sign.
+    /// Parses the key and signs a token as a check.
+    ///
+    /// Fails if the key cannot sign.
     pub(super) fn new(pem: &str, key_id: &str, team_id: &str) -> Result<Self, Unsigned> {
         let key = EncodingKey::from_ec_pem(pem.as_bytes()).map_err(|_| Unsigned)?;
         let mut header = Header::new(Algorithm::ES256);
@@ -38,7 +41,7 @@ impl Tokens {
         Ok(tokens)
     }
 
-    /// The token of now.
+    /// Returns the token in force, and signs a new one if needed.
     pub(super) fn current(&mut self, now_s: i64) -> Result<String, Unsigned> {
         if let Some(token) = &self.current
             && (-YOUNG_S..OLD_S).contains(&(now_s - token.made_s))
@@ -50,7 +53,7 @@ impl Tokens {
         Ok(text)
     }
 
-    /// Hears that a token has expired; true if there is, or may be made, another.
+    /// Discards an expired token; returns true if another token exists or may be signed.
     pub(super) fn expired(&mut self, text: &str, now_s: i64) -> bool {
         match &self.current {
             Some(token) if token.text != text => true,

@@ -1,21 +1,21 @@
-//! How old a webhook's request may be.
+//! The maximum age of a webhook request.
 
 use super::super::{Account, Disbelieved, Refused};
 
 /// The key of an account's settings.
 const FIELD: &str = "webhook_max_age_s";
 
-/// How far a provider's clock may be ahead of ours, in seconds.
+/// The tolerance for a provider's clock that is ahead of ours, in seconds.
 pub const AHEAD_S: i64 = 600;
 
-/// How old it may be in seconds: what the account says, else `usual_s`.
+/// Returns the maximum age in seconds: the account's setting, else `usual_s`.
 pub fn most(account: &Account, usual_s: i64) -> Result<i64, Refused> {
     let Some(text) = account.option(FIELD) else { return Ok(usual_s) };
     let seconds = text.trim().parse().ok().filter(|seconds: &i64| (1..=7 * 86_400).contains(seconds));
     seconds.ok_or_else(|| Refused { field: FIELD.to_owned(), message: "must be seconds from 1 to 604800".to_owned() })
 }
 
-/// Refuses what is too old, or from the future.
+/// Rejects a request that is too old, or from the future.
 pub fn check(account: &Account, usual_s: i64, at_s: i64, now_s: i64) -> Result<(), Disbelieved> {
     let most = most(account, usual_s).unwrap_or(usual_s);
     match now_s.saturating_sub(at_s) {

@@ -1,7 +1,8 @@
-//! Whether a certificate of SNS is one: issued for Amazon's name, by an authority that this machine trusts for TLS.
+//! The verification of an SNS certificate: issued for Amazon's name, by an authority that this
+//! machine trusts for TLS.
 //!
-//! Amazon serves the certificate without the one of its issuer, and says inside where that is. It is fetched from Amazon's own
-//! authority and from nowhere else; what it is worth, the chain decides.
+//! Amazon serves the certificate without its issuer's and names the URL of that inside. It is
+//! fetched from Amazon's own authority only; its validity follows from the chain.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -16,16 +17,16 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::super::Disbelieved;
 
-/// Says whether a chain ends at an authority that is trusted.
+/// A verifier that decides whether a chain ends at a trusted authority.
 pub type Authorities = Arc<dyn ServerCertVerifier>;
 
-/// How a text of certificates begins; Amazon puts nothing before it.
+/// The beginning of a PEM certificate; Amazon puts nothing before it.
 const BEGINS: &[u8] = b"-----BEGIN CERTIFICATE-----";
 
-/// Where Amazon's authority publishes its certificates.
+/// The domain of Amazon's certificate authority.
 const AUTHORITY: &str = "amazontrust.com";
 
-/// The authorities of this machine.
+/// Returns the authorities that this machine trusts.
 pub fn platform() -> Result<Authorities, Disbelieved> {
     static PLATFORM: OnceLock<Authorities> = OnceLock::new();
     if let Some(known) = PLATFORM.get() {
@@ -36,12 +37,12 @@ pub fn platform() -> Result<Authorities, Disbelieved> {
     Ok(PLATFORM.get_or_init(|| Arc::new(verifier)).clone())
 }
 
-/// Certificates as they were served: the one that signs first, then those of its issuers, if any.
+/// Certificates as served: the signing one first, then those of its issuers, if any.
 #[derive(Debug)]
 pub struct Chain(Vec<CertificateDer<'static>>);
 
 impl Chain {
-    /// Reads what was served, which must be certificates and nothing else before them.
+    /// Parses the served text, which must begin with a certificate.
     pub fn read(served: &[u8]) -> Result<Self, Disbelieved> {
         if !served.starts_with(BEGINS) {
             return Err(wrong("the certificate cannot be read"));
@@ -51,7 +52,8 @@ impl Chain {
         Ok(Self(all.into_iter().map(|pem| CertificateDer::from(pem.contents)).collect()))
     }
 
-    /// Where the certificate of the issuer is, if it was not served and is Amazon's.
+    /// Returns the URL of the issuer's certificate, if that was not served and is on Amazon's
+    /// domain.
     pub fn issuer(&self) -> Option<String> {
         let [only] = self.0.as_slice() else { return None };
         let (_, certificate) = X509Certificate::from_der(only).ok()?;
@@ -68,12 +70,13 @@ impl Chain {
         (is_amazons && is_plain && matches!(url.scheme(), "http" | "https")).then(|| url.into())
     }
 
-    /// Adds the certificate of an issuer, as it was served.
+    /// Appends the certificate of an issuer, as served.
     pub fn add(&mut self, served: Vec<u8>) {
         self.0.push(CertificateDer::from(served));
     }
 
-    /// Refuses a chain that ends at nobody who is trusted, or whose first certificate is for none of these names.
+    /// Rejects a chain that does not end at a trusted authority, or whose first certificate is for
+    /// none of these names.
     pub fn check(&self, names: &[&str], authorities: &dyn ServerCertVerifier, now_s: i64) -> Result<(), Disbelieved> {
         let Some((first, issuers)) = self.0.split_first() else { return Err(wrong("the certificate cannot be read")) };
         let now = UnixTime::since_unix_epoch(Duration::from_secs(now_s.max(0).unsigned_abs()));

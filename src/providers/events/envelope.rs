@@ -1,8 +1,10 @@
-//! What SNS wraps around each notice, and by which it is known to be from Amazon.
+//! The SNS envelope around each notice, and the proof that it is from Amazon.
 //!
-//! The envelope is signed by RSA (version 1 with SHA-1, version 2 with SHA-256) over some of its fields, each with its name on a
-//! line. The certificate is fetched from a URL in the envelope, which must be the one place where Amazon keeps those of the topic's
-//! region. Any customer of Amazon's can have a topic whose notices are rightly signed, so the topic must be the account's own.
+//! The envelope is signed by RSA (version 1 with SHA-1, version 2 with SHA-256) over some of its
+//! fields, each after its name on a line of its own. The certificate is fetched from a URL in the
+//! envelope, which must be the one place where Amazon keeps those of the topic's region. Every
+//! customer of Amazon can have a topic with validly signed notices, so the topic must be the
+//! account's own.
 
 use aws_lc_rs::signature::{
     RSA_PKCS1_2048_8192_SHA1_FOR_LEGACY_USE_ONLY, RSA_PKCS1_2048_8192_SHA256, RsaParameters, UnparsedPublicKey,
@@ -18,37 +20,38 @@ use x509_parser::time::ASN1Time;
 use super::super::{Account, Disbelieved, Refused, outcome};
 use super::age;
 
-/// The keys of the account's settings: whose notices are believed, and where certificates come from in tests.
+/// The account setting for the topic whose notices are accepted.
 const TOPIC: &str = "sns_topic_arn";
+/// The account setting for the origin of certificates in tests.
 const CERT_HOST: &str = "sns_cert_host";
 
-/// How old a notice may be where the account does not say, in seconds: SNS tries to deliver one for an hour at most.
+/// The default maximum age of a notice, in seconds: SNS retries a delivery for an hour at most.
 const USUAL_AGE_S: i64 = 3600;
 
-/// An envelope.
+/// An SNS envelope.
 #[derive(Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Envelope {
     /// `Notification`, `SubscriptionConfirmation` or `UnsubscribeConfirmation`.
     #[serde(rename = "Type")]
     pub kind: String,
-    /// Unique for the notice, the same each time that it is delivered.
+    /// The id of the notice, the same for every delivery.
     pub message_id: String,
-    /// The topic.
+    /// The ARN of the topic.
     pub topic_arn: String,
-    /// What it brings.
+    /// The enclosed notice.
     pub message: String,
-    /// When it was published.
+    /// The time of publication, in ISO 8601.
     pub timestamp: String,
     /// `1` or `2`.
     pub signature_version: String,
     signature: String,
-    /// Where the certificate is.
+    /// The URL of the certificate.
     #[serde(rename = "SigningCertURL", alias = "SigningCertUrl")]
     pub cert_url: String,
     subject: Option<String>,
     token: Option<String>,
-    /// What to get in order to confirm a subscription.
+    /// The URL whose GET confirms a subscription.
     #[serde(rename = "SubscribeURL", alias = "SubscribeUrl")]
     pub subscribe_url: Option<String>,
 }
@@ -58,11 +61,11 @@ fn wrong(what: impl Into<String>) -> Disbelieved {
 }
 
 impl Envelope {
-    /// Reads an envelope whose topic is the account's and whose certificate may be fetched.
+    /// Parses an envelope and requires the account's topic and a permitted certificate URL.
     pub fn read(account: &Account, body: &[u8]) -> Result<Self, Disbelieved> {
         let no_topic = || Disbelieved::NoSecret { account: account.name.clone(), field: TOPIC };
         let topic = account.option(TOPIC).filter(|topic| !topic.is_empty()).ok_or_else(no_topic)?;
-        // The parser's words would quote what it read.
+        // The parser's message would quote the input.
         let envelope: Self = serde_json::from_slice(body).map_err(|_| wrong("the body is no envelope of SNS"))?;
         if envelope.topic_arn != topic {
             return Err(wrong(format!("the topic is not the account's {TOPIC}")));
@@ -73,7 +76,7 @@ impl Envelope {
         }
     }
 
-    /// Refuses an envelope that this certificate's key has not signed.
+    /// Rejects an envelope that was not signed with this certificate's key.
     pub fn verify(&self, certificate: &[u8], now_s: i64) -> Result<(), Disbelieved> {
         let algorithm: &RsaParameters = match self.signature_version.as_str() {
             "1" => &RSA_PKCS1_2048_8192_SHA1_FOR_LEGACY_USE_ONLY,
@@ -87,14 +90,15 @@ impl Envelope {
         checked.map_err(|_| wrong("it does not fit"))
     }
 
-    /// When it was published, unix seconds; refused where that is too long ago for one that SNS still delivers.
+    /// Returns the time of publication, in unix seconds; rejects a time longer ago than SNS
+    /// retries.
     pub fn published_s(&self, account: &Account, now_s: i64) -> Result<i64, Disbelieved> {
         let at: Timestamp = self.timestamp.parse().map_err(|_| wrong("Timestamp is no time"))?;
         age::check(account, USUAL_AGE_S, at.as_second(), now_s)?;
         Ok(at.as_second())
     }
 
-    /// What is signed.
+    /// Builds the signed text.
     fn canonical(&self) -> Result<String, Disbelieved> {
         let subject = self.subject.as_deref().map(|subject| ("Subject", subject));
         let of_confirmation = |name, value: &Option<String>| match value.clone() {
@@ -122,7 +126,7 @@ impl Envelope {
     }
 }
 
-/// The key of a certificate, PEM and nothing before it, that is valid now.
+/// Returns the key of a certificate that is valid now, in PEM with nothing before it.
 fn public_key(certificate: &[u8], now_s: i64) -> Result<Vec<u8>, Disbelieved> {
     let unreadable = || wrong("the certificate cannot be read");
     if !certificate.starts_with(b"-----BEGIN CERTIFICATE-----") {
@@ -137,7 +141,7 @@ fn public_key(certificate: &[u8], now_s: i64) -> Result<Vec<u8>, Disbelieved> {
     }
 }
 
-/// The host of SNS in the region of the account's topic.
+/// Returns the host of SNS in the region of the account's topic.
 pub fn host(account: &Account) -> Option<String> {
     let mut parts = account.option(TOPIC)?.split(':');
     let (partition, region) = (parts.nth(1)?, parts.nth(1)?);
@@ -145,7 +149,7 @@ pub fn host(account: &Account) -> Option<String> {
     is_region(region).then(|| format!("sns.{region}.{suffix}"))
 }
 
-/// True for a region's name, such as eu-central-1.
+/// Returns true for a region's name, such as eu-central-1.
 fn is_region(text: &str) -> bool {
     let parts: Vec<&str> = text.split('-').collect();
     let is_word = |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_lowercase());
@@ -162,7 +166,8 @@ fn is_region(text: &str) -> bool {
     }
 }
 
-/// The URL, if it is at SNS in the region of the account's topic, or at the place that the account names for tests.
+/// Parses a URL at SNS in the region of the account's topic, or at the origin that the account sets
+/// for tests; returns `None` for any other.
 pub fn is_amazons(account: &Account, text: &str) -> Option<Url> {
     let url = Url::parse(text).ok()?;
     let is_there = match account.option(CERT_HOST) {
@@ -174,23 +179,23 @@ pub fn is_amazons(account: &Account, text: &str) -> Option<Url> {
         }
     };
     let is_plain = url.username().is_empty() && url.password().is_none() && url.fragment().is_none();
-    // What the parser would tidy away is no address that Amazon writes.
+    // A URL that the parser normalises is not one that Amazon writes.
     (is_there && is_plain && url.as_str() == text).then_some(url)
 }
 
-/// True for the path under which Amazon keeps certificates, and nothing behind it.
+/// Returns true if the path is that of Amazon's certificates and there is no query.
 fn is_certificate(url: &Url) -> bool {
     let name = url.path().strip_prefix("/SimpleNotificationService-").and_then(|rest| rest.strip_suffix(".pem"));
     let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     url.query().is_none() && name.is_some_and(|name| name.len() >= 32 && name.bytes().all(is_digit))
 }
 
-/// True where certificates come from a test and are believed as they are.
+/// Returns true if certificates come from a test and are not verified.
 pub fn is_test(account: &Account) -> bool {
     account.option(CERT_HOST).is_some()
 }
 
-/// Refuses settings that envelopes could not be checked with.
+/// Rejects settings with which no envelope could be checked.
 pub fn check_settings(account: &Account) -> Result<(), Refused> {
     age::most(account, USUAL_AGE_S)?;
     if account.option(TOPIC).is_some_and(|arn| !arn.starts_with("arn:") || arn.split(':').count() != 6) {

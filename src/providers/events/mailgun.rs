@@ -1,8 +1,9 @@
-//! Events of Mailgun: one JSON object for each.
+//! Events of Mailgun: one JSON object each.
 //!
-//! Its `signature` is HMAC-SHA256, with the webhook signing key, over `timestamp` and `token`, in hexadecimal. It does not cover the
-//! event itself, so whoever could read one request could make others. Therefore a signature is remembered for as long as its time is
-//! believed, and is believed again only with the same body ([`once`]): ten minutes, unless the account says otherwise.
+//! Its `signature` is HMAC-SHA256, with the webhook signing key, over `timestamp` and `token`, in
+//! hexadecimal. It does not cover the event itself, so a reader of one request could forge others.
+//! Therefore a signature is remembered while its time is acceptable, and is accepted again only
+//! with the same body ([`once`]): ten minutes, unless the account sets another age.
 
 use aws_lc_rs::{digest, hmac};
 use serde_json::Value;
@@ -11,13 +12,13 @@ use super::super::{Account, Disbelieved, Event, Happened, Posted, words};
 use super::age;
 use super::read::Once;
 
-/// The key of the account's settings that holds the secret.
+/// The account setting that holds the secret.
 const KEY: &str = "webhook_signing_key";
 
-/// How old a request may be where the account does not say, in seconds.
+/// The default maximum age of a request, in seconds.
 const USUAL_AGE_S: i64 = 600;
 
-/// What a request says.
+/// Checks the signature of a request and reads its event.
 pub fn read(account: &Account, posted: &Posted<'_>) -> Result<Vec<Event>, Disbelieved> {
     let no_secret = || Disbelieved::NoSecret { account: account.name.clone(), field: KEY };
     let key = account.secret(KEY).filter(|key| !key.is_empty()).ok_or_else(no_secret)?;
@@ -40,7 +41,8 @@ pub fn read(account: &Account, posted: &Posted<'_>) -> Result<Vec<Event>, Disbel
     }
 }
 
-/// What to remember of a request that is believed; `None` for one that cannot be read.
+/// Returns the record that binds an authentic request's signature to its body; `None` for a request
+/// that cannot be parsed.
 pub fn once(account: &Account, posted: &Posted<'_>) -> Option<Once> {
     let body: Value = serde_json::from_slice(posted.body).ok()?;
     let signature = &body["signature"];
@@ -48,7 +50,7 @@ pub fn once(account: &Account, posted: &Posted<'_>) -> Option<Once> {
         Value::Number(number) => number.to_string(),
         other => other.as_str()?.to_owned(),
     };
-    // What is signed is the two together, wherever one ends.
+    // The signature covers the concatenation, not the boundary between the two.
     let signed = format!("{timestamp}{}", signature["token"].as_str()?);
     let most_s = age::most(account, USUAL_AGE_S).unwrap_or(USUAL_AGE_S);
     let digest = |bytes: &[u8]| digest::digest(&digest::SHA256, bytes).as_ref().to_vec();
@@ -61,7 +63,7 @@ pub fn once(account: &Account, posted: &Posted<'_>) -> Option<Once> {
     })
 }
 
-/// The event; `None` where it says nothing that counts.
+/// Reads an event; returns `None` if it reports nothing relevant.
 fn one(account: &Account, data: &Value, now_s: i64) -> Option<Event> {
     let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
     let word = text(&data["event"])?;
@@ -92,21 +94,22 @@ fn one(account: &Account, data: &Value, now_s: i64) -> Option<Event> {
     })
 }
 
-/// What a failure means; Mailgun tries again by itself after a temporary one, so that is none yet.
+/// Returns the kind of a failure; `None` for a temporary one, which Mailgun retries by itself.
 fn failed(data: &Value) -> Option<Happened> {
     let policy = data["delivery-status"]["enhanced-code"].as_str().is_some_and(|code| code.starts_with("5.7."));
     match (data["severity"].as_str(), data["reason"].as_str()) {
         (Some("temporary"), _) => None,
         (_, Some("suppress-unsubscribe")) => Some(Happened::Unsubscribed),
         (_, Some("suppress-complaint")) => Some(Happened::Complained),
-        // It gave up after many attempts, or the mail was refused and not its recipient.
+        // Mailgun gave up after many attempts, or the server rejected the mail and not the
+        // recipient.
         (_, Some("old" | "espblock")) => Some(Happened::Failed),
         _ if policy => Some(Happened::Failed),
         _ => Some(Happened::Bounced),
     }
 }
 
-/// The bytes of a hexadecimal text.
+/// Decodes a hexadecimal text.
 fn bytes(text: &str) -> Option<Vec<u8>> {
     let digits: Option<Vec<u32>> = text.chars().map(|c| c.to_digit(16)).collect();
     let digits = digits.filter(|digits| digits.len() % 2 == 0)?;
@@ -210,7 +213,7 @@ mod tests {
         let first = once(&signed(NOW_S, &event("delivered", json!({}))));
         let other_body = once(&signed(NOW_S, &event("complained", json!({}))));
         assert!(first.signed == other_body.signed && first.body != other_body.body);
-        // The place where the time ends and the token begins is not signed.
+        // The boundary between timestamp and token is not signed.
         let moved = json!({ "signature": { "timestamp": format!("{NOW_S}t0"), "token": "ken" } });
         assert_eq!(once(&moved).signed, first.signed);
         assert!(first.until_s >= NOW_S + USUAL_AGE_S + age::AHEAD_S, "for as long as it is believed");

@@ -1,7 +1,8 @@
-//! What providers tell by their event webhooks: whether a request is really theirs, and what it says.
+//! Event webhooks of providers: authentication of requests and parsing of events.
 //!
-//! A request whose signature cannot be checked is believed in nothing. One request may tell of many messages and recipients. What
-//! only says that a provider goes on trying, and what people do with a mail, is left out.
+//! No part of a request is trusted unless its signature is valid. One request may report on many
+//! messages and recipients. Reports of further delivery attempts, and of opened mails and clicked
+//! links, are ignored.
 
 pub mod age;
 pub mod chain;

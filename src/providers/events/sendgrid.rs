@@ -1,8 +1,9 @@
-//! Events of SendGrid: a JSON list of them, of many messages and recipients.
+//! Events of SendGrid: a JSON list, for many messages and recipients.
 //!
-//! `X-Twilio-Email-Event-Webhook-Signature` is the base64 of an ECDSA signature (P-256, SHA-256, ASN.1) over the header
-//! `X-Twilio-Email-Event-Webhook-Timestamp` and the raw body. A request may be ten minutes old unless the account says
-//! otherwise; one that SendGrid delivers again is signed again, and its events count once by their ids.
+//! `X-Twilio-Email-Event-Webhook-Signature` is the base64 of an ECDSA signature (P-256, SHA-256,
+//! ASN.1) over the header `X-Twilio-Email-Event-Webhook-Timestamp` and the raw body. A request may
+//! be ten minutes old unless the account sets another age; SendGrid signs a redelivery again, and
+//! its events count once by their ids.
 
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1, UnparsedPublicKey};
 use base64::Engine as _;
@@ -14,13 +15,13 @@ use x509_parser::x509::SubjectPublicKeyInfo;
 use super::super::{Account, Disbelieved, Event, Happened, Posted, Refused, outcome, words};
 use super::age;
 
-/// The key of the account's settings that holds the public key.
+/// The account setting that holds the public key.
 const KEY: &str = "webhook_public_key";
 
-/// How old a request may be where the account does not say, in seconds.
+/// The default maximum age of a request, in seconds.
 const USUAL_AGE_S: i64 = 600;
 
-/// Refuses settings that signatures could not be checked with.
+/// Rejects settings with which no signature could be checked.
 pub fn check_settings(account: &Account) -> Result<(), Refused> {
     age::most(account, USUAL_AGE_S)?;
     match words::either(account, KEY) {
@@ -31,7 +32,7 @@ pub fn check_settings(account: &Account) -> Result<(), Refused> {
     }
 }
 
-/// The point of a public key in base64 of its DER form, with or without the lines of a PEM around.
+/// Returns the point of a public key, given as base64 of its DER form, with or without PEM lines.
 fn point(text: &str) -> Option<Vec<u8>> {
     let lines = text.lines().filter(|line| !line.starts_with("-----"));
     let der = STANDARD.decode(lines.flat_map(str::split_whitespace).collect::<String>()).ok()?;
@@ -40,7 +41,7 @@ fn point(text: &str) -> Option<Vec<u8>> {
     (point.len() == 65 && point.first() == Some(&4)).then_some(point)
 }
 
-/// What a request says.
+/// Checks the signature of a request and reads its events.
 pub fn read(account: &Account, posted: &Posted<'_>) -> Result<Vec<Event>, Disbelieved> {
     let no_key = || Disbelieved::NoSecret { account: account.name.clone(), field: KEY };
     let key = words::either(account, KEY).and_then(point).ok_or_else(no_key)?;
@@ -62,7 +63,7 @@ pub fn read(account: &Account, posted: &Posted<'_>) -> Result<Vec<Event>, Disbel
     Ok(events.iter().filter_map(|event| one(account, event, posted.now_s)).collect())
 }
 
-/// One event; `None` where it says nothing that counts.
+/// Reads an event; returns `None` if it reports nothing relevant.
 fn one(account: &Account, event: &Value, now_s: i64) -> Option<Event> {
     let text = |name: &str| event[name].as_str().filter(|text| !text.is_empty());
     let word = text("event")?;
@@ -75,7 +76,8 @@ fn one(account: &Account, event: &Value, now_s: i64) -> Option<Event> {
         ("unsubscribe" | "group_unsubscribe", _) => Happened::Unsubscribed,
         _ => return None,
     };
-    // The id that a mail was accepted with comes first; what follows names the server that it went through.
+    // The id begins with that of the accepted mail; the rest names the server that the mail went
+    // through.
     let provider_id = text("sg_message_id")?.split('.').next().unwrap_or_default().to_owned();
     let at_s = event["timestamp"].as_i64().unwrap_or(now_s);
     let told = [Some(word), text("type"), text("status"), text("reason").or_else(|| text("response"))];

@@ -1,13 +1,15 @@
-//! What SES says in a notice, once SNS has brought it: one event of one mail, perhaps of several recipients.
+//! The contents of an SES notice that SNS delivers: one event of one mail, possibly for several
+//! recipients.
 
 use jiff::Timestamp;
 use serde_json::Value;
 
 use super::super::{Account, Disbelieved, Event, Happened, words};
 
-/// The events of a notice. `notice_id` is the envelope's, and `at_s` its time.
+/// Parses the events of a notice. `notice_id` is the envelope's id, and `at_s` its time in unix
+/// seconds.
 pub fn events(account: &Account, text: &str, notice_id: &str, at_s: i64) -> Result<Vec<Event>, Disbelieved> {
-    // When a topic is set up, SES sends a sentence.
+    // SES sends a plain sentence when a topic is set up.
     let notice: Value = match serde_json::from_str(text) {
         Ok(notice) => notice,
         Err(_) if text.starts_with("Successfully validated SNS topic") => return Ok(Vec::new()),
@@ -30,7 +32,8 @@ pub fn events(account: &Account, text: &str, notice_id: &str, at_s: i64) -> Resu
     Ok(recipients(part, &notice["mail"]).into_iter().enumerate().map(event).collect())
 }
 
-/// What happened, and the notice's part that tells more of it; `None` where it does not count.
+/// Returns the kind of the event and the part of the notice with its details; `None` for an event
+/// that is ignored.
 fn happened<'a>(word: &str, notice: &'a Value) -> Option<(Happened, &'a Value)> {
     let happened = |name: &str, happened| Some((happened, &notice[name]));
     match word {
@@ -48,7 +51,8 @@ fn happened<'a>(word: &str, notice: &'a Value) -> Option<(Happened, &'a Value)> 
     }
 }
 
-/// Each recipient that a part speaks of, and its words; where it names none, those of the mail.
+/// Returns each recipient that a part names, with its reason; if it names none, the recipients of
+/// the mail.
 fn recipients<'a>(part: &'a Value, mail: &'a Value) -> Vec<(Option<&'a str>, String)> {
     let said = |value: &Value, names: &[&str]| {
         names.iter().filter_map(|name| value[*name].as_str()).map(str::to_owned).collect::<Vec<_>>().join(" ")

@@ -1,4 +1,5 @@
-//! Notices of SES that SNS brings: certificates are fetched once and kept, subscriptions are confirmed.
+//! SES notices that arrive through SNS: certificates are fetched once and cached, subscriptions are
+//! confirmed.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,41 +14,43 @@ use super::ses;
 
 pub use super::envelope::check_settings;
 
-/// Most certificates that are kept; Amazon has one for each region and changes them once a year.
+/// The maximum number of cached certificates; Amazon has one for each region and changes them once
+/// a year.
 const MOST_CERTS: usize = 32;
 
-/// Longest that fetching a certificate or confirming a subscription may take.
+/// The timeout for fetching a certificate or confirming a subscription.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A certificate that proved bad, or could not be had, is not asked for again for so long, in seconds.
+/// The time during which a bad or unavailable certificate is not fetched again, in seconds.
 const BAD_S: i64 = 60;
 
-/// Certificates that may be fetched at once, and how many a second after that, for the whole process: requests that make us
-/// fetch one are not proved to be anybody's.
+/// The burst of certificate fetches of the whole process. Fetches are limited because the requests
+/// that cause them are not authenticated yet.
 const FETCHES: f64 = 20.0;
+/// The rate of certificate fetches after the burst, per second.
 const FETCHES_PER_S: f64 = 1.0;
 
-/// Longest that a request waits for the fetch of another.
+/// The maximum time that a request waits for another one's fetch.
 const IN_LINE: Duration = Duration::from_secs(3);
 
 /// Certificates by their URLs.
 #[derive(Debug)]
 pub struct Certs {
     known: Mutex<BTreeMap<String, Known>>,
-    /// Held by the one who fetches.
+    /// Locked during a fetch.
     fetching: tokio::sync::Mutex<Allowance>,
 }
 
-/// What is known of a certificate.
+/// The cached state of a certificate.
 #[derive(Clone, Debug)]
 enum Known {
-    /// As it was served; its chain has been checked.
+    /// The certificate as served, after its chain was checked.
     Good(Arc<[u8]>),
-    /// Not before then, unix seconds, and why.
+    /// The time in unix seconds before which it is not fetched again, and the reason.
     Bad(i64, String),
 }
 
-/// How many may still be fetched.
+/// The token bucket of fetches.
 #[derive(Debug)]
 struct Allowance {
     left: f64,
@@ -66,7 +69,7 @@ impl Allowance {
 }
 
 impl Certs {
-    /// Without any.
+    /// Creates an empty cache.
     pub const fn new() -> Self {
         let allowance = Allowance { left: FETCHES, at_s: 0 };
         Self { known: Mutex::new(BTreeMap::new()), fetching: tokio::sync::Mutex::const_new(allowance) }
@@ -82,7 +85,7 @@ impl Certs {
     fn keep(&self, url: &str, known: Known) {
         let mut all = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() >= MOST_CERTS {
-            // Good ones stay, as long as they are not all.
+            // Good certificates stay as long as there is a bad one to evict.
             let bad = all.iter().find(|(_, known)| matches!(known, Known::Bad(..))).map(|(url, _)| url.clone());
             if let Some(url) = bad.or_else(|| all.keys().next().cloned()) {
                 all.remove(&url);
@@ -91,7 +94,7 @@ impl Certs {
         all.insert(url.to_owned(), known);
     }
 
-    /// The certificate at a URL of Amazon's: kept, or fetched by one at a time.
+    /// Returns the certificate at a URL of Amazon's, from the cache or by a fetch, one at a time.
     async fn get(&self, url: &str, account: &Account, http: &Http, now_s: i64) -> Result<Arc<[u8]>, Disbelieved> {
         if let Some(known) = self.find(url, now_s) {
             return known;
@@ -122,11 +125,11 @@ impl Default for Certs {
     }
 }
 
-/// Fetches a certificate and looks at who issued it, and for whom.
+/// Fetches a certificate and verifies its issuer and its name.
 async fn fetch(url: &str, account: &Account, http: &Http, now_s: i64) -> Result<Arc<[u8]>, Disbelieved> {
     let served = get(http, url).await.map_err(Disbelieved::Signature)?.body;
     let mut chain = Chain::read(&served)?;
-    // What a test serves on loopback is from nobody.
+    // A certificate that a test serves on loopback has no trusted issuer.
     if !is_test(account) {
         if let Some(issuer) = chain.issuer() {
             chain.add(get(http, &issuer).await.map_err(Disbelieved::Signature)?.body);
@@ -139,22 +142,22 @@ async fn fetch(url: &str, account: &Account, http: &Http, now_s: i64) -> Result<
     Ok(served.into())
 }
 
-/// What SNS wants.
+/// The purpose of a request from SNS.
 #[derive(Debug, PartialEq)]
 pub enum SnsRead {
-    /// It brings events.
+    /// The request delivers events.
     Events(Vec<Event>),
-    /// It asks whether notices are wanted here: yes, by getting this.
+    /// The request asks for confirmation of a subscription, which a GET of the URL gives.
     Confirm {
-        /// At Amazon.
+        /// A URL at Amazon.
         url: String,
     },
 }
 
-/// What a request says, once its signature is checked.
+/// Checks the signature of a request and reads it.
 pub async fn read(account: &Account, posted: &Posted<'_>, http: &Http, certs: &Certs) -> Result<SnsRead, Disbelieved> {
     let envelope = Envelope::read(account, posted.body)?;
-    // All that can be seen without a certificate is looked at before one is fetched.
+    // Every check that needs no certificate comes before a fetch.
     let at_s = envelope.published_s(account, posted.now_s)?;
     let certificate = certs.get(&envelope.cert_url, account, http, posted.now_s).await?;
     envelope.verify(&certificate, posted.now_s)?;

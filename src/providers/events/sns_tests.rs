@@ -16,7 +16,8 @@ use super::*;
 
 const TOPIC: &str = "arn:aws:sns:eu-central-1:123456789012:mail";
 
-/// A certificate that openssl made, and its key's signature with SHA-1, which our library does not make, of the notice below.
+/// A certificate that openssl made, and its key's SHA-1 signature of the notice below, which our
+/// library cannot create.
 const OLD_CERT: &str = "\
 -----BEGIN CERTIFICATE-----
 MIIDGzCCAgOgAwIBAgIUWENHmtAExH8l26EsWq20s9cygR0wDQYJKoZIhvcNAQEL
@@ -89,7 +90,7 @@ fn a_certificate_comes_from_one_place_and_no_other_address_is_fetched() {
         // A bucket may be called sns, and its host looks like a region's.
         format!("https://sns.s3.amazonaws.com/{NAME}"),
         format!("https://sns.s3-ap-southeast-2.amazonaws.com/{NAME}"),
-        // Another region than the topic's, and another part of Amazon.
+        // A region other than the topic's, and another partition of Amazon.
         format!("https://sns.eu-west-1.amazonaws.com/{NAME}"),
         format!("https://sns.eu-central-1.amazonaws.com.cn/{NAME}"),
         format!("https://sns.eu-central-1.amazonaws.com:8443/{NAME}"),
@@ -97,7 +98,7 @@ fn a_certificate_comes_from_one_place_and_no_other_address_is_fetched() {
         format!("https://me@sns.eu-central-1.amazonaws.com/{NAME}"),
         format!("https://:x@sns.eu-central-1.amazonaws.com/{NAME}"),
         format!("https://sns.eu-central-1.amazonaws.com@evil.example/{NAME}"),
-        // What Amazon's API answers is Amazon's, and says what its caller had it say.
+        // Amazon's API answers with the caller's own text from Amazon's host.
         format!("{at}/?Action=GetEndpointAttributes&EndpointArn=x&x=.pem"),
         format!("{at}/{NAME}?Action=ListTopics"),
         format!("{at}/{NAME}?"),
@@ -171,7 +172,7 @@ async fn requests_that_nobody_signed_make_few_fetches() {
     let mut later = 0;
     for n in 0..200 {
         let mut notice = amazon.notice();
-        // Twice the same, which is known to be bad, and then another.
+        // The same bad certificate twice, then another.
         notice["SigningCertURL"] = format!("{}/SimpleNotificationService-{:032x}.pem", amazon.base, n / 2).into();
         match amazon.read(&notice, &certs).await {
             Err(Disbelieved::Later(_)) => later += 1,
@@ -194,7 +195,7 @@ fn notices_of_other_topics_are_not_believed() {
     assert!(matches!(read(&[("sns_topic_arn", "arn:aws:sns:eu-central-1:666666666666:mail")]), Some(Disbelieved::Signature(_))));
 }
 
-/// A certificate around a key, signed by nobody.
+/// Builds a certificate for a key, without a valid signature.
 fn certificate(key: &KeyPair) -> String {
     fn part(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
         let body = parts.concat();
@@ -214,7 +215,7 @@ fn certificate(key: &KeyPair) -> String {
     format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"))
 }
 
-/// Amazon, as far as it is needed: a topic's key, and a server for its certificate and confirmations.
+/// A minimal Amazon: a topic's key, and a server for its certificate and confirmations.
 struct Amazon {
     key: KeyPair,
     pem: String,
@@ -259,7 +260,7 @@ impl Amazon {
         Self { key, pem, base, account, tools: examples::tools(), certs_fetched, confirmed }
     }
 
-    /// A signed envelope: the signed fields are these, in the order of their names.
+    /// Builds a signed envelope with these fields, in the order of their names.
     fn signed(&self, fields: &[(&str, &str)]) -> Value {
         let mut fields: Vec<_> = [("MessageId", "id-2"), ("Timestamp", "2023-11-14T22:13:20.000Z"), ("TopicArn", TOPIC)]
             .into_iter()

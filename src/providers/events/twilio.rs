@@ -1,7 +1,7 @@
 //! Status callbacks of Twilio: one form for each change of one message.
 //!
-//! `X-Twilio-Signature` is the base64 of HMAC-SHA1, with the account's token, over the whole URL and then name and value of each
-//! field, sorted by name.
+//! `X-Twilio-Signature` is the base64 of HMAC-SHA1, with the account's token, over the whole URL
+//! followed by name and value of each field, sorted by name.
 
 use aws_lc_rs::hmac;
 use base64::Engine as _;
@@ -10,7 +10,7 @@ use url::Url;
 
 use super::super::{Account, Disbelieved, Event, Happened, Posted, words};
 
-/// What a request says.
+/// Checks the signature of a request and reads its event.
 pub fn read(account: &Account, posted: &Posted<'_>) -> Result<Vec<Event>, Disbelieved> {
     let no_secret = || Disbelieved::NoSecret { account: account.name.clone(), field: "auth_token" };
     let token = account.secret("auth_token").filter(|token| !token.is_empty()).ok_or_else(no_secret)?;
@@ -26,7 +26,7 @@ pub fn read(account: &Account, posted: &Posted<'_>) -> Result<Vec<Event>, Disbel
     Ok(event(account, &fields, posted.now_s)?.into_iter().collect())
 }
 
-/// What is signed.
+/// Builds the signed text.
 fn signed(url: &str, fields: &[(String, String)]) -> Vec<u8> {
     let mut sorted: Vec<&(String, String)> = fields.iter().collect();
     sorted.sort();
@@ -39,7 +39,8 @@ fn signed(url: &str, fields: &[(String, String)]) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// A URL as it is, and with its scheme's port said or not: Twilio signs either.
+/// Returns a URL as it is, and with its scheme's default port added or removed: Twilio signs either
+/// form.
 fn spellings(text: &str) -> Vec<String> {
     let mut all = vec![text.to_owned()];
     if let Ok(url) = Url::parse(text)
@@ -52,7 +53,7 @@ fn spellings(text: &str) -> Vec<String> {
     all
 }
 
-/// The event of a form; `None` where it says nothing that counts.
+/// Reads the event of a form; returns `None` if it reports nothing relevant.
 fn event(account: &Account, fields: &[(String, String)], now_s: i64) -> Result<Option<Event>, Disbelieved> {
     let find = |name: &str| {
         fields.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str()).filter(|value| !value.is_empty())
@@ -61,7 +62,7 @@ fn event(account: &Account, fields: &[(String, String)], now_s: i64) -> Result<O
         .or_else(|| find("SmsSid"))
         .ok_or_else(|| Disbelieved::Unreadable("MessageSid is missing".to_owned()))?;
     let code = find("ErrorCode").unwrap_or_default();
-    // An answer of the recipient, such as STOP, is a message of its own from there.
+    // A recipient's reply, such as STOP, arrives as a message from that number.
     let (status, happened, recipient) = match (find("OptOutType"), find("MessageStatus").or_else(|| find("SmsStatus"))) {
         (Some("STOP"), _) => ("stop", Happened::Unsubscribed, find("From")),
         (Some(_), _) | (None, None) => return Ok(None),
@@ -102,7 +103,7 @@ mod tests {
     const URL: &str = "https://fly.example/api/v1/provider-events/sms/main?x=1";
     const BODY: &str = "MessageSid=SM1&MessageStatus=delivered&To=%2B15550100123&ErrorCode=&A=%C3%A4";
 
-    /// The signature made by hand: the sorted names with their values.
+    /// Computes the signature of a text whose fields are already sorted.
     fn sign(token: &str, text: &str) -> String {
         let key = hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, token.as_bytes());
         STANDARD.encode(hmac::sign(&key, text.as_bytes()))
@@ -115,7 +116,7 @@ mod tests {
         read(&account, &Posted { url, headers: &headers, body: body.as_bytes(), now_s: examples::NOW_S })
     }
 
-    /// Posts a form of these fields, rightly signed.
+    /// Posts a correctly signed form of these fields and returns its event.
     fn told(fields: &[(&str, &str)]) -> Option<Event> {
         let mut sorted = fields.to_vec();
         sorted.sort_unstable();

@@ -3,30 +3,31 @@
 //! ```text
 //!   closed ──failures of a window reach the threshold, or the account itself fails──▶ open
 //!   open ──cooldown over, one message goes──▶ half-open ──it succeeds──▶ closed
-//!                                                 └──────it fails──────▶ open, for the full cooldown again
+//!                                                 └──────it fails──────▶ open, full cooldown
 //! ```
 //!
-//! A 429 is no failure: the account works, and says so. Neither is anything that concerns the message alone.
+//! A 429 is not a failure, because the account works; neither is a fault of the message alone.
 //!
-//! Whether a failure was the account's or the message's own, one message cannot tell. So each message counts once in a window, an
-//! account is given up by the word of two at least, and the message that finds out whether it is back is another one than those that
-//! failed. What a message met at an account that then took another one was the message's own, and does not count again.
+//! One message cannot show whether a failure was the account's or its own. Therefore each message
+//! counts once per window, an account is given up only after at least two messages failed, and the
+//! probe is a message that has not failed there. If an account rejects a message and then accepts
+//! another one, the rejection was the message's own fault and does not count again.
 
-/// Where a breaker stands.
+/// The state of a breaker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
     /// Messages flow.
     #[default]
     Closed,
-    /// None goes.
+    /// No message is sent.
     Open,
-    /// One has gone, to find out.
+    /// One message was sent as a probe.
     HalfOpen,
 }
 
 impl State {
-    /// The word for records and metrics.
+    /// Returns the name used in records and metrics.
     pub fn word(self) -> &'static str {
         match self {
             Self::Closed => "closed",
@@ -36,74 +37,78 @@ impl State {
     }
 }
 
-/// Messages that must agree that an account is away, at least.
+/// The minimum number of messages that must agree that an account is unavailable.
 const AGREE: usize = 2;
 
-/// Messages of each list that are remembered: the latest.
+/// The maximum length of each list of messages; the latest are kept.
 const REMEMBERED: usize = 16;
 
-/// Where no other message comes for so many more cooldowns, one that failed finds out as well: it keeps nobody waiting.
+/// The number of further cooldowns without another message after which one that failed here may be
+/// the probe: it keeps no other message waiting.
 const ALONE_COOLDOWNS: i64 = 2;
 
-/// When a breaker opens and for how long.
+/// The thresholds and times of breakers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Law {
-    /// Messages whose failure within a window opens it, where they are at least half of what ended; never fewer than two.
+    /// The number of messages whose failure within a window opens the breaker if they are at least
+    /// half of those that ended; never fewer than two.
     pub failures: u32,
     /// The window, in milliseconds.
     pub window_ms: i64,
-    /// How long it stays open, in milliseconds.
+    /// The time that a breaker stays open, in milliseconds.
     pub cooldown_ms: i64,
 }
 
 /// A breaker. All times are unix milliseconds by the store's clock.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Breaker {
-    /// Where it stands.
+    /// The state of the breaker.
     pub state: State,
-    /// Messages that failed in this window,
+    /// The number of messages that failed in this window.
     pub failures: u32,
-    /// and successes beside them, as far as workers told of them.
+    /// The number of successes in this window, as far as workers have reported them.
     pub successes: u64,
-    /// Since when the window lasts.
+    /// The start of the window.
     pub window_from_ms: i64,
-    /// When it last changed.
+    /// The time of the last change of state.
     pub changed_at_ms: i64,
-    /// Open: when one message may go.
+    /// The time from which one message may probe an open breaker.
     pub until_ms: i64,
-    /// What opened it.
+    /// The reason for the last opening.
     pub why: String,
-    /// The last of those that failed in this window.
+    /// The latest messages that failed in this window.
     #[serde(default)]
     pub failed: Vec<i64>,
-    /// Messages with which the account itself was refused, or that opened the breaker, or failed as its probe.
+    /// The messages with which the account itself was refused, that opened the breaker, or that
+    /// failed as its probe.
     #[serde(default)]
     pub against: Vec<i64>,
-    /// Messages that were against an account that took another one afterwards.
+    /// The messages that were refused by an account that then accepted another one.
     #[serde(default)]
     pub disproved: Vec<i64>,
 }
 
-/// A change, for those who are to hear of it.
+/// A change of a breaker, for its listeners.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
-    /// The account.
+    /// The name of the account.
     pub account: String,
-    /// Where the breaker stood.
+    /// The previous state.
     pub from: State,
-    /// Where it stands.
+    /// The new state.
     pub to: State,
-    /// Why.
+    /// The reason for the change.
     pub why: String,
-    /// When, unix milliseconds.
+    /// The time of the change, in unix milliseconds.
     pub at_ms: i64,
-    /// Open: when one message may go.
+    /// The time from which one message may probe an open breaker, in unix milliseconds.
     pub until_ms: i64,
 }
 
 impl Breaker {
-    /// Of `successes` that somebody counted over the last `over_ms`, those that belong to the window in which `now_ms` is: however long
-    /// an account has been well, that says nothing once it fails.
+    /// Returns how many of the `successes` of the last `over_ms` belong to the window at `now_ms`,
+    /// assuming an even spread. Earlier ones are left out, because a long healthy past says nothing
+    /// about an account that fails now.
     pub fn of_window(&self, now_ms: i64, law: &Law, successes: u64, over_ms: i64) -> u64 {
         let since = now_ms - self.window_from_ms;
         match since {
@@ -113,7 +118,8 @@ impl Breaker {
         }
     }
 
-    /// A message failed at `now_ms`, and `successes` of whoever tells so did not in this window since it last told of a failure.
+    /// Records a failure at `now_ms`; `successes` is the number of successes in this window that
+    /// the reporting worker has counted since its last report of a failure.
     #[must_use]
     pub fn failed(&self, now_ms: i64, law: &Law, successes: u64, message: i64, why: &str) -> Self {
         match self.state {
@@ -133,12 +139,14 @@ impl Breaker {
                 if counted.failures >= enough && is_most { counted.open(now_ms, law, message, why) } else { counted }
             }
             State::HalfOpen => self.open(now_ms, law, message, why),
-            // Whoever was under way when it opened says nothing new.
+            // The message was already in progress when the breaker opened, so its failure is no
+            // news.
             State::Open => self.clone(),
         }
     }
 
-    /// The account itself was refused at `now_ms` with this message: the second that says so opens it at once.
+    /// Records a refusal of the account itself at `now_ms`. The second message that is refused
+    /// opens the breaker at once.
     #[must_use]
     pub fn account_failed(&self, now_ms: i64, law: &Law, message: i64, why: &str) -> Self {
         match self.state {
@@ -153,8 +161,8 @@ impl Breaker {
         }
     }
 
-    /// Whether this message may go at `now_ms`: one that failed here does not find out whether the account is back, unless nobody else
-    /// has come to do so.
+    /// Returns true if this message may be sent at `now_ms`. A message that failed here does not
+    /// probe the account unless no other message has come to do so.
     pub fn lets(&self, now_ms: i64, law: &Law, message: i64) -> bool {
         let since_ms = match self.state {
             State::Closed => return true,
@@ -165,7 +173,7 @@ impl Breaker {
         !is_known || now_ms - since_ms >= ALONE_COOLDOWNS * law.cooldown_ms
     }
 
-    /// One message is about to go at `now_ms` although the breaker is not closed.
+    /// Records that one message is about to be sent at `now_ms` although the breaker is not closed.
     #[must_use]
     pub fn probed(&self, now_ms: i64) -> Self {
         match self.state {
@@ -174,14 +182,14 @@ impl Breaker {
         }
     }
 
-    /// A message went well at `now_ms`.
+    /// Records a success at `now_ms`.
     #[must_use]
     pub fn succeeded(&self, now_ms: i64, message: i64) -> Self {
         let mut disproved = self.disproved.clone();
         self.against.iter().filter(|other| **other != message).for_each(|other| remember(&mut disproved, *other));
         match self.state {
             State::Closed => Self { against: Vec::new(), disproved, ..self.clone() },
-            // It was under way when the breaker opened.
+            // The message was already in progress when the breaker opened.
             State::Open if now_ms < self.until_ms => self.clone(),
             State::Open | State::HalfOpen => Self { changed_at_ms: now_ms, window_from_ms: now_ms, disproved, ..Self::default() },
         }
@@ -218,14 +226,14 @@ mod tests {
 
     const LAW: Law = Law { failures: 5, window_ms: 10_000, cooldown_ms: 30_000 };
 
-    /// So many messages failed, one after the other.
+    /// Returns a breaker after this many messages failed in a row.
     fn after(failures: u32) -> Breaker {
         (0..failures).fold(Breaker::default(), |breaker, nth| {
             breaker.failed(1000 + i64::from(nth), &LAW, 0, i64::from(nth), "answered 503")
         })
     }
 
-    /// Two messages found the account refused at 1000.
+    /// Returns a breaker after two messages found the account refused, the last at 1000 ms.
     fn refused() -> Breaker {
         Breaker::default().account_failed(1000, &LAW, 1, "").account_failed(1000, &LAW, 2, "answered 401")
     }
@@ -292,7 +300,7 @@ mod tests {
         let doubted = Breaker::default().account_failed(1000, &LAW, 1, "");
         let well = doubted.succeeded(1001, 9);
         assert_eq!((well.state, well.against.len()), (State::Closed, 0));
-        // Not even beside another that is wrong.
+        // The disproved message does not count beside another refused one either.
         let other = well.account_failed(1002, &LAW, 2, "").account_failed(1003, &LAW, 1, "");
         assert_eq!(other.state, State::Closed);
         assert_eq!(other.account_failed(1004, &LAW, 3, "").state, State::Open);
@@ -307,8 +315,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happens in whatever order, it never goes from open to closed before its cooldown is over, and what it remembers
-        /// is bounded.
+        /// In any order of events, the breaker never goes from open to closed before its cooldown
+        /// is over, and its lists are bounded.
         #[test]
         fn an_open_breaker_stays_open_for_its_cooldown(
             steps in prop::collection::vec((0_u8..4, 0_i64..20_000, 0_i64..40), 1..80),
@@ -334,7 +342,8 @@ mod tests {
             }
         }
 
-        /// Whatever one message meets, however often, while all others go well: nobody is stopped.
+        /// A single failing message, however often it is retried, never opens the breaker while all
+        /// others succeed.
         #[test]
         fn one_message_alone_never_opens_it(steps in prop::collection::vec((0_u8..3, 0_i64..20_000), 1..200), law in 1_u32..4) {
             let law = Law { failures: law, ..LAW };

@@ -1,4 +1,5 @@
-//! The breakers of a pool, shared by all workers: notes beside the accounts' throttle, changed by compare-and-set.
+//! The breakers of a pool, shared by all workers: notes beside the accounts' throttle, changed by
+//! compare-and-set.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,45 +9,46 @@ use std::time::Instant;
 use super::breaker::{Breaker, Change, Law, State};
 use crate::throttle::{Error, Name, Notes};
 
-/// How often a change is tried again that others came before.
+/// The number of attempts at a change that conflicts with others.
 const TRIES: u32 = 20;
 
-/// What becomes of a message that may be the probe of an account.
+/// The decision on a message that may be an account's probe.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Probe {
-    /// It goes.
+    /// The message is sent; the change of the breaker, if any.
     Goes(Option<Change>),
-    /// Another one has to find out: this one has failed there.
+    /// The message has failed at this account, so another one must probe.
     Another,
 }
 
-/// The breakers of one pool as this process last saw them, and the way to change them for all.
+/// The breakers of one pool as this process last saw them, and their shared store.
 pub struct Breakers {
     notes: Arc<dyn Notes>,
     throttle: Name,
     law: Law,
     seen: Mutex<BTreeMap<String, Breaker>>,
-    /// Successes of each account since this process last told of a failure, and since when they are counted.
+    /// The successes of each account since this process last reported a failure, and the start of
+    /// the count.
     successes: Mutex<BTreeMap<String, (u64, Instant)>>,
 }
 
 impl Breakers {
-    /// The breakers whose notes lie beside `throttle`.
+    /// Creates the breakers whose notes are stored beside `throttle`.
     pub fn new(notes: Arc<dyn Notes>, throttle: Name, law: Law) -> Self {
         Self { notes, throttle, law, seen: Mutex::default(), successes: Mutex::default() }
     }
 
-    /// The law they go by.
+    /// Returns the thresholds and times of the breakers.
     pub fn law(&self) -> &Law {
         &self.law
     }
 
-    /// The account's breaker as it was last seen.
+    /// Returns the account's breaker as last seen.
     pub fn seen(&self, account: &str) -> Breaker {
         locked(&self.seen).get(account).cloned().unwrap_or_default()
     }
 
-    /// Reads all of them anew; answers the store's clock, unix milliseconds.
+    /// Reads all breakers again; returns the store's clock, in unix milliseconds.
     pub async fn refresh(&self) -> Result<i64, Error> {
         let noted = self.notes.read(&self.throttle).await?;
         let read = noted.notes.into_iter().map(|(account, note)| (account, parse(&note)));
@@ -54,7 +56,7 @@ impl Breakers {
         Ok(noted.now_ms)
     }
 
-    /// A message failed at the account.
+    /// Records a failure of a message at the account.
     pub async fn failed(&self, account: &str, message: i64, why: &str) -> Result<Option<Change>, Error> {
         let counted = locked(&self.successes).remove(account);
         let (successes, over_ms) = counted.map_or((0, 0), |(successes, since)| (successes, since.elapsed().as_millis() as i64));
@@ -64,12 +66,13 @@ impl Breakers {
         .await
     }
 
-    /// The account itself was refused with this message.
+    /// Records a refusal of the account itself.
     pub async fn account_failed(&self, account: &str, message: i64, why: &str) -> Result<Option<Change>, Error> {
         self.change(account, |breaker, now| breaker.account_failed(now, &self.law, message, why)).await
     }
 
-    /// A message is about to go that may be the probe of an account; no change where the breaker is closed or has its probe already.
+    /// Records that a message is about to be sent as the account's probe; makes no change if the
+    /// breaker is closed or already has its probe.
     pub async fn probed(&self, account: &str, message: i64) -> Result<Probe, Error> {
         let lets = AtomicBool::new(true);
         let change = self.change(account, |breaker, now| {
@@ -80,7 +83,7 @@ impl Breakers {
         Ok(if lets.into_inner() { Probe::Goes(change) } else { Probe::Another })
     }
 
-    /// A person says that the account is back.
+    /// Closes the breaker at the request of a person.
     pub async fn close(&self, account: &str) -> Result<Option<Change>, Error> {
         self.change(account, |breaker, now| match breaker.state {
             State::Closed => breaker.clone(),
@@ -89,7 +92,8 @@ impl Breakers {
         .await
     }
 
-    /// A message went well. Says nothing to others where nothing is known against the account, as almost always.
+    /// Records a success. Writes nothing to the store if nothing is known against the account,
+    /// which is the usual case.
     pub async fn succeeded(&self, account: &str, message: i64) -> Result<Option<Change>, Error> {
         if self.is_trusted(account) {
             locked(&self.successes).entry(account.to_owned()).or_insert_with(|| (0, Instant::now())).0 += 1;
@@ -98,12 +102,12 @@ impl Breakers {
         self.change(account, |breaker, now| breaker.succeeded(now, message)).await
     }
 
-    /// Nothing is known against the account.
+    /// Returns true if nothing is known against the account.
     fn is_trusted(&self, account: &str) -> bool {
         locked(&self.seen).get(account).is_none_or(|breaker| breaker.state == State::Closed && breaker.against.is_empty())
     }
 
-    /// Changes a breaker for all; tells how, if where it stands is another place.
+    /// Changes a breaker for all workers; returns the change if others should hear of it.
     async fn change(&self, account: &str, step: impl Fn(&Breaker, i64) -> Breaker) -> Result<Option<Change>, Error> {
         for _ in 0..TRIES {
             let noted = self.notes.read(&self.throttle).await?;
@@ -118,7 +122,7 @@ impl Breakers {
             if self.notes.swap(&self.throttle, account, note.map(String::as_str), &text).await? {
                 locked(&self.seen).insert(account.to_owned(), after.clone());
                 let (from, to) = (before.state, after.state);
-                // A new cooldown after a probe that failed is told as well.
+                // A new cooldown after a failed probe is reported as well.
                 let is_told = from != to || before.until_ms != after.until_ms;
                 let why = if after.why.is_empty() { before.why } else { after.why };
                 let change = Change { account: account.to_owned(), from, to, why, at_ms: noted.now_ms, until_ms: after.until_ms };
@@ -129,7 +133,7 @@ impl Breakers {
     }
 }
 
-/// A note that cannot be read is that of a closed breaker: it shows at the next failure.
+/// Parses a note. An unreadable one counts as a closed breaker: failures open it again soon.
 fn parse(note: &str) -> Breaker {
     serde_json::from_str(note).unwrap_or_default()
 }

@@ -1,34 +1,37 @@
-//! Whose turn it is: round robin over the accounts that may be asked now. It never waits for one that may not.
+//! The rotation: round robin over the accounts that may be asked now. It never waits for a resting
+//! one.
 
-/// The accounts of a pool in the order of their turns, and from when on each may be asked. Times are microseconds of any one clock.
+/// The accounts of a pool in their order of rotation, with the time from which each may be asked.
+/// Times are microseconds of any one clock.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ring {
     free_at_us: Vec<i64>,
-    /// The account that is next in turn.
+    /// The next account in rotation.
     cursor: usize,
 }
 
-/// Whom to ask.
+/// The result of a choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// This account.
+    /// The account to use.
     Account(usize),
-    /// Nobody before this time.
+    /// All eligible accounts are resting.
     Wait {
-        /// When the first of them may be asked.
+        /// The time at which the first of them may be asked.
         until_us: i64,
     },
-    /// There is no account besides those that are left out.
+    /// Every account is excluded.
     Nobody,
 }
 
 impl Ring {
-    /// So many accounts, all of which may be asked.
+    /// Creates a rotation of the given number of accounts, all of which may be asked.
     pub fn new(accounts: usize) -> Self {
         Self { free_at_us: vec![i64::MIN; accounts], cursor: 0 }
     }
 
-    /// The next in turn that may be asked at `now_us`, past those in `not`; the turn then goes to the one after it.
+    /// Returns the next account that may be asked at `now_us` and is not in `not`; the one after it
+    /// becomes the next in rotation.
     pub fn next(&mut self, now_us: i64, not: &[usize]) -> Choice {
         let accounts = self.free_at_us.len();
         let mut soonest: Option<i64> = None;
@@ -47,14 +50,14 @@ impl Ring {
         soonest.map_or(Choice::Nobody, |until_us| Choice::Wait { until_us })
     }
 
-    /// The account may not be asked before `until_us`.
+    /// Lets an account rest until `until_us`.
     pub fn rest(&mut self, account: usize, until_us: i64) {
         if let Some(free_at) = self.free_at_us.get_mut(account) {
             *free_at = until_us;
         }
     }
 
-    /// When the account may be asked.
+    /// Returns the time from which an account may be asked.
     pub fn free_at_us(&self, account: usize) -> i64 {
         self.free_at_us.get(account).copied().unwrap_or(i64::MAX)
     }
@@ -68,7 +71,7 @@ mod tests {
 
     const SECOND: i64 = 1_000_000;
 
-    /// Accounts are counted from 1 in the examples.
+    /// The examples number accounts from 1.
     fn pool() -> Ring {
         let mut ring = Ring::new(500);
         ring.cursor = 40;
@@ -120,8 +123,9 @@ mod tests {
     }
 
     proptest! {
-        /// Over any state of 500 accounts: who is chosen may be asked and is not left out, nobody between the last turn and this one
-        /// could have been chosen, and a wait is the shortest there is.
+        /// Over any state of 500 accounts: the chosen one may be asked and is not excluded, no
+        /// account between the last turn and this one was eligible, and a wait is the shortest
+        /// possible.
         #[test]
         fn the_choice_is_the_next_in_turn_of_those_that_may_be_asked(
             free in prop::collection::vec(prop_oneof![Just(i64::MIN), 0_i64..10_000], 500),
@@ -147,7 +151,8 @@ mod tests {
             }
         }
 
-        /// Turns are fair: of the accounts that may be asked all the time, none is chosen twice before every other was once.
+        /// Turns are fair: among the accounts that may always be asked, none is chosen twice before
+        /// every other was chosen once.
         #[test]
         fn nobody_has_two_turns_before_everybody_has_had_one(resting in prop::collection::btree_set(0_usize..500, 0..400)) {
             let mut ring = Ring::new(500);

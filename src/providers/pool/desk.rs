@@ -1,5 +1,8 @@
-//! Hands the accounts of a pool out to messages. Tokens are taken for many messages with one call: while one call is under way
-//! those who ask next are collected, so that the work of the store grows with accounts and not with messages.
+//! The assignment of a pool's accounts to messages.
+//!
+//! Tokens for many messages are taken with one call: requests that arrive during a call are
+//! collected for the next, so that the store's load grows with the number of accounts and not of
+//! messages.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,61 +20,65 @@ use crate::throttle::{
     Ask, Ended, Error, Grant, Holder, LaneAsk, Limit, MAX_LANES_PER_ASK, Name, Notes, Refund, Refused, Scope, Store,
 };
 
-/// Messages that are served by one call at most.
+/// The maximum number of messages served by one call.
 const AT_ONCE: usize = 256;
 
-/// Where all accounts have used their rates, they are asked again after this at the earliest: all whose turn it is by then with one
-/// call, however many wait. Their buckets keep the tokens meanwhile.
+/// The minimum pause before exhausted accounts are asked again. One call then serves all waiting
+/// messages whose turn it is; the buckets keep the tokens meanwhile.
 const ASK_EVERY: Duration = Duration::from_millis(4);
 
-/// How long nobody asks for an account whose turn cannot be foreseen: it is being probed, or the store is lost.
+/// The rest of an account whose return cannot be foreseen: it is being probed, or the store is
+/// lost.
 const UNKNOWN_WAIT: Duration = Duration::from_millis(250);
 
-/// The shortest rest of an account that gave less than was wanted, so that nobody asks for it without a pause.
+/// The minimum rest of an account that granted less than was requested, so that it is not asked
+/// without a pause.
 const SHORTEST_REST: Duration = Duration::from_millis(1);
 
-/// How long a message waits that may not be the one that finds out whether an account is back.
+/// The wait of a message that may not probe an account because it failed there.
 const LEFT_TO_OTHERS: Duration = Duration::from_secs(5);
 
-/// The longest that an account is left alone because its provider said so with an error of its own.
+/// The maximum rest of an account whose provider asked for it with an error of its own.
 const LONGEST_REST: Duration = Duration::from_secs(300);
 
-/// How long a process that asked for accounts is remembered.
+/// The time after which the store forgets a process that asked for accounts.
 const HOLDER_TTL: Duration = Duration::from_secs(10);
 
-/// Ends that are told by one call at most.
+/// The maximum number of results reported by one call.
 const ENDS_AT_ONCE: usize = 256;
 
-/// What an account without a limit is taken to bear, in messages each second: more than any could. With a rate of its own a key that
-/// was refused once is open again as soon as its probes have gone well; one without stays at sixteen under way for minutes.
+/// The nominal rate of an account without a limit, in messages per second: more than any can send.
+/// With a rate of its own, a key that was refused once is open again as soon as its probes have
+/// succeeded; without one it stays at sixteen in progress for minutes.
 const FREE_RPS: f64 = 1e6;
 
-/// An account that may be used for one message, once. How that went must be said with one of the desk's methods.
+/// An account lent to one message, for one attempt. The caller reports the result with one of the
+/// desk's methods.
 #[derive(Clone, Debug)]
 pub struct Held {
-    /// Its place in the pool.
+    /// The account's index in the pool.
     pub at: usize,
-    /// The message that has it.
+    /// The message that holds the account.
     message: i64,
-    /// What was taken for it.
+    /// The tokens taken for the attempt.
     grant: Grant,
-    /// What one message costs in tokens of the accounts' throttle.
+    /// The cost of one message, in tokens of the accounts' throttle.
     cost: f64,
 }
 
-/// What somebody who asked for an account got.
+/// The answer to a request for an account.
 #[derive(Clone, Debug)]
 pub enum Taken {
-    /// This account.
+    /// The account to use.
     Held(Held),
-    /// None, and for so long.
+    /// No account for now.
     Wait {
-        /// Until the first may be asked.
+        /// The time until the first one may be asked.
         wait: Duration,
-        /// What keeps it.
+        /// The reason for the wait.
         why: String,
     },
-    /// There is none besides those that were left out.
+    /// No account is left besides the excluded ones.
     Nobody,
 }
 
@@ -83,7 +90,7 @@ struct Wish {
     reply: oneshot::Sender<Taken>,
 }
 
-/// Says how a message ended that the store watches.
+/// The result of a message that the store watches.
 struct End {
     account: usize,
     is_success: bool,
@@ -101,31 +108,33 @@ pub struct Desk {
 
 pub(super) struct Shared {
     pub(super) pool: Pool,
-    /// Unique for this desk.
+    /// The desk's id in the store, unique for each desk.
     id: String,
     /// The throttle whose keys are the accounts.
     pub(super) accounts: Name,
     pub(super) store: Arc<dyn Store>,
     pub(super) breakers: Breakers,
-    /// Each account's limit, which its provider may tell while everything runs.
+    /// The limit of each account, in messages per second; a provider may lower it at run time.
     pub(super) limits: Mutex<Vec<f64>>,
-    /// The limit that costs one token.
+    /// The highest limit, in messages per second: a message costs one token at an account with this
+    /// limit.
     pub(super) reference: f64,
-    /// What each limit is multiplied by, as the bits of a float.
+    /// The factor on each limit, as the bits of a float.
     load: AtomicU64,
     pub(super) view: ArcSwap<PoolView>,
     changes: mpsc::UnboundedSender<(String, Change)>,
     ring: Mutex<Ring>,
-    /// Why each account rests.
+    /// The reason for each account's rest.
     why: Mutex<Vec<String>>,
     begun: Instant,
-    /// Wakes whoever looks after the pool.
+    /// Wakes the pool's maintenance task.
     pub(super) moved: Arc<tokio::sync::Notify>,
 }
 
 impl Desk {
-    /// Opens the desk of `pool`, with accounts that all processes share in `store` and breakers in `notes`. Changes of breakers
-    /// that this process makes are told to `changes`, with the pool's name. Must be called inside a Tokio runtime.
+    /// Opens the desk of `pool`, with accounts that all processes share in `store` and breakers in
+    /// `notes`. Changes of breakers by this process are sent to `changes`, with the pool's name.
+    /// Must be called inside a Tokio runtime.
     pub fn open(
         pool: Pool,
         store: Arc<dyn Store>,
@@ -138,7 +147,8 @@ impl Desk {
             window_ms: pool.breaker_window.as_millis() as i64,
             cooldown_ms: pool.breaker_cooldown.as_millis() as i64,
         };
-        // Before the first look its name is known and nothing of its accounts.
+        // Before the first observation only the settings are known, and nothing of the accounts'
+        // states.
         let view = PoolView {
             name: pool.name.clone(),
             provider: pool.provider.word().to_owned(),
@@ -171,12 +181,11 @@ impl Desk {
         Ok(Self { shared, wishes, ends })
     }
 
-    /// The pool.
     pub fn pool(&self) -> &Pool {
         &self.shared.pool
     }
 
-    /// The pool as it was last looked at.
+    /// Returns the pool as last observed.
     pub fn view(&self) -> Arc<PoolView> {
         self.shared.view.load_full()
     }
@@ -185,8 +194,9 @@ impl Desk {
         &self.shared
     }
 
-    /// Asks for the next account in turn besides those in `not` for the message of this number, and waits for it for no longer than
-    /// `patience`. An account of which it is to be found out whether it is back does not go to a message that failed there.
+    /// Requests the next account in rotation that is not in `not` for the message with this number,
+    /// and waits for it for at most `patience`. A message that failed at an account does not become
+    /// its probe.
     pub async fn take(&self, message: i64, not: &[usize], patience: Duration) -> Taken {
         let (since, mut not, mut is_left_to_others) = (Instant::now(), not.to_vec(), false);
         loop {
@@ -204,7 +214,8 @@ impl Desk {
                 }
                 taken => return taken,
             };
-            // The breaker may be open, and this the message that finds out; all others wait for it.
+            // The breaker may be open; then this message is the probe and all others wait for its
+            // result.
             match self.shared.breakers.probed(&self.shared.name(held.at), message).await {
                 Ok(Probe::Another) => {
                     self.unused(&held).await;
@@ -222,7 +233,7 @@ impl Desk {
         }
     }
 
-    /// The message went through, or failed for reasons that are not the account's.
+    /// Reports that the message was sent, or failed for reasons that are not the account's.
     pub async fn succeeded(&self, held: &Held, quota: Option<Quota>) {
         if held.grant.watched || quota.is_some() {
             let end = End { account: held.at, is_success: true, cost: held.cost, quota };
@@ -232,7 +243,8 @@ impl Desk {
         self.shared.told(closed);
     }
 
-    /// The provider asked the account to slow down: it is blocked for all workers, for as long as was said.
+    /// Reports that the provider asked the account to slow down: it is blocked for all workers, for
+    /// `delay` if given.
     pub async fn throttled(&self, held: &Held, delay: Option<Duration>, why: &str) {
         let refused = Refused {
             key: &self.shared.name(held.at),
@@ -243,15 +255,17 @@ impl Desk {
             jitter: rand::random(),
             why,
         };
-        // Where nobody said for how long, the store does, with the next answer.
+        // Without a delay, the store computes one and returns it with the next answer.
         self.shared.rest(held.at, delay.unwrap_or(UNKNOWN_WAIT), why);
         let _ = self.shared.refuse(&refused).await;
         self.shared.moved.notify_one();
     }
 
-    /// The message failed at the account: an error of the provider's own, a time-out, a connection that was cut. Where the provider
-    /// said how long to stay away and this is not the only message that failed, nobody goes there for so long. Answers whether the
-    /// account is known to be away.
+    /// Reports that the message failed at the account: an error of the provider's own, a timeout, a
+    /// connection that broke. Returns true if the account is known to be unavailable.
+    ///
+    /// If the provider asked for a `delay` and other messages failed too, the account rests for
+    /// that long.
     pub async fn failed(&self, held: &Held, why: &str, delay: Option<Duration>) -> bool {
         let name = self.shared.name(held.at);
         let change = self.shared.breakers.failed(&name, held.message, why).await;
@@ -265,7 +279,8 @@ impl Desk {
         is_known && self.shared.breakers.seen(&name).state != State::Closed
     }
 
-    /// The account itself was refused. Answers whether it is known to be away, so that this is not the message's own fault.
+    /// Reports that the account itself was refused. Returns true if the account is known to be
+    /// unavailable, so that the message is not at fault.
     pub async fn account_failed(&self, held: &Held, why: &str) -> bool {
         let name = self.shared.name(held.at);
         let change = self.shared.breakers.account_failed(&name, held.message, why).await;
@@ -276,7 +291,7 @@ impl Desk {
         is_known && self.shared.breakers.seen(&name).state != State::Closed
     }
 
-    /// How the message ended says nothing about the account.
+    /// Reports a result that says nothing about the account.
     pub fn unjudged(&self, held: &Held) {
         if held.grant.watched {
             let end = End { account: held.at, is_success: false, cost: held.cost, quota: None };
@@ -284,7 +299,7 @@ impl Desk {
         }
     }
 
-    /// No message was sent with it after all.
+    /// Returns an account with which no message was sent, and refunds its tokens.
     pub async fn unused(&self, held: &Held) {
         let key = self.shared.name(held.at);
         let refund = Refund { key: &key, grant: &held.grant, units: 1, cost: held.cost };
@@ -292,10 +307,9 @@ impl Desk {
         self.unjudged(held);
     }
 
-    /// Ends an account's block and closes its breaker; answers whether there was something to end.
+    /// Ends an account's block and closes its breaker; returns true if there was anything to end.
     ///
-    /// # Errors
-    /// If the store does not answer.
+    /// Fails if the store does not answer.
     pub async fn resume(&self, account: &str) -> Result<bool, Error> {
         let closed = self.shared.breakers.close(account).await?;
         let resumed = self.shared.store.resume_key(&self.shared.accounts, account).await?;
@@ -308,7 +322,8 @@ impl Desk {
         Ok(changed)
     }
 
-    /// Where the breaker has opened, nobody gets the account before its cooldown is over, and then one message does.
+    /// Shuts the account for the cooldown if the breaker has opened, and passes the change on.
+    /// Returns true if it has opened.
     async fn opened(&self, held: &Held, change: Result<Option<Change>, Error>, delay: Option<Duration>) -> bool {
         let opened = matches!(&change, Ok(Some(change)) if change.to == State::Open);
         if let Ok(Some(change)) = &change
@@ -322,7 +337,7 @@ impl Desk {
         opened
     }
 
-    /// Nobody gets the account for so long, and then one message does.
+    /// Shuts the account for all workers for `delay`; one message then goes as a probe.
     async fn shut(&self, held: &Held, delay: Duration, why: &str) {
         let key = self.shared.name(held.at);
         let refused =
@@ -333,7 +348,8 @@ impl Desk {
         }
     }
 
-    /// Something is known against the account, so that this message may be its probe.
+    /// Returns true if something is known against the account, so that this message may be its
+    /// probe.
     fn is_suspect(&self, held: &Held) -> bool {
         held.grant.watched || self.shared.breakers.seen(&self.shared.name(held.at)).state != State::Closed
     }
@@ -344,7 +360,8 @@ impl Shared {
         self.pool.accounts.get(at).map_or_else(String::new, |limited| limited.account.name.clone())
     }
 
-    /// What one message costs at the account, in tokens of the accounts' throttle: so that each has its own rate.
+    /// Returns the cost of one message at the account, in tokens of the accounts' throttle. It is
+    /// inversely proportional to the account's limit, so that each account has its own rate.
     fn cost(&self, at: usize) -> f64 {
         let limit = locked(&self.limits).get(at).copied().unwrap_or(-1.0) * f64::from_bits(self.load.load(Ordering::Relaxed));
         (self.reference / bears(limit).max(1e-6)).min(1e9)
@@ -358,7 +375,7 @@ impl Shared {
         self.begun.elapsed().as_micros() as i64
     }
 
-    /// The account is not asked for this long.
+    /// Lets an account rest for this long in this process.
     fn rest(&self, at: usize, wait: Duration, why: &str) {
         let until_us = self.now_us().saturating_add(wait.as_micros().min(1 << 60) as i64);
         locked(&self.ring).rest(at, until_us);
@@ -367,7 +384,8 @@ impl Shared {
         }
     }
 
-    /// Tells a refusal to all; a store that is slow for a moment must not cost another one.
+    /// Reports a refusal to the store and retries, because a briefly slow store must not cost
+    /// another refusal.
     async fn refuse(&self, refused: &Refused<'_>) -> Result<(), Error> {
         let mut last = Ok(());
         for pause in [0, 20, 200] {
@@ -380,7 +398,7 @@ impl Shared {
         last
     }
 
-    /// Passes a change on.
+    /// Sends a change of a breaker to the listeners.
     fn told(&self, change: Result<Option<Change>, Error>) {
         match change {
             Ok(Some(change)) => {
@@ -393,7 +411,7 @@ impl Shared {
     }
 }
 
-/// Serves wishes until nobody can have any more.
+/// Serves requests until all desks are dropped.
 async fn serve(shared: Arc<Shared>, mut wished: mpsc::Receiver<Wish>) {
     let mut waiting: Vec<Wish> = Vec::new();
     let mut next = Next::default();
@@ -419,30 +437,30 @@ async fn serve(shared: Arc<Shared>, mut wished: mpsc::Receiver<Wish>) {
         if let Some(until) = next.dry_until
             && tokio::time::Instant::now() < until
         {
-            // There was nothing for those before them.
+            // The accounts were exhausted for the requests before these.
             next.at = Some(until);
             continue;
         }
-        // Whoever has gone away shall not take a turn.
+        // A request whose caller has gone must not take a turn.
         waiting.retain(|wish| !wish.reply.is_closed());
         next = round(&shared, &mut waiting).await;
     }
 }
 
-/// When those who still wait are served.
+/// The time at which the remaining requests are served.
 #[derive(Default)]
 struct Next {
     at: Option<tokio::time::Instant>,
-    /// Until then nobody need be served, not even who comes only now.
+    /// The end of a pause in which no request is served, not even a new one.
     dry_until: Option<tokio::time::Instant>,
 }
 
-/// Serves whom it can; answers when to try again for those who still wait.
+/// Serves as many requests as possible; returns the time at which to serve the remaining ones.
 async fn round(shared: &Shared, waiting: &mut Vec<Wish>) -> Next {
     let now_us = shared.now_us();
     let mut turns: Vec<(usize, Vec<Wish>)> = Vec::new();
     let mut soonest: Option<i64> = None;
-    // What all are told who leave no account out, once none is left for them.
+    // The result for all requests without exclusions, once no account is left for them.
     let mut dry: Option<Choice> = None;
     for wish in std::mem::take(waiting) {
         let choice = match dry.filter(|_| wish.not.is_empty()) {
@@ -484,7 +502,8 @@ async fn round(shared: &Shared, waiting: &mut Vec<Wish>) -> Next {
         cost: shared.cost(*at),
         held: 0,
     });
-    // As work that is about to begin, so that after a refusal one message goes first. What is under way is counted nowhere else.
+    // The request counts as new work, so that after a refusal one message goes first. Messages in
+    // progress are counted nowhere else.
     let holder = Holder { id: shared.id.clone(), ttl: HOLDER_TTL, held: 0 };
     let ask = Ask { throttle: shared.accounts.clone(), lanes: lanes.collect(), holder: Some(holder) };
     let answer = shared.store.acquire(&ask).await;
@@ -514,7 +533,7 @@ async fn round(shared: &Shared, waiting: &mut Vec<Wish>) -> Next {
 }
 
 impl Shared {
-    /// Why the account rests that is back first.
+    /// Returns the reason for the rest of the account that returns first.
     fn why_rests(&self, until_us: i64, not: &[usize]) -> String {
         let ring = locked(&self.ring);
         let first = (0..self.pool.accounts.len()).find(|at| !not.contains(at) && ring.free_at_us(*at) == until_us);
@@ -523,12 +542,12 @@ impl Shared {
     }
 }
 
-/// What an account of this limit bears, in messages each second.
+/// Returns the rate of an account with this limit, in messages per second.
 pub(super) fn bears(limit: f64) -> f64 {
     if limit < 0.0 { FREE_RPS } else { limit }
 }
 
-/// How long an account rests that gave fewer tokens than were wanted, and why.
+/// Returns the rest of an account that granted fewer tokens than requested, and the reason.
 fn rest_of(grant: &Grant) -> (Duration, String) {
     match &grant.limit {
         Some(Limit::Paused { why, .. }) => (grant.wait, why.clone()),
@@ -543,7 +562,7 @@ fn rest_of(grant: &Grant) -> (Duration, String) {
     }
 }
 
-/// Tells the store how watched messages ended, all that ended meanwhile with one call.
+/// Reports the results of watched messages to the store, in batches.
 async fn tell(shared: Arc<Shared>, mut ended: mpsc::Receiver<End>) {
     let mut ends = Vec::new();
     while ended.recv_many(&mut ends, ENDS_AT_ONCE).await > 0 {
@@ -557,7 +576,7 @@ async fn tell(shared: Arc<Shared>, mut ended: mpsc::Receiver<End>) {
             } else {
                 told.2 += 1;
             }
-            // What the provider counts in messages, the throttle counts in tokens.
+            // The provider counts messages, the throttle counts tokens.
             let quota = end.quota.map(|quota| Quota { remaining: quota.remaining * end.cost, ..quota });
             told.3 = quota.or(told.3);
         }

@@ -1,4 +1,4 @@
-//! Looks after a pool: seeds the throttles, sees how the accounts stand, and says what the pool as a whole can bear.
+//! Maintains a pool: seeds its throttles, observes its accounts, and publishes its capacity.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,39 +16,41 @@ use crate::service::{Pace, periodic};
 use crate::throttle::store::KeyState;
 use crate::throttle::{Change, Error, Knobs, Name, Status};
 
-/// How often the accounts are looked at, besides whenever one of them has changed.
+/// The interval of observations; a change of an account triggers one as well.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// An account that is back is looked at so much later, because clocks tick in milliseconds.
+/// The delay of the observation after an account's return, because clocks tick in milliseconds.
 const BACK_AFTER: Duration = Duration::from_millis(2);
 
-/// A capacity that has not changed is said again this often, in case somebody took it away.
+/// The number of observations after which an unchanged capacity is published again, in case it was
+/// removed.
 const SAY_EVERY: u32 = 10;
 
-/// How often a provider is asked what an account may send.
+/// The interval at which providers are asked for an account's allowed rate.
 const QUOTA_EVERY: Duration = Duration::from_secs(600);
 
-/// Accounts that are asked about at once.
+/// The maximum number of accounts queried at once.
 const QUOTAS_AT_ONCE: usize = 8;
 
-/// Who writes the knobs that follow from the settings.
+/// The author recorded for the knobs that follow from the settings.
 const BY: &str = "pool";
 
-/// Streams or connections that may be under way at once where nobody says otherwise, for providers without a rate.
+/// The default limit of concurrent streams or connections, for providers without a rate.
 const CONCURRENCY: &str = "100";
 
-/// What an account may save up, in seconds of its rate, so that a message that comes this much late costs it nothing. It is half of the
-/// usual headroom, so that even a message that is late on its way is not one too many for its second.
+/// The burst of an account, in seconds of its rate, so that a message which is late by this much
+/// costs it nothing. It is half of the usual headroom, so that even a late message does not exceed
+/// the rate of its second.
 const SAVED_S: &str = "0.01";
 
-/// So many each driver may have under way where the knob says that there is no limit.
+/// The concurrency of each driver if the knob sets no limit.
 const UNLIMITED: usize = 1000;
 
-/// The share of what an account without a limit is taken to bear above which a rate is no rate that was learned: it has only begun
-/// to come down from there.
+/// The share of the nominal rate of an account without a limit below which a rate counts as
+/// learned: above it, the rate has only begun to come down.
 const LEARNED: f64 = 0.01;
 
-/// Sees that the throttles of a pool exist: its own, and that of its accounts.
+/// Creates the pool's own throttle if it is missing, and creates or updates that of its accounts.
 pub async fn seed(desk: &Desk) -> Result<(), Error> {
     let shared = desk.shared();
     let headroom = shared.pool.headroom;
@@ -62,7 +64,8 @@ pub async fn seed(desk: &Desk) -> Result<(), Error> {
     if let Ok(name) = Name::new(shared.pool.name.as_str()) {
         write(shared, &name, of_pool, true).await?;
     }
-    // The dearest message costs a whole second at the slowest account, so a bucket holds no more than it needs.
+    // The costliest message takes a whole second's tokens at the slowest account, so a bucket holds
+    // no more than it needs.
     let of_accounts: &[(&str, String)] = &[
         ("rps", "-1".to_owned()),
         ("key_rps", number(shared.reference * headroom)),
@@ -70,7 +73,7 @@ pub async fn seed(desk: &Desk) -> Result<(), Error> {
         ("on_store_loss", "local".to_owned()),
     ];
     let before = shared.store.status(&shared.accounts).await?;
-    // What follows from the settings is brought up to date; what a person turned stays.
+    // Values from the settings are updated; a knob that a person has edited stays.
     let is_ours = |status: &Status| status.raw.get("by").is_some_and(|by| by == BY);
     let absent_only = before.as_ref().is_some_and(|status| !is_ours(status));
     write(shared, &shared.accounts, of_accounts, absent_only).await
@@ -94,7 +97,7 @@ fn number(number: f64) -> String {
     format!("{number:.6}")
 }
 
-/// Looks after the pool until `cancel` fires. `drivers` are those of its accounts, in their order.
+/// Maintains the pool until `cancel` fires. `drivers` are those of its accounts, in the same order.
 pub async fn keep(desk: Desk, drivers: Arc<Vec<Box<dyn Driver>>>, metrics: Metrics, cancel: CancellationToken) {
     let moved = desk.shared().moved.clone();
     let pace = Pace { name: "keep pool", every: LOOK_EVERY, wake: Some(moved) };
@@ -106,7 +109,7 @@ pub async fn keep(desk: Desk, drivers: Arc<Vec<Box<dyn Driver>>>, metrics: Metri
         metrics.of_pool(&desk.view());
         Ok::<(), Error>(())
     });
-    // Five hundred answers take a while, and the accounts are looked at meanwhile.
+    // Five hundred answers take a while, so the observations continue meanwhile.
     let pace = Pace { name: "ask quotas", every: QUOTA_EVERY, wake: None };
     let asked = periodic(pace, cancel.clone(), || async {
         ask_quotas(desk.shared(), &drivers, &cancel).await;
@@ -115,7 +118,7 @@ pub async fn keep(desk: Desk, drivers: Arc<Vec<Box<dyn Driver>>>, metrics: Metri
     tokio::join!(looked, asked);
 }
 
-/// One look: how each account stands, what the pool can bear, what all processes are told of it.
+/// Observes each account, and publishes the pool's capacity and view.
 async fn look(shared: &Shared, drivers: &[Box<dyn Driver>], said: &mut Option<Capacity>, say_again: bool) -> Result<(), Error> {
     let names: Vec<String> = shared.pool.accounts.iter().map(|limited| limited.account.name.clone()).collect();
     let now_ms = shared.breakers.refresh().await?;
@@ -126,8 +129,10 @@ async fn look(shared: &Shared, drivers: &[Box<dyn Driver>], said: &mut Option<Ca
     let parts: Vec<Part> = accounts
         .iter()
         .map(|account| Part {
-            // Also of an account without a limit: what it does not bear is to wait in its lane, and not in the slots of a process. One
-            // that rests by its told quota is back sooner than could be told.
+            // This applies to an account without a limit as well: messages beyond its learned rate
+            // must wait in their lane, and not in the slots of a process. A rate of 0 is excluded
+            // there, because an account that rests by a reported quota returns before a capacity
+            // could be published.
             rps: account.learned_rps.filter(|rps| account.limit_rps >= 0.0 || *rps > 0.0).unwrap_or(account.limit_rps),
             is_there: matches!(account.state, Flow::Flowing | Flow::Probing),
         })
@@ -140,7 +145,7 @@ async fn look(shared: &Shared, drivers: &[Box<dyn Driver>], said: &mut Option<Ca
         }
         *said = Some(capacity);
     }
-    // Whoever turns this knob, a person or a governor, is obeyed within a second.
+    // A change of this knob, by a person or a governor, takes effect within a second.
     if let Ok(throttle) = Name::new(shared.pool.name.as_str())
         && let Some(status) = shared.store.status(&throttle).await?
     {
@@ -150,7 +155,7 @@ async fn look(shared: &Shared, drivers: &[Box<dyn Driver>], said: &mut Option<Ca
     let all_there: Vec<Part> =
         limits.iter().map(|rps| Part { rps: scaled(*rps, shared.pool.headroom), is_there: true }).collect();
     let back_at_ms = (capacity.there == 0).then(|| accounts.iter().filter_map(|account| account.until_ms).min()).flatten();
-    // One that is being probed is not back yet.
+    // An account that is being probed is not available yet.
     let is_away = accounts.iter().all(|account| account.state != Flow::Flowing);
     let away_at_ms = if is_away { Some(now_ms) } else { shared.view.load().away_at_ms };
     shared.view.store(Arc::new(PoolView {
@@ -169,7 +174,8 @@ async fn look(shared: &Shared, drivers: &[Box<dyn Driver>], said: &mut Option<Ca
     Ok(())
 }
 
-/// A block may be shorter than the time to the next look, and what the pool can bear must not stay lowered for longer than that.
+/// Schedules an observation for the end of a block that is shorter than the interval, so that the
+/// capacity does not stay low for longer than the block.
 fn wake_when_back(shared: &Shared, accounts: &[AccountView], now_ms: i64) {
     let back_at_ms = accounts.iter().filter_map(|account| account.until_ms).min();
     if let Some(wait_ms) = back_at_ms.map(|at_ms| at_ms.saturating_sub(now_ms)).filter(|ms| *ms < LOOK_EVERY.as_millis() as i64) {
@@ -188,7 +194,8 @@ fn scaled(rps: f64, headroom: f64) -> f64 {
 fn account(shared: &Shared, name: &str, limit: f64, state: Option<&KeyState>, now_ms: i64) -> AccountView {
     let breaker = shared.breakers.seen(name);
     let paused_until = state.and_then(|state| state.paused_until_ms).filter(|until| *until > now_ms);
-    // Limits are scaled to tokens so that every account has a rate of its own; for people they are messages again.
+    // Tokens are scaled so that every account has its own rate; for people they become messages
+    // again.
     let messages = |tokens: f64| tokens * bears(limit) / shared.reference.max(1e-6);
     let (flow, until_ms, why) = match breaker.state {
         State::Open if now_ms < breaker.until_ms => (Flow::Open, Some(breaker.until_ms), breaker.why.clone()),
@@ -229,7 +236,7 @@ fn why(capacity: &Capacity, accounts: &[AccountView]) -> String {
     there + &learned
 }
 
-/// Each driver opens as many connections as its part of the knob needs.
+/// Shares the knob `concurrency` equally among the drivers.
 fn share_concurrency(status: &Status, drivers: &[Box<dyn Driver>]) {
     let each = match usize::try_from(status.knobs.concurrency) {
         Ok(most) => most.div_ceil(drivers.len().max(1)).max(1),
@@ -238,7 +245,7 @@ fn share_concurrency(status: &Status, drivers: &[Box<dyn Driver>]) {
     drivers.iter().for_each(|driver| driver.set_concurrency(each));
 }
 
-/// Providers that tell what an account may send are believed, where that is less than the settings say.
+/// Asks the providers for the accounts' allowed rates and adopts those that are below the settings.
 async fn ask_quotas(shared: &Arc<Shared>, drivers: &Arc<Vec<Box<dyn Driver>>>, cancel: &CancellationToken) {
     let ask = |at: usize| {
         let (shared, drivers) = (shared.clone(), drivers.clone());

@@ -1,8 +1,10 @@
-//! The pool of a provider's accounts: whose turn it is, what is blocked, and what all of them together can bear.
+//! The pool of a provider's accounts: the rotation, the blocked accounts, and the capacity of all.
 //!
-//! Each account's bucket, pauses and learned quota are a key of the throttle `<pool>:accounts`, so that all workers share them.
-//! [`choice`] says whose turn it is, [`breaker`] when an account is no longer asked, [`shedding`] what the pool can bear; all three are pure.
-//! [`desk`] hands accounts out to messages, [`keep`] looks after the pool once a second. What is left out: what a message is.
+//! Each account's bucket, pauses and learned quota are a key of the throttle `<pool>:accounts`, so
+//! that all workers share them. [`choice`] picks the next account, [`breaker`] takes an account out
+//! of rotation, [`shedding`] computes the pool's capacity; all three are pure. [`desk`] assigns
+//! accounts to messages, [`keep`] maintains the pool once a second. Out of scope: the contents of
+//! messages.
 
 pub mod breaker;
 pub mod breakers;

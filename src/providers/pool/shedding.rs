@@ -1,35 +1,37 @@
-//! What a pool can bear when some of its accounts are away.
+//! The capacity of a pool while some of its accounts are unavailable.
 //!
 //! ```text
-//!   with shedding       capacity = sum of the limits of those that are there; each keeps to its own
-//!   without shedding    capacity = sum of all limits; each that is there takes  limit * all / there
+//!   with shedding       capacity = sum of available limits; each account keeps to its own limit
+//!   without shedding    capacity = sum of all limits; each takes  limit * all / available
 //! ```
 //!
-//! Without it one blocked account of 500 at 1,000 a second puts 1,002.004 on each of the others: over the limit, so they are
-//! blocked as well, and so on until none is left. That is why it is on unless somebody turns it off.
+//! Without shedding, one blocked account of 500 at 1,000 messages per second puts 1,002.004 on each
+//! of the others: they exceed their limit, are blocked as well, and so on until none is left.
+//! Therefore shedding is on by default.
 
-/// An account, as far as capacity goes.
+/// The contribution of an account to the capacity.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Part {
-    /// What it may send each second; below 0 for no limit.
+    /// The account's limit, in messages per second; below 0 for none.
     pub rps: f64,
-    /// It is neither blocked nor is its breaker open.
+    /// The account is neither blocked nor has an open breaker.
     pub is_there: bool,
 }
 
-/// What a pool can bear.
+/// The capacity of a pool.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Capacity {
-    /// Messages each second that the pool as a whole may send; `None` for no limit.
+    /// The maximum rate of the whole pool, in messages per second; `None` for no limit.
     pub rps: Option<f64>,
-    /// What each account's own limit is multiplied by: 1 with shedding, more without it where some are away.
+    /// The factor on each account's own limit: 1 with shedding, above 1 without it while some are
+    /// unavailable.
     pub load: f64,
-    /// Accounts that are there.
+    /// The number of available accounts.
     pub there: usize,
 }
 
 impl Capacity {
-    /// The capacity of `parts`.
+    /// Computes the capacity of `parts`.
     pub fn of(parts: &[Part], shedding: bool) -> Self {
         let there = parts.iter().filter(|part| part.is_there).count();
         let sum = |only_there: bool| {

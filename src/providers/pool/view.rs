@@ -1,25 +1,25 @@
-//! A pool as people see it.
+//! A snapshot of a pool, for people.
 
-/// How an account stands.
+/// The state of an account.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, utoipa::ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Flow {
-    /// Messages go through it.
+    /// Messages go through the account.
     #[default]
     Flowing,
-    /// Its provider asked it to slow down; it waits until a time.
+    /// The provider has asked the account to slow down; it is blocked for a time.
     Blocked,
-    /// Its breaker is open.
+    /// The account's breaker is open.
     Open,
-    /// One message has gone, to find out whether others may.
+    /// One message was sent as a probe.
     Probing,
 }
 
 impl Flow {
-    /// All of them.
+    /// All states.
     pub const ALL: [Self; 4] = [Self::Flowing, Self::Blocked, Self::Open, Self::Probing];
 
-    /// The word for metrics and pages.
+    /// Returns the name used in metrics and pages.
     pub fn word(self) -> &'static str {
         match self {
             Self::Flowing => "flowing",
@@ -30,52 +30,53 @@ impl Flow {
     }
 }
 
-/// An account as people see it.
+/// A snapshot of an account.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, utoipa::ToSchema)]
 pub struct AccountView {
-    /// Its name.
+    /// The name of the account.
     pub name: String,
-    /// How it stands.
+    /// The state of the account.
     pub state: Flow,
-    /// Until when it stands so, unix milliseconds, where that is known.
+    /// The end of the state, in unix milliseconds, if known.
     pub until_ms: Option<i64>,
-    /// Why, in the provider's words.
+    /// The reason, in the provider's words.
     pub why: String,
-    /// Messages each second that it is taken to bear, with what is left as headroom taken off; below 0 for no limit.
+    /// The limit in messages per second, after headroom; below 0 for none.
     pub limit_rps: f64,
-    /// The rate that was learned from its refusals, while that is lower.
+    /// The rate learned from refusals, in messages per second, while it is lower than the limit.
     pub learned_rps: Option<f64>,
-    /// Refusals since its rate is being learned.
+    /// The number of refusals since the rate is being learned.
     pub refused: f64,
-    /// Failures in the breaker's window.
+    /// The number of failures in the breaker's window.
     pub failures: u32,
-    /// When its breaker last changed, unix milliseconds; 0 for never.
+    /// The time of the breaker's last change, in unix milliseconds; 0 for never.
     pub changed_at_ms: i64,
 }
 
-/// A pool as people see it.
+/// A snapshot of a pool.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, utoipa::ToSchema)]
 pub struct PoolView {
-    /// Its name, which is its throttle's too.
+    /// The name of the pool and of its throttle.
     pub name: String,
-    /// Whose accounts they are.
+    /// The provider of all accounts.
     pub provider: String,
-    /// What it carries.
+    /// The channel that the pool carries.
     pub channel: String,
-    /// Whether the whole pool sends less when accounts are away.
+    /// True if the whole pool slows down while accounts are unavailable.
     pub shedding: bool,
-    /// Messages each second that it can bear now; absent for no limit.
+    /// The current capacity in messages per second; absent for no limit.
     pub capacity_rps: Option<f64>,
-    /// Messages each second with all accounts there; absent for no limit.
+    /// The capacity with all accounts available, in messages per second; absent for no limit.
     pub configured_rps: Option<f64>,
-    /// Accounts that are there.
+    /// The number of available accounts.
     pub there: usize,
-    /// When the first account comes back where none is there, unix milliseconds.
+    /// The time at which the first account returns if none is available, in unix milliseconds.
     pub back_at_ms: Option<i64>,
-    /// When no account was flowing for the last time, unix milliseconds; absent if one always was.
+    /// The last time at which no account was flowing, in unix milliseconds; absent if there always
+    /// was one.
     pub away_at_ms: Option<i64>,
-    /// The store's clock when this was so, unix milliseconds; 0 before the first look.
+    /// The store's clock at the snapshot, in unix milliseconds; 0 before the first.
     pub at_ms: i64,
-    /// The accounts in the order of their turns.
+    /// The accounts in their order of rotation.
     pub accounts: Vec<AccountView>,
 }

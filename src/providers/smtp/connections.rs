@@ -1,4 +1,5 @@
-//! Connections to a server: opened when one is needed, kept for the next mail, and one mail said over one of them.
+//! Connections to one server: opened on demand, pooled for later mails, and used for one mail at a
+//! time.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -14,26 +15,26 @@ use tokio::time::Instant;
 use super::mail::Ready;
 use super::words::Stage;
 
-/// Longest that connecting may take.
+/// The timeout for connecting.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a connection is kept without a mail. Servers close theirs after a minute or more.
+/// The time that a connection is kept idle. Servers close theirs after a minute or more.
 const KEPT: Duration = Duration::from_secs(30);
 
-/// How long a server may take to forget a mail that it has refused.
+/// The time that a server may take to answer `RSET` after it rejected a mail.
 const RESET_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How a connection is encrypted.
+/// The encryption of a connection.
 pub(super) enum Tls {
-    /// Not at all.
+    /// No encryption.
     None,
-    /// From the first byte.
+    /// TLS from the first byte.
     Whole(TlsParameters),
-    /// After `STARTTLS`, without which nothing is sent.
+    /// TLS after `STARTTLS`; nothing is sent without it.
     Upgraded(TlsParameters),
 }
 
-/// Where the server is and who we are.
+/// The server's address, our name and our credentials.
 pub(super) struct Server {
     pub host: String,
     pub port: u16,
@@ -42,18 +43,18 @@ pub(super) struct Server {
     pub login: Option<Credentials>,
 }
 
-/// Why a mail was not taken.
+/// The reason for a failure.
 #[derive(Debug)]
 pub(super) enum Trouble {
-    /// The server said so.
+    /// The server rejected the command.
     Said { stage: Stage, digits: u16, text: String },
-    /// The connection broke, or what came was no answer.
+    /// The connection broke, or the answer was not SMTP.
     Lost(String),
-    /// The server cannot do what the account's settings ask for.
+    /// The server cannot do what the account's settings require.
     Unable(String),
 }
 
-/// Connections to one server.
+/// The pool of connections to one server.
 pub(super) struct Connections {
     server: Server,
     idle: Mutex<Vec<(AsyncSmtpConnection, Instant)>>,
@@ -65,7 +66,7 @@ impl Connections {
         Self { server, idle: Mutex::default(), most: AtomicUsize::new(8) }
     }
 
-    /// Sets how many idle connections are kept at most.
+    /// Sets the maximum number of idle connections.
     pub(super) fn keep(&self, most: usize) {
         self.most.store(most, Ordering::Relaxed);
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
@@ -73,12 +74,13 @@ impl Connections {
         idle.drain(..surplus);
     }
 
-    /// Says one mail and tells the digits with which it was taken. `is_written` is set before the first byte of its contents:
-    /// from then on it may have been sent, whatever happens.
+    /// Transmits one mail and returns the status digits of its acceptance. Sets `is_written` before
+    /// the first byte of the contents: from then on the mail may have been sent, whatever happens.
     pub(super) async fn say(&self, mail: &Ready, is_written: &AtomicBool) -> Result<u16, Trouble> {
         if let Some(mut kept) = self.kept() {
             match self.over(&mut kept, mail, is_written).await {
-                // The server had closed it in the meantime, or closes it now: nothing was said yet.
+                // The server closed the idle connection, or closes it now: nothing was transmitted
+                // yet.
                 Err(Trouble::Lost(_) | Trouble::Said { stage: Stage::Mail, digits: 421, .. })
                     if !is_written.load(Ordering::Relaxed) => {}
                 done => return self.after(kept, done).await,
@@ -125,7 +127,7 @@ impl Connections {
         Ok(answer.code().into())
     }
 
-    /// Keeps a connection that can be used again.
+    /// Returns a usable connection to the pool.
     async fn after(&self, mut used: AsyncSmtpConnection, done: Result<u16, Trouble>) -> Result<u16, Trouble> {
         let is_good = match &done {
             Ok(_) => true,
@@ -140,7 +142,7 @@ impl Connections {
     }
 }
 
-/// What the server has to be told of a mail that is not plain ASCII.
+/// Returns the parameters of `MAIL FROM` for a mail that is not plain ASCII.
 fn parameters(connection: &AsyncSmtpConnection, mail: &Ready) -> Result<Vec<MailParameter>, Trouble> {
     let can = |what: Extension| connection.server_info().supports_feature(what);
     let mut parameters = Vec::new();

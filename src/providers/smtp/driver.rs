@@ -18,7 +18,7 @@ use crate::providers::driver::field;
 use crate::providers::outcome::{self, refused};
 use crate::providers::{Account, Answer, Driver, Field, Message, Provider, Refused, Sent, Told, Tools};
 
-/// Keys of the settings.
+/// The keys of an account's settings.
 #[rustfmt::skip]
 pub const FIELDS: &[Field] = &[
     field("host", false, true, "the server's name"),
@@ -31,7 +31,7 @@ pub const FIELDS: &[Field] = &[
     field("throttle_phrases", false, false, "words, with commas between, that make any refusal a throttle; the first number of seconds or minutes in the text is the delay"),
 ];
 
-/// The driver of an account.
+/// Builds the driver of an account.
 pub fn build(account: &Account, _: &Tools) -> Result<Box<dyn Driver>, Refused> {
     Ok(Box::new(Smtp::new(account)?))
 }
@@ -54,7 +54,7 @@ impl Smtp {
         Ok(Self { account: account.clone(), phrases, connections: Connections::new(server) })
     }
 
-    /// What became of a mail; `id` is its Message-ID.
+    /// Maps the result of a transmission to an outcome; `id` is the mail's Message-ID.
     fn judge(&self, done: Result<u16, Trouble>, is_written: bool, id: String, to: &str) -> Answer {
         let reason = |text: &str| outcome::line(text, &[to]);
         match done {
@@ -146,7 +146,7 @@ fn server(account: &Account) -> Result<Server, Refused> {
     Ok(Server { host, port, tls, hello: hello.map_or_else(ClientId::default, ClientId::Domain), login })
 }
 
-/// The account's `base_url`, which stands for host and port.
+/// Parses the account's `base_url`, which replaces host and port.
 fn based(account: &Account) -> Result<Option<Url>, Refused> {
     let Some(given) = account.base_url.as_deref() else { return Ok(None) };
     let url = Url::parse(given).ok().filter(|url| matches!(url.scheme(), "smtp" | "smtps") && url.has_host());

@@ -1,4 +1,4 @@
-//! A message as a mail.
+//! The conversion of a message to a mail.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -11,20 +11,22 @@ use crate::jobs::Issue;
 use crate::providers::mailbox::ONE_MAILBOX;
 use crate::providers::{Account, Mailbox as OneMailbox, Message};
 
-/// Headers that are made here and cannot be given.
+/// Headers that are built from the other fields and cannot be set.
 const OURS: &[&str] =
     &["bcc", "cc", "date", "from", "message-id", "mime-version", "reply-to", "sender", "subject", "to", "return-path"];
 
-/// A mail ready to be sent.
+/// A mail ready to be transmitted.
 pub(super) struct Ready {
     pub from: Address,
     pub to: Address,
     pub bytes: Vec<u8>,
-    /// The header `Message-ID`.
+    /// The `Message-ID` header.
     pub id: String,
 }
 
-/// The mail; fails with everything that is wrong with the message.
+/// Builds the mail.
+///
+/// Fails with all issues of the message.
 pub(super) fn ready(message: &Message, account: &Account, now_s: i64) -> Result<Ready, Vec<Issue>> {
     let parts = Parts::of(message, account)?;
     let id = format!("<{}@{}>", id_part(&message.id), parts.from.email.domain());
@@ -48,12 +50,12 @@ pub(super) fn ready(message: &Message, account: &Account, now_s: i64) -> Result<
     Ok(Ready { from, to, bytes: mail.formatted(), id })
 }
 
-/// What is wrong with a message.
+/// Checks a message.
 pub(super) fn check(message: &Message, account: &Account) -> Vec<Issue> {
     Parts::of(message, account).err().unwrap_or_default()
 }
 
-/// What of a message can be wrong.
+/// The parts of a message that can be invalid, parsed.
 struct Parts {
     from: Mailbox,
     to: Mailbox,
@@ -108,7 +110,7 @@ impl Parts {
     }
 }
 
-/// A header that may be given.
+/// Parses a header that a message may set; returns `None` for any other.
 pub(super) fn header(name: &str, value: &Value) -> Option<(HeaderName, String)> {
     let low = name.to_ascii_lowercase();
     let is_ours = OURS.contains(&low.as_str()) || low.starts_with("content-");
@@ -116,17 +118,17 @@ pub(super) fn header(name: &str, value: &Value) -> Option<(HeaderName, String)> 
     Some((HeaderName::new_from_ascii(name.to_owned()).ok()?, value.to_owned()))
 }
 
-/// An address, with or without a name before it.
+/// Parses an address, with or without a name before it.
 pub(super) fn mailbox(text: &str) -> Option<Mailbox> {
     OneMailbox::parse(text).as_ref().and_then(parts)
 }
 
-/// A mailbox in the words of the library that writes mails.
+/// Converts a mailbox to the type of the mail library.
 fn parts(mailbox: &OneMailbox) -> Option<Mailbox> {
     Some(Mailbox::new(mailbox.name().map(str::to_owned), mailbox.address().parse().ok()?))
 }
 
-/// A message's id as the first part of a Message-ID.
+/// Converts a message's id to the local part of a Message-ID.
 fn id_part(id: &str) -> String {
     id.chars().map(|c| if c.is_ascii_alphanumeric() || "_-.".contains(c) { c } else { '-' }).collect()
 }

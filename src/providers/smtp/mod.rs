@@ -1,6 +1,8 @@
-//! Any SMTP server: [`connections`] that are kept, [`mail`]s built from messages, and what a server's [`words`] mean.
+//! Any SMTP server: pooled [`connections`], [`mail`]s built from messages, and the meaning of a
+//! server's [`words`].
 //!
-//! Servers put their meaning into the enhanced code (`4.7.1`) rather than into the three digits, so that is looked at first.
+//! Servers are specific in the enhanced code (`4.7.1`) rather than in the three digits, so the
+//! enhanced code is looked up first.
 
 mod connections;
 mod driver;

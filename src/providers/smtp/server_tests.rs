@@ -1,4 +1,4 @@
-//! The driver against a server that speaks line by line over a socket.
+//! Tests of the driver against a line-based server on a real socket.
 
 use std::sync::{Arc, Mutex};
 
@@ -9,7 +9,7 @@ use super::driver::Smtp;
 use crate::providers::wire_tests::{account, class_of, message, told};
 use crate::providers::{Account, Answer, Channel, Class, Driver, Scope};
 
-/// What the server says to `MAIL`, `RCPT`, `DATA` and the dot; an empty text closes the connection.
+/// The server's answers to `MAIL`, `RCPT`, `DATA` and the dot; an empty text closes the connection.
 #[derive(Clone, Copy)]
 struct Script {
     greeting: &'static str,
@@ -18,7 +18,7 @@ struct Script {
     rcpt: &'static str,
     data: &'static str,
     dot: &'static str,
-    /// Mails on one connection, after which it is closed.
+    /// The number of mails after which a connection is closed.
     mails: usize,
 }
 
@@ -32,7 +32,7 @@ const GOOD: Script = Script {
     mails: 1000,
 };
 
-/// A server and what it has seen: a line for each connection, and each mail.
+/// A server and its log: a line for each connection, and each mail.
 struct Server {
     port: u16,
     connections: Arc<Mutex<usize>>,
@@ -62,7 +62,7 @@ impl Server {
     }
 }
 
-/// Speaks until the script or the client ends it.
+/// Runs the dialogue until the script or the client ends it.
 async fn speak(stream: TcpStream, script: Script, mails: Arc<Mutex<Vec<String>>>) -> Option<()> {
     let mut stream = BufReader::new(stream);
     say(&mut stream, script.greeting).await?;

@@ -1,4 +1,4 @@
-//! What a server's answers mean.
+//! The meaning of a server's answers.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use crate::providers::code::row;
 use crate::providers::outcome::{self, Facts};
 use crate::providers::{Answer, Class, Code, Scope, code};
 
-/// What was being said when the server answered.
+/// The stage of the dialogue at which the server answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     /// Connecting, greeting, and encryption.
     Connect,
-    /// Giving name and password.
+    /// Authentication.
     Login,
     /// `MAIL FROM`.
     Mail,
@@ -20,7 +20,7 @@ pub(super) enum Stage {
     Rcpt,
     /// `DATA`.
     Data,
-    /// The message and the dot behind it.
+    /// The contents and the final dot.
     Dot,
 }
 
@@ -37,9 +37,9 @@ impl Stage {
     }
 }
 
-/// What answers mean: the enhanced code is looked up first, then the three digits. The code is what was being said
-/// (`connect`, `login`, `mail`, `rcpt`, `data`, `dot`), `phrase` for one of the account's `throttle_phrases`, `greylist`
-/// for a server that wants every stranger to come twice.
+/// The meaning of answers: the enhanced code is looked up first, then the three digits. The code of
+/// a row is the stage (`connect`, `login`, `mail`, `rcpt`, `data`, `dot`), `phrase` for one of the
+/// account's `throttle_phrases`, or `greylist` for a server that makes every unknown sender retry.
 #[rustfmt::skip]
 pub const CODES: &[Code] = &[
     row("*", "phrase", Class::Throttled(Scope::Account), "the text has one of `throttle_phrases`"),
@@ -99,7 +99,7 @@ pub const CODES: &[Code] = &[
     row("5xx", "", Class::Request, "the message is refused"),
 ];
 
-/// What an answer means. `phrases` are in small letters; `to` is whom the message is for.
+/// Maps an answer to an outcome. `phrases` are in lower case; `to` is the recipient.
 pub(super) fn judge(digits: u16, text: &str, stage: Stage, phrases: &[String], to: &str) -> Answer {
     let (digits, low) = (digits.to_string(), text.to_lowercase());
     let enhanced = enhanced(text).filter(|code| code.starts_with(&digits[..1]));
@@ -116,7 +116,7 @@ pub(super) fn judge(digits: u16, text: &str, stage: Stage, phrases: &[String], t
     Answer { delay, ..Answer::new(outcome::sent(class, facts), enhanced.unwrap_or(&digits)) }
 }
 
-/// The first `x.y.z` that begins a line.
+/// Finds the first `x.y.z` at the beginning of a line.
 fn enhanced(text: &str) -> Option<&str> {
     let words = text.lines().filter_map(|line| line.split_whitespace().next());
     let is_code = |word: &&str| {
@@ -127,7 +127,7 @@ fn enhanced(text: &str) -> Option<&str> {
     words.into_iter().find(is_code)
 }
 
-/// The first number of seconds, minutes or hours in a text of small letters.
+/// Finds the first number of seconds, minutes or hours in a lower-case text.
 fn delay_in(text: &str) -> Option<Duration> {
     let mut rest = text;
     loop {
@@ -160,7 +160,7 @@ mod tests {
         judge(digits, text, stage, &["too many messages".to_owned()], "ann@example.com")
     }
 
-    /// Answers that the row might be for: three digits, text and stage.
+    /// Returns answers that the row might match: three digits, text and stage.
     fn answers(row: &Code) -> Vec<(u16, String, Stage)> {
         let stages = STAGES.into_iter().filter(|stage| row.code == stage.word() || !STAGES.iter().any(|s| s.word() == row.code));
         let text = match row.code {

@@ -1,7 +1,8 @@
 //! An index behind Elasticsearch's or OpenSearch's `_bulk` as a sink.
 //!
-//! A bulk request that was answered 200 says little: each document has a status of its own, and a busy node answers 429
-//! (`es_rejected_execution_exception`) for some documents of a request and stores the others.
+//! The status 200 of a bulk request says little: each document has a status of its own, and a busy
+//! node answers 429 (`es_rejected_execution_exception`) for some documents of a request and stores
+//! the others.
 
 use std::time::Duration;
 
@@ -17,12 +18,12 @@ use crate::reindex::Document;
 use crate::reindex::args::Elastic;
 use crate::reindex::hidden;
 
-/// Asks for nothing but what is read, which keeps the answer to 500 documents small.
+/// Limits the answer to the fields that are read, which keeps the answer to 500 documents small.
 const FILTER: &str = "filter_path=took,errors,items.*.status,items.*.error.type,items.*.error.reason";
-/// An answer longer than this is not an answer to a bulk request.
+/// Longest answer to a bulk request, in bytes.
 const MAX_ANSWER_BYTES: usize = 32 << 20;
 
-/// An index that wants nothing now is not asked again before this, whatever it says.
+/// Shortest hold of an index that accepts nothing now, whatever delay it asks for.
 const SHORTEST_HOLD: Duration = Duration::from_secs(1);
 
 /// Writes to one index over HTTP.
@@ -33,7 +34,8 @@ pub struct ElasticSink {
 }
 
 impl ElasticSink {
-    /// A sink as the job asks. The client follows no redirects and retries nothing by itself.
+    /// Creates a sink for the job's index. The client follows no redirects and retries nothing by
+    /// itself.
     pub fn new(client: Client, asked: Elastic) -> Self {
         let pipeline = asked.pipeline.as_ref().map_or_else(String::new, |name| format!("&pipeline={name}"));
         let bulk_url = format!("{}/{}/_bulk?{FILTER}{pipeline}", asked.url, asked.index);
@@ -57,14 +59,15 @@ impl ElasticSink {
         if status == StatusCode::PAYLOAD_TOO_LARGE {
             return Err(Trouble::TooLarge { bytes });
         }
-        // Where the answer bears no date of its own, a date to wait for counts as the shortest wait: this process's clock is not asked.
+        // If the answer has no `Date`, a date to wait for counts as the shortest wait, because this
+        // process's clock is not used.
         let retry_after = retry_after(&outbound::headers(response.headers()), i64::MAX).map(|wait| wait.max(SHORTEST_HOLD));
         let text = read(response).await?;
         if !status.is_success() {
             let reason = format!("{} {}", status.as_u16(), brief(&text));
             return Err(match status.as_u16() {
                 429 | 503 => Trouble::Busy { retry_after, reason },
-                // A right that is missing may be granted, a proxy may heal: later may help.
+                // A missing right may be granted and a proxy may recover, so a retry may help.
                 401 | 403 | 407 | 408 | 500..=599 => Trouble::Lost(reason),
                 _ => Trouble::Wrong(reason),
             });
@@ -83,7 +86,7 @@ impl Sink for ElasticSink {
     }
 }
 
-/// Two lines for each document: what to do, and the document.
+/// Returns two lines for each document: the action, and the document.
 fn lines(documents: &[Document], creates: bool) -> String {
     let action = if creates { "create" } else { "index" };
     let mut body = String::with_capacity(documents.iter().map(Document::bytes).sum());
@@ -105,7 +108,7 @@ struct Answer {
     items: Option<Vec<Value>>,
 }
 
-/// Reads the answer to `count` documents.
+/// Parses the answer to `count` documents.
 fn verdicts(text: &str, count: usize, creates: bool) -> Result<Vec<Written>, Trouble> {
     let answer: Answer =
         serde_json::from_str(text).map_err(|_| Trouble::Lost(format!("its answer was not that of _bulk: {}", brief(text))))?;
@@ -114,7 +117,8 @@ fn verdicts(text: &str, count: usize, creates: bool) -> Result<Vec<Written>, Tro
         return Err(Trouble::Lost(format!("it answered for {} of {count} documents", items.len())));
     }
     let written: Vec<_> = items.iter().map(|item| verdict(item, creates)).collect();
-    // An answer that contradicts itself is not trusted; the documents are sent again, which does no harm.
+    // An answer that contradicts itself is not trusted; the documents are sent again, which does no
+    // harm.
     if answer.errors && !creates && written.iter().all(|w| *w == Written::Stored) {
         return Err(Trouble::Lost("it answered with errors but named none".to_owned()));
     }
@@ -128,12 +132,15 @@ fn verdict(item: &Value, creates: bool) -> Written {
     let reason = || brief(&format!("{status} {kind}: {}", outcome["error"]["reason"].as_str().unwrap_or_default()));
     match status {
         200..300 => Written::Stored,
-        // It is there: an earlier request stored it whose answer was lost, or somebody else did.
+        // The document exists: an earlier request whose answer was lost stored it, or another
+        // writer did.
         409 if creates => Written::Stored,
         429 => Written::Rejected(reason()),
-        // An index that is blocked, such as by a full disk (before Elasticsearch 7.7 with 403), opens again.
+        // A blocked index, for instance one with a full disk (403 before Elasticsearch 7.7), opens
+        // again.
         403 if kind == "cluster_block_exception" => Written::Busy(reason()),
-        // 409 cannot come from `index` without a version; 5xx and a missing status are the node's trouble.
+        // 409 cannot come from `index` without a version; 5xx and a missing status are the node's
+        // trouble.
         0 | 408 | 500.. => Written::Busy(reason()),
         _ => Written::Refused(reason()),
     }
@@ -150,7 +157,8 @@ async fn read(mut response: Response) -> Result<String, Trouble> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The whole chain of causes, without the address: it may be long, and the operator knows it.
+/// Returns the whole chain of causes, without the address, which may be long and is known to the
+/// operator.
 fn lost(error: reqwest::Error) -> Trouble {
     let error = error.without_url();
     let mut text = error.to_string();

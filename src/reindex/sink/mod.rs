@@ -1,4 +1,4 @@
-//! Where documents go: anything that stores them in bulk and answers for each one.
+//! Destinations of documents: they store documents in bulk and answer for each one.
 
 mod elastic;
 mod postgres;

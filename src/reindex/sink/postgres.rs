@@ -21,7 +21,7 @@ pub struct PostgresSink {
 }
 
 impl PostgresSink {
-    /// A sink as the job asks.
+    /// Opens a sink for the job's table.
     pub fn open(
         database: Database,
         rights: &Rights,
@@ -46,7 +46,7 @@ impl PostgresSink {
         ];
         let mut transaction = self.session.begin().await?;
         let there = sqlx::query_scalar::<_, bool>("select to_regclass($1) is not null").persistent(false).bind(table);
-        // Who may only write to a table that somebody else has made needs no right to make any.
+        // A role that may only write to an existing table needs no right to create one.
         if !there.fetch_one(&mut *transaction).await? {
             for statement in schema.chain(rest) {
                 sqlx::query(AssertSqlSafe(statement)).persistent(false).execute(&mut *transaction).await?;
@@ -55,7 +55,7 @@ impl PostgresSink {
         transaction.commit().await
     }
 
-    /// Stores documents in one statement, sorted by id so that two requests never wait for each other in a circle.
+    /// Stores documents in one statement, sorted by id so that two requests never deadlock.
     async fn upsert(&self, documents: &[Document]) -> Result<(), sqlx::Error> {
         let ids: Vec<_> = documents.iter().map(|d| d.id.as_deref().unwrap_or_default()).collect();
         let bodies: Vec<_> = documents.iter().map(|d| &*d.json).collect();
@@ -80,14 +80,15 @@ impl PostgresSink {
         match query.persistent(false).execute(&mut *transaction).await {
             Ok(_) => transaction.commit().await,
             Err(error) => {
-                // A document at fault is no reason to give up the connection.
+                // A faulty document is no reason to close the connection.
                 let _ = transaction.rollback().await;
                 Err(error)
             }
         }
     }
 
-    /// Halves a batch that the database finds fault with until the documents at fault stand alone.
+    /// Stores documents, and halves a batch that the database rejects until the faulty documents
+    /// are alone.
     async fn store(&self, documents: &[Document]) -> Result<Vec<Written>, Trouble> {
         let mut written = vec![Written::Stored; documents.len()];
         let mut parts = vec![(0, documents.len())];
@@ -113,7 +114,8 @@ impl Sink for PostgresSink {
     }
 }
 
-/// A fault of one document: bad data, a limit (a tsvector holds 1 MB), a constraint of somebody's own.
+/// Returns true for a fault of one document: bad data, a limit (a tsvector holds 1 MB), or a
+/// constraint of the table's owner.
 fn faulty(error: &sqlx::Error) -> bool {
     matches!(class(error).as_str(), "22" | "23" | "54")
 }

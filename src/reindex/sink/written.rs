@@ -1,4 +1,4 @@
-//! What becomes of documents, and what a sink must be able to do.
+//! Results of writing documents, and the interface of a sink.
 
 use std::time::Duration;
 
@@ -6,49 +6,49 @@ use futures_util::future::BoxFuture;
 
 use crate::reindex::Document;
 
-/// What became of one document of a bulk request.
+/// The result of one document of a bulk request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Written {
-    /// It is stored.
     Stored,
-    /// The index asked for fewer documents; later it will fit.
+    /// The index asked for fewer documents; a retry may succeed.
     Rejected(String),
-    /// The index could not take it just now; later it will fit.
+    /// The index was too busy for it; a retry may succeed.
     Busy(String),
-    /// The index will never take it as it is.
+    /// The index will never accept it as it is.
     Refused(String),
 }
 
-/// Why a whole bulk request was not answered per document.
+/// The failure of a whole bulk request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Trouble {
-    /// The index asks us to come back later.
+    /// The index asks for a retry later.
     #[error("the index is busy: {reason}")]
     Busy {
-        /// When it said so itself.
+        /// The delay that the index asked for, if any.
         retry_after: Option<Duration>,
-        /// What it answered.
+        /// The index's answer.
         reason: String,
     },
-    /// The request was too large for it.
+    /// The request was too large for the index.
     #[error("the index finds a request of {bytes} bytes too large")]
     TooLarge {
-        /// Bytes of the request.
+        /// The size of the request, in bytes.
         bytes: usize,
     },
-    /// It cannot be reached, failed, or answered something else; whether it stored anything is unknown.
+    /// The index cannot be reached, failed, or gave an unexpected answer; whether it stored
+    /// anything is unknown.
     #[error("the index did not answer: {0}")]
     Lost(String),
-    /// It will not take anything as this job asks.
+    /// The index refuses everything that this job asks for.
     #[error("the index cannot be written: {0}")]
     Wrong(String),
 }
 
-/// Anything that stores documents in bulk. Storing the same id again overwrites.
+/// Stores documents in bulk. Storing the same id again overwrites.
 pub trait Sink: Send + Sync + 'static {
-    /// Makes ready what must be there before the first document.
+    /// Creates everything that must exist before the first document.
     fn prepare(&self) -> BoxFuture<'_, Result<(), Trouble>>;
 
-    /// Stores documents; one answer for each, in their order.
+    /// Stores documents and returns one result for each, in their order.
     fn write<'a>(&'a self, documents: &'a [Document]) -> BoxFuture<'a, Result<Vec<Written>, Trouble>>;
 }

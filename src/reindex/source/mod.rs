@@ -1,4 +1,4 @@
-//! Where documents come from: anything that can be read in pages, in the order of a key.
+//! Sources of documents: they are read in pages, in the order of a key.
 
 mod page;
 mod postgres;

@@ -1,4 +1,5 @@
-//! A table or a query in Postgres as a source: a keyset scan, each page one statement in a transaction of its own.
+//! A table or a query in Postgres as a source: a keyset scan, each page one statement in a
+//! transaction of its own.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -13,13 +14,13 @@ use crate::reindex::catalogue::Rights;
 use crate::reindex::document::Document;
 use crate::reindex::postgres::{Database, Session, class, qualified, quoted};
 
-/// Rows that are counted one by one for the estimate; beyond it the planner's own figure is used.
+/// Most rows that are counted for the estimate; beyond it the planner's figure is used.
 const MAX_COUNTED: i64 = 1_000_000;
 
-/// Ends a count that takes too long; progress without a total is better than a late start.
+/// Timeout of the count; progress without a total is better than a late start.
 const COUNT_WITHIN: Duration = Duration::from_secs(5);
 
-/// The planner's figure, where the relation is a table of its own.
+/// Reads the planner's figure, if the relation is a table of its own.
 const PLANNED_ROWS: &str = "
     select reltuples::bigint
     from pg_class
@@ -39,11 +40,12 @@ pub struct PostgresSource {
 }
 
 impl PostgresSource {
-    /// A source as the job asks, with the columns that the sink needs beside the document.
+    /// Opens a source for the job, with the columns that the sink needs beside the document.
     ///
-    /// The statements are put together from the job's names, so each name is quoted as an identifier. A query is used as
-    /// it stands: it is the operator's own, or the operator lets jobs bring theirs, and then it may read what the role of the
-    /// database's URL may read. Either way it can neither write nor outlive its page.
+    /// The statements contain the job's names, so each name is quoted as an identifier. A query is
+    /// used unchanged: it is the operator's own, or the operator lets jobs bring theirs, and then
+    /// it may read what the role of the database's URL may read. Either way it can neither write
+    /// nor outlive its page.
     pub fn open(database: Database, source: &args::Source, id: &str, routing: Option<&str>) -> Self {
         let (one, patience) = (1, Duration::from_secs(10));
         let hurried = Rights { statement_timeout: COUNT_WITHIN.min(source.rights.statement_timeout), ..source.rights.clone() };
@@ -62,7 +64,8 @@ impl PostgresSource {
         Self { session, counting, rows, table, key: of_q(&source.key), document, id, routing, types: OnceLock::new() }
     }
 
-    /// The types of the key's columns; `None` while there are no rows. Fails if the key cannot carry a scan.
+    /// Returns the types of the key's columns, or `None` while there are no rows. Fails if the key
+    /// is unfit for a scan.
     async fn types(&self) -> Result<Option<&[String]>, Error> {
         if self.types.get().is_none() {
             let types: Vec<_> = self.key.iter().map(|k| format!("pg_typeof({k})::text")).collect();
@@ -79,7 +82,7 @@ impl PostgresSource {
                     self.key.join(", ")
                 )));
             }
-            // A table without rows is asked again: the first may arrive while we look.
+            // A table without rows is probed again later, because the first may arrive meanwhile.
             let _ = self.types.set(found);
         }
         Ok(self.types.get().map(Vec::as_slice))
@@ -91,7 +94,8 @@ impl PostgresSource {
             return Err(Error::Wrong("the cursor does not fit the key's columns".to_owned()));
         }
         let texts: Vec<_> = self.key.iter().map(|k| format!("{k}::text")).collect();
-        // One row more than asked is read: it tells whether more follow and shows a key that is not unique.
+        // One row more than asked is read: it shows whether more follow, and reveals a key that is
+        // not unique.
         let statement = format!(
             "select array[{texts}] as key, {id} as id, {routing} as routing, {document}::text as json \
              from {rows} q {from} order by {key} limit $1",
@@ -119,7 +123,8 @@ impl PostgresSource {
         Ok(Page { documents, more })
     }
 
-    /// `where (q."a", q."b") > (($2::text[])[1]::integer, …)`: an index range, whatever the types.
+    /// Returns `where (q."a", q."b") > (($2::text[])[1]::integer, …)`: an index range, whatever the
+    /// types.
     fn above(&self, types: &[String]) -> String {
         let values: Vec<_> = types.iter().enumerate().map(|(n, t)| format!("($2::text[])[{}]::{t}", n + 1)).collect();
         format!("where ({}) > ({})", self.key.join(", "), values.join(", "))
@@ -136,15 +141,17 @@ impl PostgresSource {
         let count = format!("select count(*) from (select from {} q limit {MAX_COUNTED}) c", self.rows);
         let counted = ask(&self.counting, sqlx::query(AssertSqlSafe(count))).await;
         let counted: Option<i64> = counted.ok().and_then(|rows| rows.first()?.try_get(0).ok());
-        // A count that hit its bounds, of rows or of time, is not a total.
+        // A count that hit its limit, of rows or of time, is not a total.
         Ok(counted.filter(|rows| *rows < MAX_COUNTED).and_then(|rows| u64::try_from(rows).ok()))
     }
 }
 
-/// Runs one statement in a transaction of its own. After an error the connection is closed, and with it all that the statement did.
+/// Runs one statement in a transaction of its own. An error closes the connection, which discards
+/// everything that the statement did.
 async fn ask(session: &Session, query: sqlx::query::Query<'_, Postgres, PgArguments>) -> Result<Vec<PgRow>, Error> {
     let mut transaction = session.begin().await.map_err(error)?;
-    // With arguments, if none: the extended protocol takes one statement and no more.
+    // Arguments, even if there are none, make this the extended protocol, which takes only one
+    // statement.
     let rows = query.persistent(false).fetch_all(&mut *transaction).await.map_err(error)?;
     session.leave(transaction).await.map_err(error)?;
     Ok(rows)
@@ -173,7 +180,8 @@ fn document(row: &PgRow) -> Result<Document, sqlx::Error> {
     })
 }
 
-/// What the database calls our fault (syntax, names, rights, data) will not pass by waiting.
+/// Classifies errors: faults of the statement (syntax, names, rights, data) will not pass by
+/// waiting.
 fn error(error: sqlx::Error) -> Error {
     match class(&error).as_str() {
         "42" | "22" | "25" | "0A" | "21" => Error::Wrong(error.to_string()),

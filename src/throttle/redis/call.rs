@@ -1,4 +1,5 @@
-//! A call of the Lua text, written straight into the command: an ask for a hundred lanes makes no text per lane.
+//! A call of the Lua script, written straight into the command, so that an ask for a hundred lanes
+//! allocates no string per lane.
 
 use std::fmt::Display;
 use std::io::Write;
@@ -8,10 +9,10 @@ use redis::{Cmd, ErrorKind, RedisResult, RedisWrite, Script, ServerErrorKind, To
 use super::connection::Connection;
 use super::layout::Key;
 
-/// The law in Lua.
+/// The text of the Lua script.
 pub const LAW: &str = include_str!("../throttle.lua");
 
-/// The Lua text and its name in Redis.
+/// The Lua script, named by its SHA1 digest in Redis.
 pub(super) struct Law {
     sha: String,
 }
@@ -21,7 +22,7 @@ impl Law {
         Self { sha: Script::new(LAW).get_hash().to_owned() }
     }
 
-    /// Begins a call with so many keys; they follow first.
+    /// Begins a call with `keys` keys, which must be added first.
     pub(super) fn call(&self, keys: usize) -> Call {
         let mut command = Cmd::new();
         command.arg("EVALSHA").arg(&self.sha).arg(keys);
@@ -29,7 +30,7 @@ impl Law {
     }
 }
 
-/// A call of the Lua text: its keys, then the verb, the time and what else the verb takes.
+/// A call of the Lua script: its keys, then the verb, the time and the arguments of the verb.
 pub(super) struct Call(Cmd);
 
 impl Call {
@@ -45,7 +46,7 @@ impl Call {
         self.0.write_arg_fmt(number);
     }
 
-    /// Makes the call; a Redis that does not know the text yet is told it.
+    /// Makes the call, first loading the script into a Redis that does not know it.
     pub(super) async fn invoke(&self, mut redis: Connection) -> RedisResult<Vec<Value>> {
         let is_new = |error: &redis::RedisError| error.kind() == ErrorKind::Server(ServerErrorKind::NoScript);
         match self.0.query_async(&mut redis).await {
@@ -62,7 +63,7 @@ impl ToRedisArgs for Key<'_> {
     fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
         let mut writer = out.writer_for_next_arg();
         for piece in self.pieces() {
-            // The buffer of a command takes anything.
+            // A write into the command's buffer cannot fail.
             let _ = writer.write_all(piece.as_bytes());
         }
     }

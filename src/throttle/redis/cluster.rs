@@ -1,8 +1,9 @@
-//! The servers of a cluster: each has a link of its own, so that one which is lost takes along only its own slots.
+//! The servers of a cluster, each with a link of its own, so that a lost server affects only its
+//! own slots.
 //!
-//! A call goes to the server that is known to serve its slot and follows MOVED and ASK within its bound. One task asks
-//! CLUSTER SLOTS: at first, after a call found the map to be wrong, and while any of the servers is lost, which is how a
-//! fail-over is noticed. Callers never wait for it.
+//! A call goes to the known server of its slot and follows MOVED and ASK within its time limit. One
+//! task queries CLUSTER SLOTS: at first, after a call found the map to be wrong, and while any
+//! server is lost, which detects a fail-over. Callers never wait for it.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -18,13 +19,13 @@ use super::connection::{Connection, Elsewhere};
 use super::link::{Failure, Link, PROBE_EVERY, PROBE_TIMEOUT};
 use super::slots::{Address, Range, SLOTS, ranges};
 
-/// Redirections that one call follows.
+/// The number of redirections that one call follows.
 const MAX_REDIRECTIONS: u32 = 8;
 
-/// How long a call whose keys are half here and half there waits before it asks again.
+/// The pause before a call is repeated whose keys are split between two servers.
 const UNDERWAY_PAUSE: Duration = Duration::from_millis(5);
 
-/// A slot that nobody serves.
+/// The owner of a slot without a server.
 const NOBODY: u16 = u16::MAX;
 
 /// The servers of a cluster.
@@ -33,14 +34,14 @@ pub(super) struct Cluster {
 }
 
 struct Inner {
-    /// Those that the URL names.
+    /// The servers that the URL names.
     seeds: Vec<Client>,
     map: ArcSwap<Map>,
-    /// Held while the map is replaced.
+    /// The lock held while the map is replaced.
     turn: Mutex<()>,
-    /// Slots on their way to another server, in which calls have waited in vain.
+    /// The migrating slots in which a call has waited in vain.
     underway: Mutex<HashSet<u16>>,
-    /// False until the map has been asked for once.
+    /// False until the map has been queried once.
     asked: watch::Sender<bool>,
     wake: Arc<Notify>,
 }
@@ -48,7 +49,7 @@ struct Inner {
 #[derive(Clone)]
 struct Map {
     nodes: Vec<Arc<Node>>,
-    /// For each slot the place of its server in `nodes`, or [`NOBODY`].
+    /// The index in `nodes` of each slot's server, or [`NOBODY`].
     owners: Box<[u16]>,
 }
 
@@ -58,7 +59,7 @@ struct Node {
 }
 
 impl Cluster {
-    /// Takes servers of the cluster, any that are reached lead to the others; connects in the background.
+    /// Connects in the background, starting from any reachable seed.
     pub(super) fn open(seeds: Vec<Client>) -> Self {
         let inner = Arc::new(Inner {
             seeds,
@@ -72,9 +73,9 @@ impl Cluster {
         Self { inner }
     }
 
-    /// Runs `call` at the server of `slot` and answers within `bound`.
+    /// Runs `call` at the server of `slot` and returns within `bound`.
     ///
-    /// Only before the map is known for the first time a call may wait longer, up to a second.
+    /// Only before the map is known for the first time may a call wait longer, up to a second.
     pub(super) async fn run<T, F>(&self, slot: u16, bound: Duration, call: impl Fn(Connection) -> F) -> Result<T, Failure>
     where
         F: Future<Output = RedisResult<T>>,
@@ -128,7 +129,8 @@ impl Cluster {
         }
     }
 
-    /// Runs `call` at the server of that number, counted from 0; `None` if there is none.
+    /// Runs `call` at the server with index `number`, counted from 0; returns `None` if there is
+    /// none.
     pub(super) async fn run_at<T, F>(
         &self,
         number: usize,
@@ -170,14 +172,14 @@ impl Map {
         u16::try_from(place).ok()
     }
 
-    /// True if every slot has a server and none of them is lost.
+    /// Returns true if every slot has a server and no server is lost.
     fn is_whole(&self) -> bool {
         self.owners.iter().all(|owner| *owner != NOBODY) && self.nodes.iter().all(|node| node.link.is_up())
     }
 }
 
 impl Inner {
-    /// A server as it is known, or newly met.
+    /// Returns the known server at `address`, or opens a link to a new one.
     fn open(&self, address: &Address) -> Option<Arc<Node>> {
         let known = self.map.load().nodes.iter().find(|node| node.address == *address).cloned();
         known.or_else(|| {
@@ -188,7 +190,7 @@ impl Inner {
         })
     }
 
-    /// A server that was named in passing; it is kept until the map is read anew.
+    /// Returns the server of an ASK redirection, which stays in the map until it is read anew.
     fn node(&self, address: &Address) -> Option<Arc<Node>> {
         let _turn = locked(&self.turn);
         let mut map = Map::clone(&self.map.load());
@@ -198,7 +200,8 @@ impl Inner {
         Some(node)
     }
 
-    /// One slot is served by another from now on, and probably more are; `None` if that one cannot be reached.
+    /// Assigns one slot to another server and wakes the map task, because probably more slots have
+    /// moved; `None` if that server cannot be opened.
     fn moved(&self, slot: u16, address: &Address) -> Option<()> {
         let _turn = locked(&self.turn);
         let mut map = Map::clone(&self.map.load());
@@ -208,7 +211,7 @@ impl Inner {
         Some(())
     }
 
-    /// Replaces the map; who is not in it any more is forgotten.
+    /// Replaces the map, dropping servers that are no longer in it.
     fn adopt(&self, ranges: &[Range]) {
         let _turn = locked(&self.turn);
         let mut map = Map::empty();
@@ -219,7 +222,7 @@ impl Inner {
         self.map.store(Arc::new(map));
     }
 
-    /// Asks a server which slots who serves: one that answers, another each time, or those that the URL names.
+    /// Queries the map from a server that is up, another one each round, or else from the seeds.
     async fn ask(&self, round: usize) -> Option<Vec<Range>> {
         let map = self.map.load_full();
         let count = map.nodes.len();
@@ -259,7 +262,8 @@ async fn cluster_slots(mut manager: ConnectionManager) -> RedisResult<Value> {
     redis::cmd("CLUSTER").arg("SLOTS").query_async(&mut manager).await
 }
 
-/// Keeps the map: asks, then waits a little, and for as long as nobody finds anything wrong with it.
+/// Keeps the map current: queries it, pauses, and sleeps while the map is whole until a call finds
+/// it wrong.
 async fn follow(inner: Weak<Inner>, wake: Arc<Notify>) {
     for round in 0.. {
         let Some(cluster) = inner.upgrade() else { return };
@@ -282,7 +286,7 @@ async fn follow(inner: Weak<Inner>, wake: Arc<Notify>) {
     }
 }
 
-/// Where `address` is, reached in the way in which `like` is.
+/// Returns `address` with the transport of `like`.
 fn elsewhere(like: &ConnectionAddr, address: &Address) -> ConnectionAddr {
     let Address { host, port } = address.clone();
     match like {
@@ -303,6 +307,7 @@ fn address_of(address: &ConnectionAddr) -> Option<Address> {
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Every statement under these locks leaves them whole, so a poisoned lock is still good.
+    // Every statement under these locks leaves the data consistent, so a poisoned lock is still
+    // usable.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

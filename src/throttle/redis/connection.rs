@@ -1,13 +1,13 @@
-//! A connection to one server for one call, which may have to say ASKING before each command.
+//! A connection to one server for one call, which may have to send ASKING before each command.
 
 use futures_util::future::FutureExt;
 use redis::aio::{ConnectionLike, ConnectionManager};
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisFuture, ServerErrorKind, Value};
 
-/// What a call is given to send its commands by.
+/// The connection that a call sends its commands on.
 pub(super) struct Connection {
     manager: ConnectionManager,
-    /// The slot of the call is on its way to this server, which serves it to those alone who say that they know.
+    /// The call's slot is migrating to this server, which serves it only after ASKING.
     is_asking: bool,
 }
 
@@ -17,7 +17,7 @@ impl Connection {
     }
 }
 
-/// True if a server of a cluster says that the call has to be made elsewhere or later, so that nothing was done.
+/// Returns true if a cluster server redirected the call or put it off, so that it changed nothing.
 fn is_elsewhere(kind: Option<ServerErrorKind>) -> bool {
     use ServerErrorKind::{Ask, ClusterDown, Moved, TryAgain};
     matches!(kind, Some(Ask | ClusterDown | Moved | TryAgain))
@@ -49,7 +49,8 @@ impl ConnectionLike for Connection {
             } else {
                 self.manager.req_packed_commands(pipeline, offset, count).await?
             };
-            // One that went elsewhere takes the others along; a pipeline that ignores errors would hide it.
+            // One redirected command fails the whole call; a pipeline that ignores errors would
+            // hide it.
             match answers.iter().find_map(|answer| match answer {
                 Value::ServerError(error) if is_elsewhere(error.kind()) => Some(error.clone()),
                 _ => None,
@@ -66,15 +67,15 @@ impl ConnectionLike for Connection {
     }
 }
 
-/// What `error` says about a call that has to be made elsewhere.
+/// The reason why a call must be made at another server or later.
 pub(super) enum Elsewhere<'a> {
-    /// The slot lives there now.
+    /// The slot has moved to this address.
     Moved(&'a str),
-    /// This key is there already, the slot is on its way.
+    /// The slot is migrating, and this key is already at the address.
     Ask(&'a str),
-    /// Some of the keys are here and some there.
+    /// The slot is migrating, and the keys of the call are at both servers.
     Underway,
-    /// The cluster has no server for the slot, or not enough servers to be sure.
+    /// The cluster has no server for the slot, or not enough servers for a majority.
     Down,
 }
 

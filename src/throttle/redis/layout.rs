@@ -1,12 +1,13 @@
-//! How the keys of a throttle are named, so that on a cluster all of them lie in one hash slot.
+//! The key names of a throttle, chosen so that on a cluster all its keys lie in one hash slot.
 //!
-//! A slot is made of what stands between the first `{` of a key and the `}` behind it, and of the whole key where there is
-//! nothing such. So a name with a hash tag has all its keys in one slot by itself. On a cluster, a name without one lends its other
-//! keys a tag: that of its knobs, `{throttle:mail:knobs}:bucket`. The knobs keep the name that people and LimitLion know.
+//! Redis hashes the part of a key between its first `{` and the next `}`, or the whole key if there
+//! is no such part. A name with a hash tag therefore has all its keys in one slot by itself. On a
+//! cluster, the other keys of a name without one take the key of its knobs as their tag:
+//! `{throttle:mail:knobs}:bucket`. The knobs keep the name that people and LimitLion know.
 
 use crate::throttle::{Name, Problem};
 
-/// What the part of a key's name is where the knobs lie.
+/// The last part of the key that holds the knobs.
 pub(super) const KNOBS: &str = "knobs";
 
 /// The names of keys under one prefix.
@@ -15,7 +16,7 @@ pub(super) struct Layout {
     is_cluster: bool,
 }
 
-/// A key of ours, in the pieces that make up its name.
+/// A key of ours, as the pieces of its name.
 pub(super) struct Key<'a>([&'a str; 8]);
 
 impl Layout {
@@ -23,7 +24,8 @@ impl Layout {
         Self { prefix: prefix.to_owned(), is_cluster }
     }
 
-    /// A key of a throttle: `part` says what of it, for instance `lane:`, and `key` is the rate-limit key or empty.
+    /// Returns a key of a throttle: `part` is the kind of its content, for instance `lane:`, and
+    /// `key` is the rate-limit key or empty.
     pub(super) fn key<'a>(&'a self, throttle: &'a Name, part: &'a str, key: &'a str) -> Key<'a> {
         let (prefix, throttle) = (self.prefix.as_str(), throttle.as_str());
         if part == KNOBS || !self.is_cluster || has_tag(&[prefix, throttle]) {
@@ -32,27 +34,27 @@ impl Layout {
         Key(["{", prefix, "throttle:", throttle, ":", "knobs}:", part, key])
     }
 
-    /// The key of the set of names.
+    /// Returns the key of the set of names.
     pub(super) fn names(&self) -> String {
         format!("{}throttle:names", self.prefix)
     }
 
-    /// A key that is written to learn whether the server takes writes, beside the set of names.
+    /// Returns the key of a test write, stored in the slot of the set of names.
     pub(super) fn alive(&self) -> String {
         if self.is_cluster { format!("{{{}}}:alive", self.names()) } else { format!("{}:alive", self.names()) }
     }
 
-    /// What the names of all knobs begin and end with.
+    /// Returns the common beginning and end of all knob keys.
     pub(super) fn around_names(&self) -> (String, &'static str) {
         (format!("{}throttle:", self.prefix), ":knobs")
     }
 
-    /// The slot of a throttle; always the same one where there is no cluster.
+    /// Returns the slot of a throttle; always 0 without a cluster.
     pub(super) fn slot(&self, throttle: &Name) -> u16 {
         self.slot_of(|| self.key(throttle, KNOBS, "").to_string())
     }
 
-    /// The slot of the set of names.
+    /// Returns the slot of the set of names.
     pub(super) fn names_slot(&self) -> u16 {
         self.slot_of(|| self.names())
     }
@@ -61,7 +63,7 @@ impl Layout {
         if self.is_cluster { slot(&key()) } else { 0 }
     }
 
-    /// Refuses a name whose braces would spread its keys over slots.
+    /// Refuses a name whose braces would spread its keys over several slots.
     pub(super) fn check(&self, throttle: &Name) -> Result<(), Problem> {
         let texts = [self.prefix.as_str(), throttle.as_str()];
         if !self.is_cluster || has_tag(&texts) || !texts.iter().any(|text| text.contains('}')) {
@@ -75,7 +77,8 @@ impl Layout {
         Err(Problem { field: "name".to_owned(), message })
     }
 
-    /// Whether two throttles can be asked in one call: anywhere without a cluster, and there only with the same hash tag.
+    /// Returns true if one call can serve both throttles: always without a cluster, and with the
+    /// same hash tag on one.
     pub(super) fn is_together(&self, one: &Name, other: &Name) -> bool {
         let tag = |name: &Name| tag(&self.key(name, KNOBS, "").to_string()).to_owned();
         !self.is_cluster || one == other || tag(one) == tag(other)
@@ -94,7 +97,7 @@ impl std::fmt::Display for Key<'_> {
     }
 }
 
-/// What to say of a parent that cannot be asked together with its child.
+/// Returns the error text for a parent whose hash tag differs from its child's.
 pub(super) fn other_tag(throttle: &Name, parent: &Name) -> String {
     format!(
         "{parent} with the hash tag of {throttle}: on Redis Cluster a throttle and its parents must have the same one in their \
@@ -102,24 +105,25 @@ pub(super) fn other_tag(throttle: &Name, parent: &Name) -> String {
     )
 }
 
-/// True if the texts, one after the other with words between them that have no braces, contain a hash tag.
+/// Returns true if the concatenation of `texts`, with text without braces between them, contains a
+/// hash tag.
 fn has_tag(texts: &[&str]) -> bool {
     let Some(at) = texts.iter().position(|text| text.contains('{')) else { return false };
     let (_, rest) = texts[at].split_once('{').unwrap_or_default();
     match rest.find('}') {
         Some(end) => end > 0,
-        // It began in the prefix and ends in the name, with `throttle:` in it.
+        // The tag begins in the prefix and ends in the name, with `throttle:` in it.
         None => texts[at + 1..].iter().any(|text| text.contains('}')),
     }
 }
 
-/// The part of a key that its slot is made of.
+/// Returns the part of a key that determines its slot.
 fn tag(key: &str) -> &str {
     let between = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
     between.filter(|tag| !tag.is_empty()).unwrap_or(key)
 }
 
-/// The slot of a key: CRC16 (XMODEM) of its tag, in 16384.
+/// Returns the slot of a key: CRC16 (XMODEM) of its tag, modulo 16384.
 pub(super) fn slot(key: &str) -> u16 {
     crc16(tag(key).as_bytes()) % 16384
 }

@@ -1,11 +1,12 @@
-//! The connection to one server: every call is bounded, and while the server is lost calls are answered at once.
+//! The connection to one server: every call has a time limit, and fails at once while the server is
+//! lost.
 //!
 //! ```text
 //!   connecting ──first PING answered──▶ up ◀──PING answered── lost
 //!        └────────error or 1 s─────────▶│                      ▲
 //!                                       └──a call fails, or is not answered in time
 //! ```
-//! While lost, one task asks with PING; callers never wait for it.
+//! While the server is lost, one task probes it with PING; callers never wait for it.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -19,13 +20,14 @@ use tokio::time::{sleep, timeout};
 use super::said::said_by;
 use crate::throttle::Error;
 
-/// How long the task that looks for a lost server waits between two looks.
+/// The pause between two probes of a lost server.
 pub(super) const PROBE_EVERY: Duration = Duration::from_millis(150);
 
-/// How long a look, and the first connection, may take.
+/// The timeout of a probe and of the first connection.
 pub(super) const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// After so many looks in vain the connection is made anew, in case it leads to a host that is gone without a word.
+/// The number of failed probes after which the connection is replaced, in case its host has gone
+/// away silently.
 const PROBES_PER_CONNECTION: u32 = 5;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +37,7 @@ enum State {
     Lost,
 }
 
-/// A bounded connection.
+/// A connection whose calls are bounded in time.
 pub(super) struct Link {
     inner: Arc<Inner>,
 }
@@ -46,15 +48,15 @@ struct Inner {
     state: watch::Sender<State>,
     why_lost: Mutex<String>,
     wake: Arc<Notify>,
-    /// A password of the URL, never to be shown.
+    /// The password of the URL, which must never be shown.
     secret: Option<String>,
 }
 
-/// Why a call was not answered.
+/// The reason why a call got no reply.
 pub(super) struct Failure {
-    /// In words, without a password.
+    /// The reason as text, without a password.
     pub(super) text: String,
-    /// What the library says; none if the call was not made or not answered in time.
+    /// The error of the client library; `None` if the call was not made or timed out.
     pub(super) error: Option<RedisError>,
 }
 
@@ -74,12 +76,12 @@ impl Link {
         Ok(Self { inner })
     }
 
-    /// True if nothing says that the server would not answer.
+    /// Returns true if the server is connected and answered last time.
     pub(super) fn is_up(&self) -> bool {
         *self.inner.state.borrow() == State::Up
     }
 
-    /// Waits until the very first connection stands or is known not to stand, which takes up to a second.
+    /// Waits until the first connection is established or has failed, up to a second.
     pub(super) async fn settled(&self) {
         if *self.inner.state.borrow() == State::Connecting {
             let mut state = self.inner.state.subscribe();
@@ -88,7 +90,7 @@ impl Link {
         }
     }
 
-    /// Runs `call` and answers within `bound`, at once if the server is known to be lost.
+    /// Runs `call` and returns within `bound`, at once if the server is known to be lost.
     pub(super) async fn run<T, F>(&self, bound: Duration, call: impl FnOnce(ConnectionManager) -> F) -> Result<T, Failure>
     where
         F: Future<Output = RedisResult<T>>,
@@ -141,7 +143,7 @@ impl Inner {
         if why.is_empty() { "not connected yet".to_owned() } else { why.clone() }
     }
 
-    /// The error in words, without the password.
+    /// Returns the error as text, without the password.
     fn text_of(&self, error: &RedisError) -> String {
         if let Some(said) = said_by(error) {
             return said.to_owned();
@@ -157,7 +159,7 @@ impl Drop for Inner {
     }
 }
 
-/// Looks for Redis until it answers, then sleeps until somebody loses it.
+/// Probes Redis until it answers, then sleeps until a call loses it.
 async fn look(inner: Weak<Inner>, wake: Arc<Notify>) {
     let mut looks = 0;
     loop {
@@ -193,7 +195,8 @@ async fn look(inner: Weak<Inner>, wake: Arc<Notify>) {
     }
 }
 
-/// A connection that is made when it is first used, and again after it broke, without retries of its own.
+/// Creates a connection that opens on first use and reopens after it broke, without retries of its
+/// own.
 fn connect(client: &Client) -> RedisResult<ConnectionManager> {
     let config = ConnectionManagerConfig::new()
         .set_number_of_retries(0)
@@ -202,7 +205,7 @@ fn connect(client: &Client) -> RedisResult<ConnectionManager> {
     ConnectionManager::new_lazy_with_config(client.clone(), config)
 }
 
-/// True unless the server itself answered and merely did not like the call, or knows another that would.
+/// Returns true unless the server itself answered and merely rejected the call or redirected it.
 fn means_lost(error: &RedisError) -> bool {
     match error.kind() {
         ErrorKind::Server(kind) => {

@@ -1,7 +1,8 @@
-//! Throttles in Redis or Valkey, shared by all processes: the same law as in memory, as Lua.
+//! Throttles in Redis or Valkey, shared by all processes: the same law as in memory, as a Lua
+//! script.
 //!
-//! What is left out: anything that is asked more often than acquire. Nothing here polls or subscribes; a person's edit of
-//! the hash counts from the next ask on.
+//! This room neither polls nor subscribes, and calls nothing more often than `acquire`. A manual
+//! edit of the hash takes effect with the next ask.
 
 mod call;
 mod cluster;

@@ -1,4 +1,4 @@
-//! Which throttles there are: a set that ours are noted in, and a search for the hashes that people wrote without us.
+//! The set of throttle names, and a search for hashes that other programs wrote.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,36 +13,36 @@ use super::reply::Text;
 use super::store::{RedisStore, is_wrong_type, locked};
 use crate::throttle::{Error, Name};
 
-/// Hashes that people wrote without us are looked for at most this often.
+/// The shortest time between two searches for hashes that other programs wrote.
 const ADOPT_EVERY: Duration = Duration::from_secs(10);
 
-/// Longest that one search for such hashes takes; the next goes on where it ended.
+/// The time budget of one search; the next continues at its end.
 const ADOPT_BUDGET: Duration = Duration::from_millis(40);
 
-/// Where the search for hashes that people wrote stands.
+/// The progress of the search for hashes that other programs wrote.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Adoption {
-    /// The server that is being searched, counted from 0.
+    /// The index of the server being searched, counted from 0.
     server: usize,
     cursor: u64,
     ended: Option<Instant>,
 }
 
 impl RedisStore {
-    /// Notes throttles that there are now.
+    /// Adds throttles to the set of names.
     pub(super) async fn note_names(&self, names: &[String]) -> Result<(), Error> {
         let mut add = redis::cmd("SADD");
         add.arg(self.layout.names()).arg(names);
         self.change_names(&add).await
     }
 
-    /// Changes the set of names.
+    /// Changes the set of names by `command`.
     pub(super) async fn change_names(&self, command: &redis::Cmd) -> Result<(), Error> {
         let change = |mut redis: Connection| async move { command.exec_async(&mut redis).await };
         self.servers.run(self.layout.names_slot(), self.operator_bound, change).await
     }
 
-    /// All throttles that there are, found ones as well, in the order of their names.
+    /// Returns all throttles that exist, including newly found ones, in the order of their names.
     pub(super) async fn known_names(&self) -> Result<Vec<Name>, Error> {
         let found = self.adopt().await?;
         let noted = if found.is_empty() { Ok(()) } else { self.note_names(&found).await };
@@ -55,7 +55,7 @@ impl RedisStore {
             Err(error) => Err(error),
         };
         let texts = match read {
-            // The set is ours alone: one that is no set is made anew, by the next search.
+            // Only Flyball uses this key: one that is not a set is rebuilt by a new search.
             Err(error) if is_wrong_type(&error.to_string()) => {
                 let mut forget = redis::cmd("DEL");
                 forget.arg(self.layout.names());
@@ -63,7 +63,7 @@ impl RedisStore {
                 *locked(&self.adoption) = Adoption::default();
                 self.adopt().await?.into_iter().map(Text).collect()
             }
-            // One server of many: what the others hold can be asked all the same.
+            // Only one server of many is lost: the throttles on the others can still be asked.
             Err(Error::Lost(_)) if !locked(&self.known).is_empty() => {
                 locked(&self.known).iter().map(|name| Text(name.to_string())).collect()
             }
@@ -80,10 +80,10 @@ impl RedisStore {
             match exist {
                 Ok(exist) => {
                     answered = true;
-                    // A hash that somebody deleted is no throttle any more.
+                    // A throttle whose hash was deleted no longer exists.
                     names.extend(known.into_iter().zip(exist).filter_map(|(name, exists)| exists.then_some(name)));
                 }
-                // What cannot be asked has not gone.
+                // A throttle on a lost server still exists.
                 Err(error) => {
                     names.extend(known);
                     lost = Some(error);
@@ -98,7 +98,7 @@ impl RedisStore {
         Ok(names)
     }
 
-    /// Which of the names, all of one slot, have knobs.
+    /// Returns for each name, all of one slot, true if it has knobs.
     async fn exist(&self, slot: u16, names: &[Name]) -> Result<Vec<bool>, Error> {
         let mut pipe = redis::pipe();
         for name in names {
@@ -114,7 +114,8 @@ impl RedisStore {
         Ok(exist.into_iter().map(|exists| exists.unwrap_or(false)).collect())
     }
 
-    /// Looks for hashes that people wrote with redis-cli: one bounded stretch of SCAN, server after server.
+    /// Searches for hashes that other programs wrote: one bounded stretch of SCAN, server after
+    /// server.
     async fn adopt(&self) -> Result<Vec<String>, Error> {
         let begin = Instant::now();
         let mut place = *locked(&self.adoption);
@@ -126,7 +127,7 @@ impl RedisStore {
         while place.ended.is_none() && begin.elapsed() <= ADOPT_BUDGET {
             let (next, names) = match self.scan(place.server, place.cursor).await {
                 Some(Ok(scanned)) => scanned,
-                // One server of many: it is searched the next time.
+                // Only one server of many is lost: the next round searches it.
                 Some(Err(_)) if self.servers.is_cluster() => (0, Vec::new()),
                 Some(Err(error)) => return Err(error),
                 None => {
@@ -144,7 +145,7 @@ impl RedisStore {
         Ok(found)
     }
 
-    /// The names of all hashes that look like knobs, whoever wrote them.
+    /// Returns the names of all hashes that look like knobs, written by any program.
     pub(super) async fn search_all(&self) -> Result<Vec<String>, Error> {
         let (mut server, mut cursor, mut found) = (0, 0, BTreeSet::new());
         while let Some(scanned) = self.scan(server, cursor).await {
@@ -158,8 +159,8 @@ impl RedisStore {
         Ok(found.into_iter().collect())
     }
 
-    /// One step of SCAN on one server: where the next begins, and the names of the hashes that were found. `None` behind the
-    /// last server.
+    /// Runs one step of SCAN on one server and returns the next cursor and the names found; `None`
+    /// after the last server.
     async fn scan(&self, server: usize, cursor: u64) -> Option<Result<(u64, Vec<String>), Error>> {
         let (head, tail) = self.layout.around_names();
         let mut scan = redis::cmd("SCAN");
@@ -175,13 +176,14 @@ impl RedisStore {
     }
 }
 
-/// True for what can be a state of some rate-limit key whose name ends like knobs: keys are anybody's texts. A throttle of such a
-/// name is known when it is written through Flyball.
+/// Returns true if `name` may be the state of a rate-limit key whose end looks like knobs, because
+/// keys are arbitrary texts. A throttle of such a name is known only if it is written through
+/// Flyball.
 fn is_of_a_key(name: &str) -> bool {
     [":lane:", ":pause:", ":learned:", ":holds:"].iter().any(|part| name.contains(part))
 }
 
-/// The text with the characters escaped that a glob pattern would take for its own.
+/// Escapes the characters of `text` that are special in a glob pattern.
 fn literal(text: &str) -> String {
     let escape = |c: char| if "*?[]^\\".contains(c) { vec!['\\', c] } else { vec![c] };
     text.chars().flat_map(escape).collect()

@@ -7,10 +7,10 @@ use super::store::RedisStore;
 use crate::throttle::notes::{Noted, Notes};
 use crate::throttle::{Error, Name};
 
-/// Where the notes of a throttle are.
+/// The last part of the key that holds a throttle's notes.
 const NOTES: &str = "notes";
 
-/// Compares and sets; an empty second argument means that there must be no note.
+/// Compares and sets a note; an empty second argument requires that there is none.
 const SWAP: &str = "local is = redis.call('HGET', KEYS[1], ARGV[1]) or '' \
                     if is ~= ARGV[2] then return 0 end \
                     redis.call('HSET', KEYS[1], ARGV[1], ARGV[3]) return 1";

@@ -1,4 +1,4 @@
-//! What the Lua text answers, as our words.
+//! The replies of the Lua script, as our types.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::throttle::rules::{is_blank, number};
 use crate::throttle::serve::sane_cost;
 use crate::throttle::{Answer, Grant, KeyState, LaneAsk, Limit, Name, OnStoreLoss, OverLimit};
 
-/// A text of any bytes; people may write anything.
+/// A text of any bytes, because people may write anything.
 pub(super) struct Text(pub(super) String);
 
 impl FromRedisValue for Text {
@@ -27,7 +27,7 @@ impl FromRedisValue for Text {
     }
 }
 
-/// What a verb answers, read one by one.
+/// The values of a reply, read in order.
 pub(super) struct Parts(std::vec::IntoIter<Value>);
 
 impl Parts {
@@ -35,7 +35,7 @@ impl Parts {
         Self(values.into_iter())
     }
 
-    /// The next text; empty where there is none.
+    /// Returns the next text, empty if there is none.
     pub(super) fn text(&mut self) -> String {
         match self.0.next() {
             Some(Value::BulkString(bytes)) => match String::from_utf8(bytes) {
@@ -48,7 +48,7 @@ impl Parts {
         }
     }
 
-    /// The next whole number.
+    /// Returns the next integer.
     pub(super) fn whole(&mut self) -> RedisResult<i64> {
         match self.0.next() {
             Some(Value::Int(n)) => Ok(n),
@@ -56,7 +56,7 @@ impl Parts {
         }
     }
 
-    /// The next value as it is.
+    /// Returns the next value as it is.
     pub(super) fn value(&mut self) -> Value {
         self.0.next().unwrap_or(Value::Nil)
     }
@@ -66,17 +66,17 @@ impl Parts {
     }
 }
 
-/// What acquire and peek answer.
+/// The reply to `acquire` and `peek`.
 pub(super) enum Acquired {
-    /// The grants, what is to be remembered for a lost store, and the keys of lanes that are needed.
+    /// The grants, the state to remember for a lost store, and the kinds of lane keys needed.
     Answer(Answer, Option<Seen>, Extra),
-    /// A level names another parent than the one that was passed.
+    /// A level whose parent differs from the one in the call.
     ChainChanged,
-    /// Keys of lanes are needed that were not passed.
+    /// The kinds of lane keys that the call must carry.
     KeysMissing(Extra),
 }
 
-/// Reads the answer to an ask for `lanes` of the chain `levels`.
+/// Reads the reply to an ask for `lanes` of the chain `levels`.
 pub(super) fn acquired(values: Vec<Value>, levels: &[(Name, String)], lanes: &[LaneAsk]) -> RedisResult<Acquired> {
     let mut parts = Parts::new(values);
     match parts.text().as_str() {
@@ -98,7 +98,7 @@ pub(super) fn acquired(values: Vec<Value>, levels: &[(Name, String)], lanes: &[L
     let texts: Vec<&str> = texts.split(is_blank).filter(|text| !text.is_empty()).collect();
     let rates = texts.iter().map(|text| knob("rps", text.trim_end_matches('b')));
     let rates: Vec<f64> = rates.collect::<RedisResult<_>>()?;
-    // A level that borrows is given nothing back: the unit may have been paid for above it.
+    // A level that borrows gets no refund, because a level above may have paid for the unit.
     let charged = texts.iter().zip(&rates).map(|(text, rps)| if text.ends_with('b') { -1.0 } else { *rps }).collect();
     let limits = parts.text();
     let mut words = limits.split(' ');
@@ -140,7 +140,8 @@ pub(super) fn acquired(values: Vec<Value>, levels: &[(Name, String)], lanes: &[L
         seq,
         weight,
         limits_concurrency: concurrency >= 0 || key_concurrency >= 0,
-        // Holds concern only who runs jobs, and that is told above.
+        // Holds (letter k) concern only callers that run jobs, and `limits_concurrency` reports
+        // them.
         levels_decide: !unknown && key_rps < 0.0 && letters.chars().all(|letter| letter == 'k'),
         over_limit,
         max_cost,
@@ -182,7 +183,7 @@ fn limit(word: &str, detail: &str, levels: &[(Name, String)]) -> Option<Limit> {
     }
 }
 
-/// What lanes were charged: lanes that cost the same share one list.
+/// The charges of lanes; lanes of the same cost share one list.
 struct Charges {
     rates: Vec<f64>,
     key_rps: f64,
@@ -206,7 +207,7 @@ impl Charges {
     }
 }
 
-/// What the verb look answers of one key.
+/// Reads the reply of the verb `look` for one key.
 pub(super) fn key_state(parts: &mut Parts) -> RedisResult<KeyState> {
     let (until, why) = (parts.text(), parts.text());
     let (learned, settled) = (float(&parts.text())?, float(&parts.text())?);
@@ -220,36 +221,37 @@ pub(super) fn key_state(parts: &mut Parts) -> RedisResult<KeyState> {
     })
 }
 
-/// The counters as three texts of the hash.
+/// Reads the counters from the first three texts of the hash.
 pub(super) fn meter(texts: &[Option<Text>]) -> Meter {
     let at = |i: usize| texts.get(i).and_then(|text| text.as_ref()?.0.parse().ok()).unwrap_or(0.0);
     Meter { used: at(0), limited_us: at(1), limited_to: at(2) }
 }
 
-/// The bucket as the fourth to the sixth text of the hash.
+/// Reads the bucket from the fourth to the sixth text of the hash.
 pub(super) fn bucket(texts: &[Option<Text>]) -> Bucket {
     let at = |i: usize| texts.get(i).and_then(|text| text.as_ref()?.0.parse().ok());
     let stopped = texts.get(5).and_then(Option::as_ref).is_some_and(|text| text.0 == "1");
     Bucket { spent_to: at(3), debt: at(4).unwrap_or(0.0), stopped }
 }
 
-/// The end of the pause after the last refusal, unix microseconds, and what was answered, as the seventh text of the hash.
+/// Reads the end of the pause after the last refusal, in unix microseconds, and its reason from the
+/// seventh text of the hash.
 pub(super) fn refusal(texts: &[Option<Text>]) -> Option<(f64, &str)> {
     let (numbers, why) = texts.get(6)?.as_ref()?.0.split_once('|')?;
     Some((numbers.split(' ').next()?.parse().ok()?, why))
 }
 
-/// A knob as it stands in the hash, which the Lua text has found usable.
+/// Parses a knob of the hash that the Lua script found usable.
 fn knob(field: &str, text: &str) -> RedisResult<f64> {
     number(field, text).ok_or_else(|| garbled(text))
 }
 
-/// A number of ours.
+/// Parses a number that the Lua script wrote.
 pub(super) fn float(text: &str) -> RedisResult<f64> {
     text.parse().map_err(|_| garbled(text))
 }
 
-/// An answer that the Lua text does not give.
+/// Returns the error for a reply that the Lua script never gives.
 pub(super) fn garbled(what: &str) -> RedisError {
     RedisError::from((redis::ErrorKind::UnexpectedReturnType, "the script answered something else", what.to_owned()))
 }

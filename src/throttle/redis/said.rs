@@ -1,8 +1,9 @@
-//! What a server says in place of an answer, in our words: its own may hold addresses, names and texts of others.
+//! Error replies of a server in our own words, because its text may contain addresses, names and
+//! data.
 
 use redis::RedisError;
 
-/// The codes that servers begin their errors with, and what each means.
+/// The error codes of servers with their meanings.
 const MEANINGS: [(&str, &str); 15] = [
     ("OOM", "OOM: it is out of memory (maxmemory) and takes no writes"),
     ("READONLY", "READONLY: it is a replica and takes no writes"),
@@ -21,13 +22,13 @@ const MEANINGS: [(&str, &str); 15] = [
     ("ERR", "ERR: it failed at the command"),
 ];
 
-/// What the server said, if it did.
+/// Returns the meaning of an error reply, or `None` if the server sent none that is known.
 pub(super) fn said_by(error: &RedisError) -> Option<&'static str> {
     let code = error.code()?;
     MEANINGS.iter().find(|(known, _)| *known == code).map(|(_, meaning)| *meaning)
 }
 
-/// What the server said, if that is why a store counts as lost.
+/// Returns the meaning if `reason`, the cause of a lost store, is an error reply.
 pub fn said_in(reason: &str) -> Option<&'static str> {
     MEANINGS.iter().find(|(_, meaning)| *meaning == reason).map(|(_, meaning)| *meaning)
 }

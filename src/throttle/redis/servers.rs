@@ -1,4 +1,4 @@
-//! Where the throttles live: one server, or the servers of a cluster.
+//! The servers that hold the throttles: a single one, or those of a cluster.
 
 use std::time::Duration;
 
@@ -9,17 +9,17 @@ use super::connection::{Connection, Elsewhere};
 use super::link::{Failure, Link};
 use crate::throttle::{Error, Problem};
 
-/// The beginnings of a URL that name a cluster, and of the URL of each of its servers.
+/// The URL schemes of a cluster, each with the scheme of its servers.
 const CLUSTER_SCHEMES: [(&str, &str); 2] = [("redis+cluster://", "redis://"), ("rediss+cluster://", "rediss://")];
 
-/// One server or the servers of a cluster.
+/// A single server or the servers of a cluster.
 pub(super) enum Servers {
     One(Link),
     Many(Cluster),
 }
 
 impl Servers {
-    /// Takes the URL and starts to connect in the background.
+    /// Reads the URL and starts to connect in the background.
     pub(super) fn open(url: &str) -> Result<Self, Error> {
         let Some(seeds) = seeds(url)? else {
             return Client::open(url).and_then(Link::open).map(Self::One).map_err(|error| unusable(error.category()));
@@ -32,9 +32,10 @@ impl Servers {
         matches!(self, Self::Many(_))
     }
 
-    /// Runs `call` at the server of `slot`, again where it has to be made elsewhere, and answers within `bound`.
+    /// Runs `call` at the server of `slot`, repeating it after a redirection, and returns within
+    /// `bound`.
     ///
-    /// Only before the very first connection stands a call may wait longer, up to a second.
+    /// Only before the first connection is established may a call wait longer, up to a second.
     pub(super) async fn run<T, F>(&self, slot: u16, bound: Duration, call: impl Fn(Connection) -> F) -> Result<T, Error>
     where
         F: Future<Output = RedisResult<T>>,
@@ -46,7 +47,8 @@ impl Servers {
         .map_err(Error::from)
     }
 
-    /// Runs `call` at the server of that number, counted from 0; `None` if there is none.
+    /// Runs `call` at the server with index `number`, counted from 0; returns `None` if there is
+    /// none.
     pub(super) async fn run_at<T, F>(
         &self,
         number: usize,
@@ -72,7 +74,7 @@ where
     link.settled().await;
     let answer = link.run(bound, |manager| call(Connection::new(manager, false))).await;
     answer.map_err(|failure| match failure.error.as_ref().and_then(Elsewhere::read) {
-        // Its own words would give away an address.
+        // The server's own message would disclose an address.
         Some(Elsewhere::Moved(_) | Elsewhere::Ask(_)) => {
             Failure::new("this server is one of a cluster; write REDIS_URL as redis+cluster://host:port,host:port")
         }
@@ -80,7 +82,8 @@ where
     })
 }
 
-/// The URL of each server that the URL of a cluster names; `None` for the URL of a single one.
+/// Splits the URL of a cluster into one URL for each server; returns `None` for the URL of a single
+/// server.
 fn seeds(url: &str) -> Result<Option<Vec<String>>, Error> {
     let named = CLUSTER_SCHEMES.iter().find_map(|(scheme, single)| Some((single, url.strip_prefix(scheme)?)));
     let Some((single, rest)) = named else { return Ok(None) };

@@ -1,18 +1,18 @@
-//! Which server of a cluster serves which slots, as CLUSTER SLOTS and redirections tell it.
+//! The assignment of a cluster's slots to servers, read from CLUSTER SLOTS and from redirections.
 
 use redis::Value;
 
-/// Slots of a cluster.
+/// The number of slots in a cluster.
 pub(super) const SLOTS: usize = 16384;
 
-/// Where a server listens.
+/// The address of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Address {
     pub(super) host: String,
     pub(super) port: u16,
 }
 
-/// Slots and the primary that serves them.
+/// A range of slots and the primary that serves it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Range {
     pub(super) first: u16,
@@ -21,7 +21,7 @@ pub(super) struct Range {
 }
 
 impl Address {
-    /// Reads `host:port` of a redirection; an empty host is that of the server which says so.
+    /// Reads `host:port` of a redirection; an empty host means the host of the server that sent it.
     pub(super) fn read(text: &str, said_by: &Self) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
         Some(Self::of(host, port.parse().ok()?, said_by))
@@ -33,7 +33,7 @@ impl Address {
     }
 }
 
-/// Reads the answer to CLUSTER SLOTS; what cannot be read is left out.
+/// Reads the reply to CLUSTER SLOTS, skipping unreadable ranges.
 pub(super) fn ranges(answer: &Value, said_by: &Address) -> Vec<Range> {
     let Value::Array(ranges) = answer else { return Vec::new() };
     ranges.iter().filter_map(|range| range_of(range, said_by)).collect()
@@ -45,7 +45,7 @@ fn range_of(range: &Value, said_by: &Address) -> Option<Range> {
     let [host, Value::Int(port), ..] = primary.as_slice() else { return None };
     let host = match host {
         Value::BulkString(bytes) => std::str::from_utf8(bytes).ok()?,
-        // A server that does not know how others reach it.
+        // The server does not know its own public address.
         _ => "",
     };
     let slot = |n: i64| u16::try_from(n).ok().filter(|n| usize::from(*n) < SLOTS);

@@ -1,4 +1,5 @@
-//! The store in Redis: one Lua text for everything that changes a bucket, plain reads for the rest.
+//! The store in Redis: one Lua script for everything that changes a bucket, plain reads for the
+//! rest.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -28,13 +29,13 @@ use crate::throttle::{
     Status, Store,
 };
 
-/// Longest that an ask waits for Redis: work goes on or stops, it never hangs.
+/// The time limit of an ask, so that work goes on or stops but never hangs.
 const ASK_BOUND: Duration = Duration::from_millis(50);
 
-/// Longest that an operator's call waits for Redis; nothing flows through these.
+/// The time limit of an operator's call, which no job waits for.
 const OPERATOR_BOUND: Duration = Duration::from_millis(250);
 
-/// Throttles in Redis.
+/// The store of throttles in Redis.
 pub struct RedisStore {
     pub(super) servers: Servers,
     pub(super) layout: Layout,
@@ -47,18 +48,19 @@ pub struct RedisStore {
     pub(super) shapes: Mutex<Shapes>,
     pub(super) memo: Mutex<Memo>,
     pub(super) adoption: Mutex<Adoption>,
-    /// The names as last read, for a cluster that has lost the server which holds them.
+    /// The names as last read, used while a cluster has lost the server that holds them.
     pub(super) known: Mutex<Vec<Name>>,
 }
 
-/// The text of `parent` of each level of a tree, `None` for one that cannot be asked.
+/// The text of `parent` of each level of a tree, `None` for a throttle that cannot be asked.
 type Parents = BTreeMap<Name, Option<String>>;
 
 impl RedisStore {
-    /// Takes the URL (`redis://`, `rediss://`, `redis+unix://`, or `redis+cluster://` and `rediss+cluster://` with some servers
-    /// of a cluster) and connects in the background; every key begins with `prefix`.
+    /// Connects to `url` in the background; every key begins with `prefix`.
     ///
-    /// Never waits: with Redis down the store answers [`Error::Lost`] until it is there. Must be called inside a Tokio runtime.
+    /// The URL is `redis://`, `rediss://`, `redis+unix://`, or `redis+cluster://` and
+    /// `rediss+cluster://` with some servers of a cluster. Never waits: while Redis is down the
+    /// store returns [`Error::Lost`]. Must be called inside a Tokio runtime.
     pub fn connect(url: &str, prefix: &str) -> Result<Self, Error> {
         let servers = Servers::open(url)?;
         Ok(Self {
@@ -77,13 +79,14 @@ impl RedisStore {
         })
     }
 
-    /// Waits up to `bound` for any answer, for tests on a machine that is busy with something else.
+    /// Sets the time limit of every call to `bound`, for tests on a busy machine.
     #[must_use]
     pub fn with_bound(self, bound: Duration) -> Self {
         Self { ask_bound: bound, operator_bound: bound, ..self }
     }
 
-    /// Takes the time from `clock` instead of Redis, for tests of the law. Keys then live an hour at least.
+    /// Takes the time from `clock` instead of Redis, for tests of the law. Keys then live an hour
+    /// at least.
     #[must_use]
     pub fn with_clock(self, clock: Clock) -> Self {
         Self { clock: Some(clock), ..self }
@@ -105,7 +108,8 @@ impl RedisStore {
             return Ok(None);
         }
         let mut pipe = redis::pipe();
-        // People may have put anything under these keys; what is wrong with one throttle must not hide the others.
+        // People may have written anything under these keys, and errors of one throttle must not
+        // hide the others.
         pipe.ignore_errors();
         pipe.cmd("HGETALL").arg(self.layout.key(throttle, KNOBS, ""));
         pipe.cmd("HMGET").arg(self.layout.key(throttle, "bucket", "")).arg(&BUCKET);
@@ -134,7 +138,8 @@ impl RedisStore {
         Ok(Some(self.with_parents(status, &parents)))
     }
 
-    /// The text of `parent` of a throttle and of those above it, `None` for one that does not exist or has another hash tag.
+    /// Reads the text of `parent` of a throttle and of those above it, `None` for a throttle that
+    /// does not exist or has another hash tag.
     pub(super) async fn read_parents(&self, leaf: &Name, bound: Duration) -> Result<Parents, Error> {
         let mut parents = Parents::new();
         let mut next = Some(leaf.clone());
@@ -148,9 +153,9 @@ impl RedisStore {
                 |mut redis: Connection| async move { pipe.query_async::<(bool, RedisResult<Option<Text>>)>(&mut redis).await };
             let parent = match self.layout.is_together(leaf, &name) {
                 false => None,
-                // A key that is no hash is no throttle.
+                // A key that is not a hash is not a throttle.
                 true => match self.servers.run(self.layout.slot(&name), bound, read).await? {
-                    // What cannot be a name stands for none, as in the Lua text.
+                    // An invalid name counts as no parent, as in the Lua script.
                     (true, Ok(parent)) => {
                         Some(parent.and_then(|text| Name::new(text.0).ok()).map_or_else(String::new, |name| name.to_string()))
                     }
@@ -183,7 +188,7 @@ impl RedisStore {
         Ok(call)
     }
 
-    /// Tells of a refusal; of one that claims more than is trusted, again with less.
+    /// Reports a refusal, again with a narrower scope if the claimed one is not trusted.
     async fn refuse(&self, throttle: &Name, refused: &Refused<'_>) -> Result<Paused, Error> {
         let mut refused = refused.clone();
         loop {
@@ -194,7 +199,7 @@ impl RedisStore {
         }
     }
 
-    /// Tells of a refusal; answers the widest scope that is trusted where this one is not.
+    /// Reports a refusal, or returns the widest trusted scope if its own is wider.
     async fn refuse_as(&self, throttle: &Name, refused: &Refused<'_>) -> Result<Result<Paused, Scope>, Error> {
         self.layout.check(throttle).map_err(|problem| Error::Invalid(vec![problem]))?;
         let begin = |mut call: Call, verb| {
@@ -243,7 +248,7 @@ impl RedisStore {
         Ok(Ok(Paused { until_ms, alone: alone.then(|| Duration::from_micros(delay_us.max(0) as u64)) }))
     }
 
-    /// The number that a verb answers after its `ok`.
+    /// Returns the number that follows `ok` in a reply.
     async fn second(&self, throttle: &Name, call: &Call) -> Result<i64, Error> {
         let mut parts = Parts::new(self.invoke(throttle, call, self.operator_bound).await?);
         parts.text();
@@ -282,11 +287,12 @@ impl RedisStore {
             Written::Conflict(what) => Err(Error::Conflict { name: throttle.clone(), what }),
             Written::MinAboveMax(min, max) => Err(Error::Invalid(vec![min_above_max(min, max)])),
             Written::Done { now_us, before, after, meter } => {
-                // A name that is not noted is found by the next search.
+                // The next search finds a name that could not be added to the set.
                 let _ = self.note_names(&[throttle.to_string()]).await;
                 let status = |raw| Status::read(throttle.clone(), raw, &meter, now_us);
                 let (before, mut after) = ((!before.is_empty()).then(|| status(before)), status(after));
-                // The change is made; that its parents cannot be read now must not look as if it were not.
+                // The change is made, so an error while reading its parents must not look like a
+                // failure.
                 if after.knobs.parent.is_some()
                     && let Ok(parents) = self.read_parents(throttle, self.operator_bound).await
                 {
@@ -329,7 +335,8 @@ impl RedisStore {
         Ok(states)
     }
 
-    /// Refuses a name, and a parent, that would spread the keys of one call over slots of a cluster.
+    /// Refuses a name or a parent that would spread the keys of one call over several slots of a
+    /// cluster.
     fn check_tags(&self, throttle: &Name, change: &Change) -> Result<(), Error> {
         let refuse = |problem| Error::Invalid(vec![problem]);
         self.layout.check(throttle).map_err(refuse)?;
@@ -344,23 +351,24 @@ impl RedisStore {
         let mut pipe = redis::pipe();
         pipe.cmd("DEL").arg(self.layout.key(throttle, KNOBS, ""));
         pipe.cmd("DEL").arg(self.layout.key(throttle, "bucket", "")).ignore();
-        // A process that has just read the record must not take this for a loss; by tomorrow none has.
+        // A process that has just read the record must not take the deletion for a loss; after a
+        // day none holds it.
         pipe.cmd("EXPIRE").arg(self.layout.key(throttle, "kept", "")).arg(86_400).ignore();
         let pipe = &pipe;
         let take = |mut redis: Connection| async move { pipe.query_async::<(bool,)>(&mut redis).await };
         let (was_there,) = self.servers.run(self.layout.slot(throttle), self.operator_bound, take).await?;
         let mut forget = redis::cmd("SREM");
         forget.arg(self.layout.names()).arg(throttle.as_str());
-        // A name whose knobs are gone is passed over.
+        // A name whose knobs are gone is ignored.
         let _ = self.change_names(&forget).await;
         Ok(was_there)
     }
 }
 
-/// The fields of a throttle's bucket that people are told of.
+/// The fields of a throttle's bucket that a status shows.
 const BUCKET: [&str; 7] = ["used", "limited_us", "limited_to", "spent_to", "debt", "stopped", "refusal"];
 
-/// What the verb `set` answers.
+/// The reply of the verb `set`.
 enum Written {
     Unknown,
     Conflict(String),
@@ -386,7 +394,7 @@ impl Written {
     }
 }
 
-/// True if Redis says that a key holds another type than it should.
+/// Returns true if `message` reports a key of another type.
 pub(super) fn is_wrong_type(message: &str) -> bool {
     message.contains("WRONGTYPE")
 }
@@ -405,7 +413,8 @@ fn hash(fields: Vec<(Text, Text)>) -> BTreeMap<String, String> {
 }
 
 pub(super) fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    // Every statement under these locks leaves them whole, so a poisoned lock is still good.
+    // Every statement under these locks leaves the data consistent, so a poisoned lock is still
+    // usable.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -1,4 +1,4 @@
-//! What flows: asks, refunds, settlements and the word of holders, each one call of the Lua text.
+//! The frequent operations: asks, refunds, settlements and holds, each one call of the Lua script.
 
 use std::time::Duration;
 
@@ -15,27 +15,28 @@ use crate::throttle::serve::sane_cost;
 use crate::throttle::tree;
 use crate::throttle::{Answer, Ask, Ended, Error, Grant, Holder, LaneAsk, Limit, MAX_LANES_PER_ASK, Name, Refund};
 
-/// People who turn knobs while we ask may win some times in a row, not for ever.
+/// The number of attempts, because people may turn knobs during an ask several times in a row, but
+/// not for ever.
 const TRIES: usize = 4;
 
-/// How long those wait who ask a throttle that cannot exist.
+/// The wait reported for a throttle that cannot exist.
 const UNKNOWN_WAIT: Duration = Duration::from_micros(STOPPED_WAIT_US as u64);
 
 impl RedisStore {
     // --- asks ---
 
-    /// Asks, again where the ask did not carry what it must.
+    /// Asks for tokens, repeating a call that lacked some keys.
     pub(super) async fn ask(&self, verb: &str, ask: &Ask) -> Result<Answer, Error> {
         let mut whole: Option<Answer> = None;
         let mut holder = ask.holder.clone();
         let mut rest = ask.lanes.as_slice();
         while !rest.is_empty() || whole.is_none() {
-            // A peek leaves no charges behind that a second part could see, so it goes in one.
+            // A peek leaves no charges that a second part could see, so it goes in one call.
             let most = if verb == "peek" { MAX_LANES_PER_ASK } else { locked(&self.shapes).of(&ask.throttle).extra.most_lanes() };
             let (lanes, after) = rest.split_at(rest.len().min(most));
             rest = after;
             let part = match self.ask_lanes(verb, &ask.throttle, holder.as_ref(), lanes).await {
-                // The first part stands; the rest is asked again by the next ask.
+                // The first part stands; the caller's next ask repeats the rest.
                 Err(_) if whole.is_some() => break,
                 part => part?,
             };
@@ -62,7 +63,8 @@ impl RedisStore {
             let values = self.invoke(throttle, &call, self.ask_bound).await?;
             match reply::acquired(values, &shape.chain, lanes).map_err(|error| Error::Lost(error.to_string()))? {
                 Acquired::Answer(answer, seen, needed) => {
-                    // An ask without a holder does not tell whether those with one need the keys of holds.
+                    // The reply to an ask without a holder does not show if asks with one need the
+                    // keys of holds.
                     let needed = Extra { holds: if holder.is_some() { needed.holds } else { shape.extra.holds }, ..needed };
                     if needed != shape.extra {
                         shape.extra = needed;
@@ -126,7 +128,8 @@ impl RedisStore {
         call
     }
 
-    /// The chain as it is now, or the parent in it that cannot be asked together with the others.
+    /// Reads the current chain, or returns the first parent that one call cannot serve together
+    /// with `leaf`.
     pub(super) async fn resolve_chain(&self, leaf: &Name) -> Result<Result<Shape, Name>, Error> {
         let parents = self.read_parents(leaf, self.ask_bound).await?;
         let chain = tree::chain(leaf, |name| parents.get(name).cloned().flatten().unwrap_or_default());
@@ -141,7 +144,8 @@ impl RedisStore {
 
     // --- calls that only name the chain ---
 
-    /// Makes a call that names the chain, again where the chain has changed meanwhile; answers the chain that held.
+    /// Makes a call that names the chain, repeating it if the chain has changed, and returns the
+    /// chain that applied.
     async fn call_chain(
         &self,
         throttle: &Name,
@@ -181,7 +185,7 @@ impl RedisStore {
     pub(super) async fn hold_lanes(&self, throttle: &Name, holder: &Holder, lanes: &[(String, u32)]) -> Result<(), Error> {
         let lanes: Vec<(&str, u32)> =
             lanes.iter().map(|(key, held)| (key.as_str(), *held)).filter(|(key, _)| !key.is_empty()).collect();
-        // Also without lanes one call, for the levels.
+        // One call is made even without lanes, for the levels.
         let mut rest = lanes.as_slice();
         loop {
             let (part, after) = rest.split_at(rest.len().min(MAX_LANES_PER_ASK));
@@ -201,7 +205,7 @@ impl RedisStore {
     }
 
     pub(super) async fn refund_grants(&self, throttle: &Name, refunds: &[Refund<'_>]) -> Result<(), Error> {
-        // A grant of a lost store has no charges: there is nothing to give back to.
+        // A grant of a lost store has no charges to give back.
         let refunds: Vec<Refund<'_>> = refunds.iter().copied().filter(|one| !one.grant.charge_us.is_empty()).collect();
         for part in refunds.chunks(MAX_LANES_PER_ASK) {
             let key_charge = |one: &Refund<'_>| one.grant.charge_us.last().copied().unwrap_or(0.0);
@@ -276,7 +280,7 @@ impl RedisStore {
 
     // --- pieces ---
 
-    /// The verb and the time, which follow the keys.
+    /// Adds the verb and the time, which follow the keys.
     pub(super) fn begin(&self, call: &mut Call, verb: &str) {
         call.text(verb);
         match &self.clock {
@@ -289,7 +293,8 @@ impl RedisStore {
         self.servers.run(self.layout.slot(throttle), bound, |redis| call.invoke(redis)).await
     }
 
-    /// Answers an ask that cannot be made because the throttle, or one above it, cannot exist under its name.
+    /// Answers an ask that cannot be made because the throttle or one above it cannot exist under
+    /// its name.
     async fn answer_of_unknown(&self, throttle: &Name, missing: Name, lanes: &[LaneAsk]) -> Result<Answer, Error> {
         let time = |mut redis: Connection| async move { redis::cmd("TIME").query_async::<(i64, i64)>(&mut redis).await };
         let (s, us) = self.servers.run(self.layout.slot(throttle), self.ask_bound, time).await?;
