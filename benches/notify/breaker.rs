@@ -1,4 +1,4 @@
-//! A dead account and many workers: how many requests it still gets.
+//! The number of requests that a dead account still gets from many workers.
 
 use std::time::{Duration, Instant};
 
@@ -13,10 +13,11 @@ const RPS: f64 = 20.0;
 const FAILURES: u64 = 5;
 const COOLDOWN_S: u64 = 10;
 
-/// Messages that each worker sends at once: together they are those under way when the breaker opens.
+/// The most messages in flight per worker: together they are those in flight when the breaker
+/// opens.
 const AT_ONCE: usize = 8;
 
-/// Measures.
+/// Measures the requests to a dead account.
 pub async fn measure(cli: &Cli, report: Report) -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;
     let world = World::start(dir.path()).await?;

@@ -1,4 +1,4 @@
-//! What it costs to choose an account.
+//! The cost of choosing an account.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -9,7 +9,8 @@ use crate::report::{Report, count, median};
 
 const CHOICES: i64 = 2_000_000;
 
-/// Measures rings of 10, 500 and 5,000 accounts, with all there and with half of them resting.
+/// Measures rings of 10, 500 and 5,000 accounts, with all accounts available and with some of them
+/// resting.
 pub fn measure(report: Report) {
     let table = report.table("choosing an account", &["accounts, of them resting", "ns each", "choices/s"]);
     for (accounts, resting) in [(10, 0), (500, 0), (500, 50), (500, 250), (5_000, 2_500)] {

@@ -1,7 +1,9 @@
-//! What notifications can do, measured on private servers with a fake provider on the same machine: `make bench-notify`.
+//! The throughput of notifications, measured on private servers with a fake provider on the same
+//! machine: `make bench-notify`.
 //!
-//! The worker is a process of its own, `flyball serve --roles runner`; the fake provider is this process. Machines are shared and
-//! noisy: compare lines of one run, and where the wall clock and the CPU-seconds disagree, believe the CPU-seconds.
+//! The worker is a process of its own, `flyball serve --roles runner`; the fake provider is this
+//! process. Machines are shared and noisy: compare lines of one run, and if the wall clock and the
+//! CPU-seconds disagree, believe the CPU-seconds.
 
 mod breaker;
 mod choice;
@@ -70,7 +72,8 @@ struct Cli {
 
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
 enum Part {
-    /// Accounts with limits: how much is sent, whether each limit is kept in every second, what it costs
+    /// Accounts with limits: how much is sent, whether each limit is kept in every second, what it
+    /// costs
     Send,
     /// Accounts without limits: how much one worker sends at most
     Free,

@@ -1,4 +1,5 @@
-//! How much one worker sends: through accounts with limits, each of which must be kept in every second, and without limits.
+//! The throughput of one worker, through accounts with limits that must hold in every second, and
+//! without limits.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,34 +14,36 @@ use crate::report::{Report, count, median};
 use crate::windows::{Most, seconds};
 use crate::world::{Set, World, accounts, now_s, recipient};
 
-/// What counts as kept.
+/// The multiple of a limit up to which it counts as kept.
 const TOLERANCE: f64 = 1.01;
 
-/// What is wanted, messages each second.
+/// The goal, in messages per second.
 const GOAL: f64 = 2_000.0;
 
-/// The share of the messages after which measuring begins, and before which it ends.
+/// The shares of the messages at which measuring begins and ends.
 const STEADY: (f64, f64) = (0.1, 0.9);
 
 const LONGEST: Duration = Duration::from_secs(600);
 
-/// What one round came to.
+/// The results of one round.
 struct Round {
     per_second: Vec<f64>,
     most: Most,
     refused: u64,
-    /// CPU seconds for 1,000 messages: of the servers and the worker, and of the fake.
+    /// The CPU-seconds of the servers and the worker for 1,000 messages.
     cpu: Cpu,
+    /// The CPU-seconds of the fake for 1,000 messages.
     fake_s: f64,
-    /// From claim to answer, milliseconds: median, and 99 of 100.
+    /// The time from claim to answer in milliseconds: median and 99th percentile.
     answered_ms: (f64, f64),
     peak_mib: f64,
-    /// Longest time for which the fake did nothing because it was not let, milliseconds: what came meanwhile it took for a burst.
+    /// The longest time for which the fake was not scheduled, in milliseconds; it counts all
+    /// requests of that time as one burst.
     stalled_ms: u64,
     broken: Vec<String>,
 }
 
-/// Runs the rounds; answers what is broken.
+/// Runs the rounds and returns the violations.
 pub async fn measure(cli: &Cli, report: Report, is_limited: bool) -> anyhow::Result<Vec<String>> {
     let title = match is_limited {
         true => format!("{} messages through {} accounts of {} a second each", count(cli.messages as f64), cli.accounts, cli.rps),
@@ -118,7 +121,7 @@ async fn round(cli: &Cli, is_limited: bool) -> anyhow::Result<Round> {
         world.save_up(seconds).await?;
     }
     world.enqueue(0, cli.messages).await?;
-    // Without any limit a pool keeps to so many at once; with one far away it is the worker alone that limits.
+    // Without a limit a pool bounds its concurrency; with a distant limit only the worker does.
     let rps = if is_limited { cli.rps } else { 100_000.0 };
     let set =
         Set { url: &fake.url(), accounts: &accounts, rps, more: "", concurrency: cli.concurrency, connections: cli.connections };
@@ -147,7 +150,7 @@ async fn round(cli: &Cli, is_limited: bool) -> anyhow::Result<Round> {
     Ok(round)
 }
 
-/// Notices when this process is not let run, as happens on a busy machine.
+/// Measures the time for which this process is not scheduled, as happens on a busy machine.
 struct Stalls {
     longest_ms: Arc<AtomicU64>,
     watching: tokio::task::JoinHandle<()>,
@@ -162,7 +165,7 @@ impl Stalls {
             loop {
                 let begun = Instant::now();
                 tokio::time::sleep(nap).await;
-                // Timers go by whole milliseconds.
+                // Timers have a resolution of one millisecond.
                 let late = begun.elapsed().saturating_sub(nap + Duration::from_millis(1));
                 noted.fetch_max(late.as_millis() as u64, Ordering::Relaxed);
             }
@@ -176,7 +179,7 @@ impl Stalls {
     }
 }
 
-/// What had been sent and spent at one moment.
+/// The messages sent and the CPU time spent at one moment.
 struct Moment {
     accepted: u64,
     at_s: u64,
@@ -215,7 +218,8 @@ async fn steady(cli: &Cli, fake: &Fake, world: &World, worker: &mut crate::world
     }
 }
 
-/// From the claim of a message to the answer of the provider.
+/// Returns the time from the claim of a message to the provider's answer in milliseconds: median
+/// and 99th percentile.
 async fn answered_ms(world: &World) -> anyhow::Result<(f64, f64)> {
     let statement = "select percentile_cont(array[0.5, 0.99]) within group (order by
             extract(epoch from (d.attempts -> -1 ->> 'at')::timestamptz - a.started_at)::float8 * 1000
@@ -225,7 +229,7 @@ async fn answered_ms(world: &World) -> anyhow::Result<(f64, f64)> {
     Ok((quantiles[0], quantiles[1]))
 }
 
-/// Messages that were lost or came twice, and limits that were not kept.
+/// Returns the violations: messages that were lost or came twice, and limits that were exceeded.
 async fn broken(cli: &Cli, fake: &Fake, world: &World, accounts: &[String], is_limited: bool) -> anyhow::Result<Vec<String>> {
     let mut broken = Vec::new();
     let mut came: HashMap<String, u32> = HashMap::new();

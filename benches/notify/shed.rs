@@ -1,5 +1,8 @@
-//! One account of ten is blocked, while more waits than all can send. With shedding the others keep to their limits; without it they
-//! take over its part, and a provider that blocks whoever goes too far blocks one after the other.
+//! The effect of shedding: one account of ten is blocked while more messages wait than all can
+//! send.
+//!
+//! With shedding the other accounts keep to their limits. Without it they take over its share, and
+//! a provider that blocks accounts over their limit blocks one after the other.
 
 use std::time::{Duration, Instant};
 
@@ -10,22 +13,22 @@ use crate::report::{Report, count, median};
 use crate::windows::seconds;
 use crate::world::{Set, Worker, World, accounts, now_s};
 
-/// What each account's provider lets through in a second.
+/// The provider's quota of each account, in messages per second.
 const RPS: f64 = 150.0;
 
 const ACCOUNTS: usize = 10;
 
-/// Seconds that are watched before the account is blocked, besides the first ones.
+/// The measured time before the account is blocked, after the warm-up, in seconds.
 const BEFORE_S: u64 = 8;
 const WARM_UP: Duration = Duration::from_secs(4);
 
-/// For how long a provider blocks.
+/// The time for which the provider blocks an account.
 const BLOCK: Duration = Duration::from_secs(600);
 
-/// What counts as kept.
+/// The multiple of a limit up to which it counts as kept.
 const TOLERANCE: f64 = 1.01;
 
-/// Measures both; answers what is broken.
+/// Measures with and without shedding and returns the violations.
 pub async fn measure(cli: &Cli, report: Report) -> anyhow::Result<Vec<String>> {
     let title = format!("one of {ACCOUNTS} accounts of {RPS} a second is blocked, watched for {} s", cli.shed_s);
     let columns = [
@@ -74,7 +77,7 @@ async fn watch(cli: &Cli, shedding: bool) -> anyhow::Result<Seen> {
     accounts.iter().for_each(|account| fake.set_quota(account, Some(Quota::per_second(RPS))));
     let seconds_in_all = WARM_UP.as_secs() + BEFORE_S + cli.shed_s + 10;
     world.enqueue(0, (seconds_in_all as f64 * RPS * ACCOUNTS as f64) as usize).await?;
-    // Without headroom, so that what the others take over is above their limits.
+    // Without headroom, so that a share taken over puts the others above their limits.
     let more = format!("shedding = {shedding}\n{}", if shedding { "" } else { "headroom = 1.0\n" });
     let set = Set {
         url: &fake.url(),
@@ -100,7 +103,7 @@ async fn watch(cli: &Cli, shedding: bool) -> anyhow::Result<Seen> {
     let mut none_after_s = None;
     while Instant::now() < until {
         worker.check()?;
-        // This provider blocks whoever goes too far.
+        // This provider blocks every account that goes over its limit.
         left.retain(|account| {
             let at = accounts.iter().position(|other| other == *account).unwrap_or_default();
             let goes_too_far = fake.totals(account).refused > refused[at] && !shedding;
@@ -118,7 +121,7 @@ async fn watch(cli: &Cli, shedding: bool) -> anyhow::Result<Seen> {
     let later = accounts[1..].iter().flat_map(|account| fake.per_second(account)).filter(|second| second.at_s >= blocked_s);
     let most = later.map(|second| second.accepted + second.refused).max().unwrap_or(0);
     let seen = Seen { before, after, most, left: left.len(), none_after_s };
-    // What still waits is dropped with its database.
+    // Waiting messages are dropped with their database.
     worker.stop().await?;
     fake.stop().await;
     Ok(seen)

@@ -1,18 +1,18 @@
-//! How many messages came within a second, in the provider's own seconds and in any.
+//! The number of messages within a second, in the provider's own seconds and in any.
 
 use flyball::fakes::{Fake, Second};
 
-/// The most that one account brought within a second.
+/// The most messages of one account within a second.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Most {
-    /// In a second of the clock, as providers count.
+    /// The most in a second of the clock, as providers count.
     pub fixed: u32,
-    /// In any second, wherever it begins.
+    /// The most in any second, wherever it begins.
     pub sliding: u32,
 }
 
 impl Most {
-    /// The most of any of these accounts. What was refused counts: it was sent.
+    /// Returns the most of any of these accounts; refused messages count, because they were sent.
     pub fn of(fake: &Fake, accounts: &[String]) -> Self {
         let fixed = accounts.iter().flat_map(|account| fake.per_second(account)).map(|second| second.accepted + second.refused);
         let sliding = accounts.iter().map(|account| {
@@ -23,7 +23,7 @@ impl Most {
     }
 }
 
-/// The most of these times, in their order, that lie within a thousand milliseconds.
+/// Returns the most of these times, which are sorted, that lie within a thousand milliseconds.
 fn in_any_second(times_ms: &[u64]) -> u32 {
     let mut first = 0;
     let mut most = 0;
@@ -36,7 +36,7 @@ fn in_any_second(times_ms: &[u64]) -> u32 {
     most as u32
 }
 
-/// What all accounts brought in each whole second from `from_s` up to `to_s`.
+/// Returns the accepted messages of all accounts in each whole second from `from_s` up to `to_s`.
 pub fn seconds(fake: &Fake, accounts: &[String], from_s: u64, to_s: u64) -> Vec<f64> {
     let all: Vec<Second> = accounts.iter().flat_map(|account| fake.per_second(account)).collect();
     let of = |at_s| f64::from(all.iter().filter(|second| second.at_s == at_s).map(|second| second.accepted).sum::<u32>());

@@ -22,9 +22,8 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_flyball");
 /// The pool of every round.
 pub const POOL: &str = "sms";
 
-/// Postgres and Redis of one round. Dropping it stops them.
+/// Postgres and Redis of one round, which stop when dropped.
 pub struct World {
-    /// The queue.
     pub queue: Queue,
     /// The servers' processes.
     pub servers: Servers,
@@ -32,23 +31,23 @@ pub struct World {
     running: Running,
 }
 
-/// What the worker processes are told.
+/// The settings of the worker processes.
 pub struct Set<'a> {
-    /// Where the provider is.
+    /// The base URL of the provider.
     pub url: &'a str,
-    /// The accounts.
+    /// The SIDs of the accounts.
     pub accounts: &'a [String],
-    /// Messages each second of each account; below 0 for no limit.
+    /// The rate of each account, in messages per second; below 0 for no limit.
     pub rps: f64,
-    /// More keys of the pool.
+    /// Further keys of the pool, in TOML.
     pub more: &'a str,
-    /// Messages at once.
+    /// The most messages in flight.
     pub concurrency: usize,
-    /// Connections to Postgres.
+    /// The connections to Postgres.
     pub connections: u32,
 }
 
-/// So many names of accounts.
+/// Returns the names of `many` accounts.
 pub fn accounts(many: usize) -> Vec<String> {
     (1..=many).map(|n| format!("AC{n:03}")).collect()
 }
@@ -60,7 +59,7 @@ impl World {
             program: Some(PathBuf::from(PROGRAM)),
             ephemeral: true,
             said: Some(dir.join("services.log")),
-            // What is not started takes no CPU.
+            // Servers that are not started take no CPU.
             prometheus_url: Some("http://127.0.0.1:9".to_owned()),
             ..Options::default()
         };
@@ -85,7 +84,7 @@ impl World {
         Ok(())
     }
 
-    /// Says how many seconds of its rate an account may save up, as a person would.
+    /// Sets the knob for the seconds of its rate that an account may save up, as a person would.
     pub async fn save_up(&self, seconds: f64) -> anyhow::Result<()> {
         let fields = [("rps", "-1".to_owned()), ("key_burst", seconds.to_string())];
         let fields = fields.map(|(knob, text)| (knob.to_owned(), Some(text)));
@@ -95,7 +94,7 @@ impl World {
         Ok(())
     }
 
-    /// Starts a process that does nothing but run jobs.
+    /// Starts a worker process that only runs jobs.
     pub fn worker(&self, set: &Set<'_>) -> anyhow::Result<Worker> {
         let config = self.dir.join("worker.toml");
         fs::write(&config, settings(set)?)?;
@@ -134,13 +133,13 @@ impl World {
     }
 }
 
-/// The second of the clock by which the fake counts.
+/// Returns unix time in seconds, by the clock of the fake.
 #[allow(clippy::disallowed_methods, reason = "the fake runs in this process, by the same clock")]
 pub fn now_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// Whom message `number` is for.
+/// Returns the recipient of message `number`.
 pub fn recipient(number: usize) -> String {
     format!("+1555{number:07}")
 }
@@ -160,19 +159,18 @@ fn settings(set: &Set<'_>) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// A worker process; gone when this is dropped.
+/// A worker process, killed when dropped.
 pub struct Worker {
     child: Child,
     log: PathBuf,
 }
 
 impl Worker {
-    /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// An error with what it said, if it has ended.
+    /// Returns an error with its log if the process has ended.
     pub fn check(&mut self) -> anyhow::Result<()> {
         if let Some(status) = self.child.try_wait()? {
             let said = fs::read_to_string(&self.log).unwrap_or_default();
@@ -181,7 +179,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Asks it to stop, and waits until it has.
+    /// Stops the process with SIGTERM and waits until it has ended.
     pub async fn stop(mut self) -> anyhow::Result<()> {
         if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
             kill_process(pid, Signal::TERM)?;

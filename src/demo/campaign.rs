@@ -1,5 +1,6 @@
-//! The second act: a campaign through a pool of accounts, of which one is blocked and one suspended, and whose quota is halved in
-//! mid-flight without a word.
+//! The second act: a campaign through a pool of accounts.
+//!
+//! One account is blocked, one is suspended, and the quota of all is halved without notice.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -19,24 +20,30 @@ use crate::jobs::operate::{CancelFilter, Signed, Walk};
 use crate::jobs::{NewJob, Queue};
 use crate::throttle::Name;
 
-/// What happens, happens in this time where there is so much.
+/// The length of the full act, in seconds; a shorter act scales the times of all its events.
 const WHOLE_S: f64 = 90.0;
-/// When what happens, in seconds since the first message, in an act of that length.
+/// The time at which an account is blocked, in seconds since the first message of a full act.
 const BLOCKED_S: f64 = 4.0;
+/// The time at which an account is suspended, in seconds since the first message of a full act.
 const SUSPENDED_S: f64 = 8.0;
+/// The time at which the suspended account is restored, in seconds since the first message of a
+/// full act.
 const HEALED_S: f64 = 14.0;
+/// The time at which every quota is halved, in seconds since the first message of a full act.
 const HALVED_S: f64 = 20.0;
-/// What the blocked account is told to wait.
+/// The `Retry-After` of the blocked account.
 const BLOCKED_FOR: Duration = Duration::from_secs(15);
-/// The accounts to which it happens.
+/// The number of the blocked account.
 const BLOCKED: usize = 7;
+/// The number of the suspended account.
 const SUSPENDED: usize = 13;
-/// How often is looked, and how often is said how it stands.
+/// The interval between two observations.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// The least interval between two lines of progress, in seconds.
 const SAY_EVERY_S: f64 = 5.0;
-/// How long what is under way may take at the end.
+/// The time limit for running messages at the end of the campaign.
 const DRAINED_WITHIN: Duration = Duration::from_secs(20);
-/// Messages that are enqueued by one call.
+/// The most jobs in one call that enqueues or cancels.
 const AT_ONCE: usize = 1_000;
 
 const ENDS: &str = "
@@ -45,26 +52,27 @@ const ENDS: &str = "
     from flyball.notification
     where job_id between $1 and $2";
 
-/// The provider of the campaign, and what the settings say of it.
+/// The campaign's fake provider, with its table of the settings.
 pub(super) struct Provider {
     fake: Fake,
     pub(super) table: toml::Table,
 }
 
 impl Provider {
-    /// Starts a Twilio with real quotas, and keeps the token of its accounts in the demo's directory.
+    /// Starts a fake Twilio with real quotas and writes the token of its accounts to the demo's
+    /// directory.
     pub(super) async fn start(dir: &Path) -> anyhow::Result<Self> {
         let fake = Fake::start(Speaks::Twilio, Options { tells_delay: false, ..Options::default() }).await?;
         (1..=ACCOUNTS).for_each(|n| fake.set_quota(&pool::sid(n), Some(Quota::per_second(QUOTA))));
         let file = std::path::absolute(dir.join("sms-token"))?;
-        // Any will do: this provider knows its accounts by their numbers.
+        // Any token is valid, because this provider identifies its accounts by their numbers.
         std::fs::write(&file, "the demo has no secrets\n").with_context(|| format!("writing {}", file.display()))?;
         let table = pool::table(&fake.url(), &file)?;
         Ok(Self { fake, table })
     }
 }
 
-/// Runs the act; `seconds` bound it, and where they are few, so are the messages.
+/// Runs the act for at most `seconds`; a short act sends fewer messages.
 pub(super) async fn run(
     provider: &Provider,
     app: &AppHandle,
@@ -73,7 +81,7 @@ pub(super) async fn run(
 ) -> anyhow::Result<Option<Campaign>> {
     let scale = seconds.map_or(1.0, |seconds| (seconds / WHOLE_S).min(1.0));
     let whole = QUOTA * ACCOUNTS as f64;
-    // So many that they last nearly as long as the act.
+    // Enough messages to last nearly as long as the act.
     let room = |seconds: f64| whole * HALVED_S * scale + 0.5 * whole * (seconds - HALVED_S * scale);
     let messages = seconds.map_or(MESSAGES, |seconds| MESSAGES.min((0.9 * room(seconds)) as usize));
     clear(app).await?;
@@ -124,7 +132,8 @@ pub(super) async fn run(
     Ok(Some(campaign))
 }
 
-/// Nothing of an earlier campaign waits, nothing is known of the accounts, and the knob stands where the story begins.
+/// Cancels the jobs of an earlier campaign, resumes all accounts, and sets the knobs to their
+/// initial values.
 async fn clear(app: &AppHandle) -> anyhow::Result<()> {
     let filter = CancelFilter { throttle: Some(POOL.to_owned()), ..CancelFilter::default() };
     let mut walk = Walk::of(AT_ONCE as i64);
@@ -144,7 +153,7 @@ async fn clear(app: &AppHandle) -> anyhow::Result<()> {
     turn(app, POOL, &knobs, "the campaign begins").await
 }
 
-/// Enqueues the campaign; its first and its last job.
+/// Enqueues the campaign and returns the ids of its first and its last job.
 async fn enqueue(queue: &Queue, messages: usize) -> anyhow::Result<(i64, i64)> {
     let job = |n: usize| {
         let data = json!({"name": format!("customer {n}"), "code": format!("{:05x}", n * 7919 % 0xf_ffff)});
@@ -162,7 +171,7 @@ async fn enqueue(queue: &Queue, messages: usize) -> anyhow::Result<(i64, i64)> {
     ends.context("the campaign has no messages")
 }
 
-/// Waits for what is under way; how many messages wait then, and how many failed.
+/// Waits for running messages and returns the numbers of waiting and of failed messages.
 async fn drained(queue: &Queue, fake: &Fake, (first, last): (i64, i64), messages: u64) -> anyhow::Result<(u64, u64)> {
     let asked = Instant::now();
     loop {
@@ -188,7 +197,7 @@ struct Act<'a> {
 }
 
 impl Act<'_> {
-    /// Goes through time until every message is sent or the time is over.
+    /// Plays the story until every message is sent or the time is over.
     async fn play(&mut self, scale: f64, messages: u64, bound: Option<Duration>, stop: &CancellationToken) -> anyhow::Result<()> {
         let mut look = interval(LOOK_EVERY);
         look.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -203,7 +212,7 @@ impl Act<'_> {
                 say(&format!("{}  {}", clock(t_s), self.happens(*happens)));
                 next += 1;
             }
-            // A page that does not come now comes in half a second.
+            // A failed request is repeated in half a second.
             if let Ok((now, why)) = self.look().await {
                 if self.halved_s.is_some() && is_news(known, now.learned_rps) {
                     say(&format!("{}  {}", clock(t_s), learned(&now)));
@@ -257,7 +266,7 @@ impl Act<'_> {
         }
     }
 
-    /// What the dashboard shows of throttle and pool, and what the provider counts.
+    /// Reads the throttle and the pool from the API, and the totals from the provider.
     async fn look(&self) -> anyhow::Result<(Look, String)> {
         let get = async |path: String| -> anyhow::Result<Value> {
             Ok(self.client.get(format!("{}/api/v1/{path}", self.app.url)).send().await?.error_for_status()?.json().await?)
@@ -277,10 +286,10 @@ impl Act<'_> {
         Ok((look, governor["reason"].as_str().unwrap_or_default().to_owned()))
     }
 
-    /// How it stands, in one line.
+    /// Returns one line about the progress of the campaign.
     fn line(&self, now: &Look, before: Option<&Look>, reason: &str) -> String {
         let before = before.filter(|before| before.t_s < now.t_s).cloned().unwrap_or_default();
-        // Over the last look alone the provider's seconds would show.
+        // A single interval would show the rhythm of the provider's one-second windows.
         let earlier = self.looks.iter().rev().find(|look| now.t_s - look.t_s >= 2.0).unwrap_or(&before);
         let span_s = (now.t_s - earlier.t_s).max(0.25);
         let (sent, refused) = ((now.sent - earlier.sent) as f64, (now.refused - earlier.refused) as f64);
@@ -296,7 +305,8 @@ impl Act<'_> {
         )
     }
 
-    /// The most that any account brought in one of the provider's seconds: before the halving, and once that was found.
+    /// Returns the most requests of any account in one of the provider's seconds: before the
+    /// halving, and after it was found.
     fn most_in_a_second(&self, found_in_s: Option<f64>) -> (u32, u32) {
         let Some(halved) = self.halved_unix_s else { return (0, 0) };
         let settled = found_in_s.map_or(u64::MAX, |found_s| halved + found_s.ceil() as u64 + 1);
@@ -312,7 +322,7 @@ impl Act<'_> {
     }
 }
 
-/// What happens to the accounts.
+/// An event of the campaign's story.
 #[derive(Clone, Copy)]
 enum Happens {
     Blocked,
@@ -324,7 +334,9 @@ enum Happens {
 const STORY: [(f64, Happens); 4] =
     [(BLOCKED_S, Happens::Blocked), (SUSPENDED_S, Happens::Suspended), (HEALED_S, Happens::Healed), (HALVED_S, Happens::Halved)];
 
-/// A quota that moved by a twentieth or more: each refusal moves it a little, and a line a second says nothing.
+/// Returns true if a learned quota moved by a twentieth or more.
+///
+/// Each refusal moves it a little, and a line for each would say nothing.
 fn is_news(known: Option<f64>, learned: Option<f64>) -> bool {
     learned.is_some_and(|learned| known.is_none_or(|known| (learned - known).abs() >= 0.05 * known))
 }

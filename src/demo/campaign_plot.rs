@@ -1,6 +1,8 @@
-//! The picture of the second act: what the provider took and refused each second, with the quota, the knob and what was learned.
+//! The plot of the second act: messages accepted and refused per second, with the quota, the knob
+//! and the learned quota.
 //!
-//! No background and colours of middle lightness, so that it reads on a light and on a dark page.
+//! It has no background and uses colours of medium lightness, so that it is legible on light and
+//! dark pages.
 
 use std::path::Path;
 
@@ -17,7 +19,7 @@ const KNOB: RGBColor = RGBColor(0xdb, 0x6d, 0x28);
 const QUOTA: RGBColor = RGBColor(0x2d, 0xa4, 0x4e);
 const LEARNED: RGBColor = RGBColor(0x9a, 0x67, 0xd8);
 
-/// Draws a campaign.
+/// Draws a campaign to an SVG file.
 pub fn draw(campaign: &Campaign, out: &Path) -> anyhow::Result<()> {
     let mut svg = String::new();
     panel(campaign, &mut svg).map_err(|error| anyhow::anyhow!("drawing: {error}"))?;

@@ -1,20 +1,19 @@
 //! The demo's copy of `knobs/reindex.toml`: the same policy, with the store's own address.
 
-/// The file of the repository, with its comments.
+/// The file in the repository, with its comments.
 const TEMPLATE: &str = include_str!("../../knobs/reindex.toml");
-/// The address in it.
+/// The address of the store's metrics in the template.
 const PROBE: &str = "http://127.0.0.1:9201/metrics";
 
-/// The file of the throttle of jobs that name none.
+/// The knobs file of `default`, the throttle of jobs that name none.
 pub(super) const DEFAULT: &str = include_str!("../../knobs/default.toml");
 
 /// The throttle of the story.
 pub(super) const THROTTLE: &str = "reindex";
 
-/// What the story needs to know of its throttle's file.
+/// The part of the throttle's file that the story uses.
 #[derive(Clone, Debug, PartialEq, serde::Deserialize)]
 pub(super) struct File {
-    /// The knobs.
     pub(super) knobs: Knobs,
     /// The signals; the first is the store's load.
     pub(super) signal: Vec<Signal>,
@@ -23,25 +22,25 @@ pub(super) struct File {
 /// The knobs that the story sets at its beginning.
 #[derive(Clone, Debug, PartialEq, serde::Deserialize)]
 pub(super) struct Knobs {
-    /// The first rate.
+    /// The initial rate, in documents per second.
     pub(super) rps: f64,
-    /// The rate without a governor.
+    /// The rate without a governor, in documents per second.
     pub(super) safe_rps: f64,
 }
 
-/// The part of a signal that the report is measured by.
+/// The part of a signal that the report uses.
 #[derive(Clone, Debug, PartialEq, serde::Deserialize)]
 pub(super) struct Signal {
     /// The load to hold.
     pub(super) setpoint: f64,
 }
 
-/// The text of the demo's copy.
+/// Returns the text of the demo's copy.
 pub(super) fn render(store_url: &str) -> String {
     TEMPLATE.replace(PROBE, &format!("{store_url}/metrics"))
 }
 
-/// What the file says.
+/// Parses the file in the repository.
 pub(super) fn read() -> Result<File, toml::de::Error> {
     toml::from_str(TEMPLATE)
 }

@@ -1,16 +1,20 @@
 //! The demo: Close's story with real parts and real text.
 //!
-//! A corpus of 117,659 documents (WordNet) is copied into a search store that really indexes them, through a throttle
-//! whose rate a governor holds to what the store can bear. After a while the documents become ten times harder to index.
-//! The second act is a campaign of messages over a pool of accounts at a provider whose quota is halved in mid-flight.
+//! A corpus of 117,659 documents (WordNet) is copied into a search store that really indexes them,
+//! through a throttle whose rate a governor holds to the store's capacity. After a while the
+//! documents become ten times harder to index. The second act is a campaign of messages over a pool
+//! of accounts at a provider whose quota is halved without notice.
 //!
-//! - [`corpus`] reads the documents from the system's package and loads them into the source database.
+//! - [`corpus`] reads the documents from the system's package and loads them into the source
+//!   database.
 //! - [`store`] is the search store, a process of its own: `flyball demo-store`.
-//! - [`story`] is what happens; read it first. [`run`] is the seam to the application that is shown.
-//! - `campaign` is the second act, `pool` its accounts, [`tally`] its figures, [`campaign_plot`] its picture.
-//! - [`report`] and [`plot`] tell it in figures and in a picture.
+//! - [`story`] is the sequence of events; read it first. [`run`] is the interface to the
+//!   application.
+//! - `campaign` is the second act, `pool` its accounts, [`tally`] its figures, [`campaign_plot`]
+//!   its plot.
+//! - [`report`] holds the figures of the first act, [`plot`] draws them.
 //!
-//! Nothing here is needed to use Flyball, and no other room imports it.
+//! Flyball works without the demo, and no room except `cli` imports it.
 
 pub mod campaign_plot;
 pub mod corpus;

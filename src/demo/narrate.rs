@@ -1,11 +1,11 @@
-//! What the demo tells at the terminal.
+//! The demo's texts for the terminal.
 
 use std::fmt::Write;
 
 use super::report::Sample;
 use crate::stack::Urls;
 
-/// What to open, what to watch and what to try.
+/// Returns the text with the dashboard's address, the events to watch and the commands to try.
 pub(super) fn welcome(url: &str, urls: &Urls, store_url: &str, index: &str, harder_after_s: f64) -> String {
     let redis = redis_cli(&urls.redis_url);
     let database = &urls.database_url;
@@ -29,7 +29,7 @@ Ctrl-C ends it and leaves nothing running; the next `flyball demo` goes on where
     )
 }
 
-/// What to open and to watch where the second act is shown alone.
+/// Returns the text with the dashboard's address and the events to watch, for the second act alone.
 pub(super) fn greet(url: &str, pool: &str) -> String {
     format!(
         "
@@ -43,7 +43,7 @@ Watch the throttle {pool}: its knob, its capacity, the learned quota and the rea
     )
 }
 
-/// How it stands, in one line.
+/// Returns one line about the progress of the reindex.
 pub(super) fn line(t_s: f64, now: &Sample, rate: f64, in_all: u64, setpoint: f64) -> String {
     let mut line = format!("{:02}:{:02}  load {:.2} of {setpoint}", t_s as u64 / 60, t_s as u64 % 60, now.load);
     let _ = match now.rps {
@@ -56,7 +56,7 @@ pub(super) fn line(t_s: f64, now: &Sample, rate: f64, in_all: u64, setpoint: f64
     line
 }
 
-/// How redis-cli reaches a URL.
+/// Returns the redis-cli command that connects to a URL.
 fn redis_cli(url: &str) -> String {
     if let Some(socket) = url.strip_prefix("redis+unix://") {
         return format!("redis-cli -s {socket}");

@@ -1,15 +1,17 @@
-//! What the demo's commands are asked to do.
+//! The options of the demo's commands.
 
 use std::path::PathBuf;
 
 /// Show Flyball: a real reindex under a governor, then a campaign of messages, on a dashboard.
 ///
-/// Starts a private Postgres, Redis and Prometheus, a search store, the API, workers and the governor; loads 117,659
-/// documents; indexes them through the throttle `reindex`; makes them ten times harder to index after a while. Then it sends
-/// 20,000 messages over a pool of accounts; blocks one, suspends one, and halves the quota of all. Runs until
-/// Ctrl-C, or with --headless for some seconds.
+/// Starts a private Postgres, Redis and Prometheus, a search store, the API, workers and the
+/// governor; loads 117,659 documents; indexes them through the throttle `reindex`; makes them ten
+/// times harder to index after a while. Then it sends 20,000 messages over a pool of accounts;
+/// blocks one, suspends one, and halves the quota of all. Runs until Ctrl-C, or with --headless for
+/// some seconds.
 ///
-/// Exit codes: 0 ended in order; 69 something must be installed (one line says what would help); 1 anything else.
+/// Exit codes: 0 ended in order; 69 something must be installed (one line says what would help); 1
+/// anything else.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
     /// Directory for everything that the demo makes.
@@ -32,7 +34,8 @@ pub struct Options {
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
 
-    /// When the documents become ten times harder, in seconds; default 75, or after 40 % of the act when headless.
+    /// When the documents become ten times harder, in seconds; default 75, or after 40 % of the act
+    /// when headless.
     #[arg(long, value_name = "N", value_parser = seconds)]
     pub harder_after: Option<f64>,
 
@@ -52,7 +55,8 @@ pub struct Options {
     #[arg(long, env = "FLYBALL_LISTEN", value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
     pub listen: String,
 
-    /// Directory with WordNet's files data.noun, data.verb, data.adj and data.adv, where they are not found by themselves.
+    /// Directory with WordNet's files data.noun, data.verb, data.adj and data.adv, where they are
+    /// not found by themselves.
     #[arg(long, env = "FLYBALL_WORDNET_DIR", value_name = "DIR")]
     pub corpus: Option<PathBuf>,
 
@@ -70,23 +74,23 @@ pub struct Options {
 }
 
 impl Options {
-    /// Seconds from the first document to the harder ones.
+    /// Returns the seconds from the first document to the harder ones.
     pub fn harder_after_s(&self) -> f64 {
         self.harder_after.unwrap_or(if self.headless { 0.4 * self.reindex_s() } else { 75.0 })
     }
 
-    /// Seconds of a headless run that belong to the reindex.
+    /// Returns the seconds of a headless run that belong to the reindex.
     pub fn reindex_s(&self) -> f64 {
         if self.act == Act::Both { 0.4 * self.seconds } else { self.seconds }
     }
 
-    /// Seconds of a headless run that belong to the campaign.
+    /// Returns the seconds of a headless run that belong to the campaign.
     pub fn campaign_s(&self) -> f64 {
         if self.act == Act::Both { 0.6 * self.seconds } else { self.seconds }
     }
 }
 
-/// What is shown.
+/// The acts of the demo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Act {
     /// First the one, then the other.
@@ -108,8 +112,8 @@ pub enum GovernorSwitch {
 
 /// The demo's search store, as a process of its own.
 ///
-/// Speaks Elasticsearch's _bulk, _count, _doc and _search. Prints one line of JSON with its URL when it is ready, and
-/// stops when its standard input closes.
+/// Speaks Elasticsearch's _bulk, _count, _doc and _search. Prints one line of JSON with its URL
+/// when it is ready, and stops when its standard input closes.
 #[derive(Clone, Debug, clap::Args)]
 pub struct StoreOptions {
     /// Directory for its data.

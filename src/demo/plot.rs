@@ -1,6 +1,8 @@
-//! The picture of a run: load against its setpoint with the overload shaded, and the rate on a log axis.
+//! The plot of a run: load against its setpoint with the overload shaded, and the rate on a log
+//! axis.
 //!
-//! No background and colours of middle lightness, so that it reads on a light and on a dark page.
+//! It has no background and uses colours of medium lightness, so that it is legible on light and
+//! dark pages.
 
 use std::path::Path;
 
@@ -105,7 +107,7 @@ fn rate_panel(area: &Area, runs: &[(&Report, RGBColor)]) -> Drawn {
     heading(area, "documents indexed per second (thin: the knob)", runs, &[])
 }
 
-/// A chart of rates by seconds.
+/// Builds a chart of rates over seconds.
 pub(super) fn rates<'a, 'b, Y>(area: &Area<'b>, end_s: f64, values: Y) -> Result<Rates<'a, 'b, Y>, Box<dyn std::error::Error>>
 where
     Y: AsRangedCoord<Value = f64>,
@@ -133,7 +135,7 @@ where
     Ok(chart)
 }
 
-/// A line at the time from which the documents are harder.
+/// Draws a vertical line at the time from which the documents are harder.
 fn harder<Y>(
     chart: &mut ChartContext<SVGBackend, Cartesian2d<RangedCoordf64, Y>>,
     at_s: f64,
@@ -160,7 +162,9 @@ fn heading(area: &Area, title: &str, runs: &[(&Report, RGBColor)], more: &[(&str
     legend(area, title, (430, 40), runs.chain(more))
 }
 
-/// A title and the names of the lines with their colours, from `x` on, each so much wider than its text.
+/// Draws a title and, from `x` on, the names of the lines with their colours.
+///
+/// Each name takes `wider` pixels in addition to its text.
 pub(super) fn legend(
     area: &Area,
     title: &str,
@@ -183,7 +187,7 @@ fn bounds(runs: &[(&Report, RGBColor)], of: impl Fn(&Point) -> f64) -> (f64, f64
     (end_s, highest)
 }
 
-/// The stretches of a course above a limit, with the crossings interpolated.
+/// Returns the stretches of a course above a limit, with interpolated crossings.
 fn over(course: &[Point], limit: f64) -> Vec<Vec<(f64, f64)>> {
     let mut parts = Vec::new();
     let mut part: Vec<(f64, f64)> = Vec::new();

@@ -1,24 +1,27 @@
-//! The pool of the second act: twenty accounts at a Twilio of the demo's own, and the policy of their throttle.
+//! The pool of the second act: twenty accounts at the demo's own fake Twilio, and the policy of
+//! their throttle.
 
 use std::path::Path;
 
-/// The pool, and its throttle.
+/// The name of the pool and of its throttle.
 pub(super) const POOL: &str = "sms";
-/// Accounts in it.
+/// The number of accounts in the pool.
 pub(super) const ACCOUNTS: usize = 20;
-/// What each may send each second, until that is halved. A debug build on two cores sends some hundred messages a second.
+/// The quota of each account before the halving, in messages per second.
+///
+/// A debug build on two cores sends several hundred messages per second in all.
 pub(super) const QUOTA: f64 = if cfg!(debug_assertions) { 10.0 } else { 20.0 };
-/// What is left of it afterwards.
+/// The quota of each account after the halving, in messages per second.
 pub(super) const HALVED: f64 = QUOTA / 2.0;
-/// How long a breaker stays open, in seconds.
+/// The time for which a breaker stays open, in seconds.
 pub(super) const COOLDOWN_S: u64 = 3;
-/// Messages in the campaign, where there is time for all.
+/// The number of messages in a campaign that has enough time for all of them.
 pub(super) const MESSAGES: usize = 20_000;
 
-/// Where the knob begins: as much below the quota of all accounts as is kept free.
+/// The initial value of the knob `rps`: the quota of all accounts less the pool's headroom of 2 %.
 pub(super) const RPS: f64 = 0.98 * QUOTA * ACCOUNTS as f64;
 
-/// The knobs file of the throttle, but for its `rps`.
+/// The knobs file of the throttle, without its `rps`.
 const KNOBS: &str = "\
 burst = 0.1
 mode = \"auto\"
@@ -40,22 +43,23 @@ tick_s = 1.0
 durations = false  # how long a message takes says nothing about a quota
 ";
 
-/// The knobs file of the throttle.
+/// Returns the knobs file of the throttle.
 pub(super) fn knobs() -> String {
     format!("[knobs]\nrps = {RPS:.1}\n{KNOBS}")
 }
 
-/// The account of this number, from 1 on.
+/// Returns the name of account `n`, counted from 1.
 pub(super) fn name(n: usize) -> String {
     format!("account_{n:02}")
 }
 
-/// What the provider calls it.
+/// Returns the Twilio SID of account `n`, counted from 1.
 pub(super) fn sid(n: usize) -> String {
     format!("AC{n:032}")
 }
 
-/// The table `[pools.sms]` of the settings, for a provider at this address and a token in this file.
+/// Returns the table `[pools.sms]` of the settings, for a provider at `base_url` whose token is in
+/// the file `token`.
 pub(super) fn table(base_url: &str, token: &Path) -> Result<toml::Table, toml::de::Error> {
     let mut text = format!(
         "provider = \"twilio\"\nrps = {QUOTA:.1}\nbase_url = {base_url:?}\nauth_token_file = {:?}\nfrom = \"+15550100\"\n\

@@ -1,4 +1,4 @@
-//! What the demo keeps in the queue's database: its documents, and where the story stands.
+//! The demo's tables in the queue's database: its documents and the state of the story.
 
 use sqlx::Row;
 use sqlx::postgres::PgPoolCopyExt;
@@ -6,7 +6,10 @@ use sqlx::postgres::PgPoolCopyExt;
 use super::corpus::{Corpus, Document};
 use crate::postgres::Db;
 
-/// `to_index` is what the reindex reads: an entry, or once the story is at that point the whole thread of related ones.
+/// The tables and the view of the demo.
+///
+/// `to_index` is the source of the reindex: an entry or, while documents are hard, the entry joined
+/// with all its relatives.
 const TABLES: &str = "
     create schema if not exists demo;
     create table if not exists demo.documents (
@@ -36,7 +39,7 @@ const ANALYZE: &str = "analyze demo.documents";
 const SET_HARD: &str = "update demo.story set hard = $1";
 const NEXT_PASS: &str = "update demo.story set pass = pass + 1 returning pass";
 
-/// How often the breaker opened since a time.
+/// The number of times the breaker opened since a given time.
 const TRIPS: &str = "
     select count(*)
     from (
@@ -46,18 +49,18 @@ const TRIPS: &str = "
     ) d
     where breaker = 'open' and previous is distinct from 'open'";
 
-/// Makes the demo's tables where they are missing.
+/// Creates the demo's tables if they do not exist.
 pub(super) async fn prepare(pool: &Db) -> Result<(), sqlx::Error> {
     sqlx::raw_sql(TABLES).execute(pool).await.map(|_| ())
 }
 
-/// How many documents are loaded.
+/// Returns the number of loaded documents.
 pub(super) async fn count(pool: &Db) -> Result<usize, sqlx::Error> {
     let count: i64 = sqlx::query_scalar(COUNT).fetch_one(pool).await?;
     Ok(usize::try_from(count).unwrap_or(0))
 }
 
-/// Whether these documents are loaded, by their number, the first and the last.
+/// Returns true if these documents are loaded, judged by their number, the first and the last.
 pub(super) async fn is_loaded(pool: &Db, corpus: &Corpus) -> Result<bool, sqlx::Error> {
     if corpus.is_empty() || count(pool).await? != corpus.len() {
         return Ok(false);
@@ -71,7 +74,7 @@ pub(super) async fn is_loaded(pool: &Db, corpus: &Corpus) -> Result<bool, sqlx::
     Ok(true)
 }
 
-/// Loads all documents; tells `loaded` how many are sent so far.
+/// Loads all documents and reports to `loaded` the number sent so far.
 pub(super) async fn load(pool: &Db, corpus: &Corpus, loaded: impl Fn(usize)) -> Result<(), sqlx::Error> {
     sqlx::query(EMPTY).execute(pool).await?;
     let mut copy = pool.pool().copy_in_raw(COPY).await?;
@@ -88,7 +91,7 @@ pub(super) async fn load(pool: &Db, corpus: &Corpus, loaded: impl Fn(usize)) -> 
     sqlx::query(ANALYZE).execute(pool).await.map(|_| ())
 }
 
-/// One line of COPY's text format.
+/// Appends one line in COPY's text format.
 fn line(out: &mut String, document: &Document) {
     let text = |text: &str| text.replace('\\', "\\\\").replace('\t', "\\t").replace('\n', "\\n").replace('\r', "\\r");
     let related: Vec<_> = document.related.iter().map(i64::to_string).collect();
@@ -96,17 +99,17 @@ fn line(out: &mut String, document: &Document) {
     out.push_str(&format!("{}\t{title}\t{body}\t{{{}}}\n", document.id, related.join(",")));
 }
 
-/// Makes documents short or long from now on.
+/// Makes documents long (`hard`) or short from now on.
 pub(super) async fn set_hard(pool: &Db, hard: bool) -> Result<(), sqlx::Error> {
     sqlx::query(SET_HARD).bind(hard).execute(pool).await.map(|_| ())
 }
 
-/// Begins another pass over the documents; answers its number.
+/// Begins another pass over the documents and returns its number.
 pub(super) async fn next_pass(pool: &Db) -> Result<i32, sqlx::Error> {
     sqlx::query(NEXT_PASS).fetch_one(pool).await?.try_get("pass")
 }
 
-/// How often the breaker of a throttle opened since `since_s` (unix time).
+/// Returns the number of times a throttle's breaker opened since `since_s` (unix time, in seconds).
 pub(super) async fn trips(pool: &Db, throttle: &str, since_s: f64) -> Result<i64, sqlx::Error> {
     sqlx::query_scalar(TRIPS).bind(throttle).bind(since_s).fetch_one(pool).await
 }

@@ -2,21 +2,22 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A load above this many setpoints counts as overload.
+/// The multiple of the setpoint above which a load counts as overload.
 pub const OVERLOAD: f64 = 1.2;
-/// The rate over time is that of so many seconds.
+/// The time over which the rate is averaged, in seconds.
 const RATE_OVER_S: f64 = 2.0;
 
-/// What was seen at one moment.
+/// One observation of the store and the throttle.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
     /// Seconds since the watch began.
     pub t_s: f64,
     /// The store's load.
     pub load: f64,
-    /// Documents that the store indexed since it started.
+    /// Documents indexed by the store since it started.
     pub documents: f64,
-    /// The rate that the throttle lets through; -1 is unlimited; `None` if it could not be read.
+    /// The effective rate of the throttle, in documents per second; -1 for unlimited, `None` if it
+    /// could not be read.
     pub rps: Option<f64>,
 }
 
@@ -25,53 +26,54 @@ pub struct Sample {
 pub struct Report {
     /// Flyball's version.
     pub version: String,
-    /// When the first document came, RFC 3339.
+    /// The time of the first document, RFC 3339.
     pub began_at: String,
-    /// How the run was set up.
+    /// The settings of the run.
     pub settings: Settings,
-    /// What it ran on.
+    /// The machine and the build of the run.
     pub machine: Machine,
-    /// Documents.
+    /// Counts of the indexed documents.
     pub documents: Documents,
-    /// The store's load.
+    /// Statistics of the store's load.
     pub load: LoadFigures,
-    /// How often the breaker opened.
+    /// The number of times the breaker opened.
     pub trips: i64,
-    /// How it went, about twice a second.
+    /// The course of the run, about two points per second.
     pub course: Vec<Point>,
 }
 
-/// How a run was set up.
+/// The settings of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
-    /// `on` or `off`.
+    /// The governor's switch, `on` or `off`.
     pub governor: String,
-    /// Seconds that were measured.
+    /// The measured time, in seconds.
     pub seconds: f64,
-    /// Seconds after which the documents became harder.
+    /// The time from the first document to the harder ones, in seconds.
     pub harder_after_s: f64,
-    /// Documents per second at the beginning; without a governor, all the time.
+    /// The rate at the beginning, in documents per second; without a governor, the rate all the
+    /// time.
     pub rps: f64,
-    /// The load to hold.
+    /// The load that the governor holds.
     pub setpoint: f64,
-    /// Engine connections of the store.
+    /// The number of the store's engine connections.
     pub store_cores: u32,
-    /// What the store's load is averaged over, in seconds.
+    /// The time constant of the store's load average, in seconds.
     pub load_averaged_over_s: f64,
-    /// Documents in one bulk request, at most.
+    /// The most documents in one bulk request.
     pub batch_docs: usize,
-    /// Bulk requests in flight, at most.
+    /// The most bulk requests in flight.
     pub concurrency: usize,
 }
 
-/// What a run ran on.
+/// The machine and the build of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
-    /// Processors that the process may use.
+    /// The number of processors that the process may use.
     pub cores: usize,
-    /// Their name, where the system tells.
+    /// The model name of the processors, or `unknown`.
     pub cpu: String,
-    /// Memory in GB, where the system tells.
+    /// The memory in GB, if the system reports it.
     pub memory_gb: Option<f64>,
     /// Operating system and architecture.
     pub system: String,
@@ -79,56 +81,58 @@ pub struct Machine {
     pub build: String,
 }
 
-/// How many documents were indexed.
+/// Counts of the indexed documents.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Documents {
     /// Documents in the corpus.
     pub corpus: u64,
-    /// Indexed during the measured time, by the store's own count.
+    /// Documents indexed during the measured time, by the store's own count.
     pub indexed: u64,
-    /// Of these, before the documents became harder.
+    /// Documents indexed before they became harder.
     pub easy: u64,
-    /// And after.
+    /// Documents indexed after they became harder.
     pub hard: u64,
-    /// In the last index at the end, by its `_count`.
+    /// Documents in the last index at the end, by its `_count`.
     pub in_index: u64,
 }
 
-/// The store's load during a run.
+/// Statistics of the store's load during a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LoadFigures {
     /// Mean over time.
     pub mean: f64,
     /// Mean before the documents became harder.
     pub mean_easy: f64,
-    /// Mean after.
+    /// Mean after the documents became harder.
     pub mean_hard: f64,
-    /// Highest.
+    /// The highest load.
     pub peak: f64,
     /// Seconds above 1.2 setpoints.
     pub seconds_above_1_2: f64,
 }
 
-/// One moment of a run.
+/// One point of a run's course.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Point {
     /// Seconds since the first document.
     pub t_s: f64,
     /// The store's load.
     pub load: f64,
-    /// Documents per second that the store indexed, over the last 2 s.
+    /// Documents indexed per second, over the last 2 s.
     pub rate: f64,
-    /// Documents per second that the throttle let through.
+    /// The effective rate of the throttle, in documents per second; -1 for unlimited.
     pub rps: Option<f64>,
 }
 
-/// Documents, load and course of the samples between `from_s` and `to_s`, harder from `harder_s` on (all in the samples' time).
+/// Returns the documents, the load and the course between `from_s` and `to_s`.
+///
+/// Documents are harder from `harder_s` on. All times are those of the samples, in seconds.
 pub fn measure(samples: &[Sample], from_s: f64, harder_s: f64, to_s: f64, setpoint: f64) -> (Documents, LoadFigures, Vec<Point>) {
     let seen: Vec<_> = samples.iter().filter(|s| (from_s..=to_s).contains(&s.t_s)).collect();
     let mut load = LoadFigures { mean: 0.0, mean_easy: 0.0, mean_hard: 0.0, peak: 0.0, seconds_above_1_2: 0.0 };
     let (mut easy_s, mut hard_s) = (0.0, 0.0);
     for pair in seen.windows(2) {
-        // The load between two looks is taken as that of the later one.
+        // Between two samples, the load counts as that of the later one.
         let (dt, now) = (pair[1].t_s - pair[0].t_s, pair[1]);
         let (sum, time) =
             if now.t_s <= harder_s { (&mut load.mean_easy, &mut easy_s) } else { (&mut load.mean_hard, &mut hard_s) };
@@ -151,7 +155,7 @@ pub fn measure(samples: &[Sample], from_s: f64, harder_s: f64, to_s: f64, setpoi
         in_index: 0,
     };
     let point = |s: &Sample| {
-        // Divided by the time between the two looks, which is a little more than what was asked for.
+        // The divisor is the real time between the two samples, a little more than `RATE_OVER_S`.
         let earlier = look_at((s.t_s - RATE_OVER_S).max(from_s)).unwrap_or(s);
         let rate = (s.documents - earlier.documents).max(0.0) / (s.t_s - earlier.t_s).max(0.25);
         Point { t_s: round(s.t_s - from_s), load: round(s.load), rate: round(rate), rps: s.rps.map(round) }
@@ -164,7 +168,7 @@ fn round(number: f64) -> f64 {
 }
 
 impl Report {
-    /// The figures in a few lines for people.
+    /// Formats the figures as a few lines of text.
     pub fn summary(&self) -> String {
         let (d, l, s) = (&self.documents, &self.load, &self.settings);
         format!(
@@ -185,7 +189,8 @@ impl Report {
 }
 
 impl Machine {
-    /// Reads Linux's `/proc/cpuinfo` and `/proc/meminfo`; elsewhere both are empty.
+    /// Describes the machine by Linux's `/proc/cpuinfo` and `/proc/meminfo`; elsewhere both are
+    /// empty.
     pub fn new(cores: usize, cpuinfo: &str, meminfo: &str) -> Self {
         let field = |text: &str, name: &str| {
             let line = text.lines().find(|line| line.starts_with(name))?;

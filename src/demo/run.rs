@@ -1,4 +1,5 @@
-//! The seam between the demo and the application that it shows: all glue to the rest of Flyball is here.
+//! The interface between the demo and the application that it shows, with all glue to the rest of
+//! Flyball.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,26 +11,27 @@ use crate::config::ReindexSettings;
 use crate::jobs::Queue;
 use crate::{stack, throttle};
 
-/// How the application shall be started: all roles (api, runner, governor) in this process, with its defaults otherwise.
+/// The settings of the application: all roles (api, runner, governor) in this process, with its
+/// defaults otherwise.
 #[derive(Clone, Debug)]
 pub struct AppSettings {
-    /// Postgres; not migrated yet.
+    /// The URL of Postgres, which is not migrated yet.
     pub database_url: String,
-    /// Redis.
+    /// The URL of Redis.
     pub redis_url: String,
-    /// Prometheus.
+    /// The URL of Prometheus.
     pub prometheus_url: String,
-    /// Where the API listens.
+    /// The address on which the API listens.
     pub listen: String,
-    /// The knobs files; the demo has written its own copies here.
+    /// The directory of the knobs files, which holds the demo's own copies.
     pub knobs_dir: PathBuf,
-    /// Pools of accounts, as the settings file has them.
+    /// The pools of accounts, in the form of the settings file.
     pub pools: BTreeMap<String, toml::Table>,
-    /// What reindexing may read and write, as the settings file has it.
+    /// The sources and sinks of reindexing, in the form of the settings file.
     pub reindex: ReindexSettings,
 }
 
-/// A running application. It is started by whoever composes it, and handed to [`super::run`].
+/// A running application, as started for [`super::run`].
 pub struct AppHandle {
     /// Base address of the API and the dashboard, e.g. `http://127.0.0.1:8080`.
     pub url: String,
@@ -37,17 +39,18 @@ pub struct AppHandle {
     pub queue: Queue,
     /// The throttles, seeded from the knobs files where they were absent.
     pub throttles: Arc<dyn throttle::Store>,
-    /// Awaited when the demo ends: stops the application in order. Its grace time should be a second or so, because a
-    /// reindex runs for as long as it may.
+    /// A future that stops the application gracefully, awaited when the demo ends.
+    ///
+    /// Its grace time should be about a second, because a reindex runs for as long as it may.
     pub stop: BoxFuture<'static, ()>,
 }
 
-/// Something must be installed first; the text is the one line that would help. Commands exit with 69.
+/// A missing installation; the text is the one line that says how to help. Commands exit with 69.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Unavailable(pub String);
 
-/// A stack that did not start because a server is not installed is [`Unavailable`] too.
+/// Converts an error of the stack: a server that is not installed becomes [`Unavailable`].
 pub(super) fn from_stack(error: stack::Error) -> anyhow::Error {
     match &error {
         stack::Error::NotFound { .. } => Unavailable(error.to_string()).into(),

@@ -11,13 +11,15 @@ use tokio::time::timeout;
 
 use super::run::Unavailable;
 
-/// The first start makes a database; recovery after a crash may take as long.
+/// The time limit for a start.
+///
+/// The first start creates a database, and recovery after a crash may take as long.
 const READY_WITHIN: Duration = Duration::from_secs(150);
 const STOPPED_WITHIN: Duration = Duration::from_secs(20);
 
 /// A running search store.
 pub(super) struct StoreProcess {
-    /// Where it listens.
+    /// The base URL of the store.
     pub(super) url: String,
     child: Child,
     stdin: Option<ChildStdin>,
@@ -37,12 +39,13 @@ impl StoreProcess {
             .arg("demo-store")
             .arg("--dir")
             .arg(dir)
-            // The engine is its own, whatever the application uses.
+            // The store runs its own engine, even if the application uses another database.
             .env_remove("DATABASE_URL")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(std::fs::File::create(&said)?)
-            // A Ctrl-C at the terminal is for us; it is stopped when we are done with it.
+            // The store's own process group gets no Ctrl-C from the terminal, because we stop it
+            // ourselves.
             .process_group(0)
             .kill_on_drop(true)
             .spawn()
@@ -66,7 +69,7 @@ impl StoreProcess {
         }
     }
 
-    /// Stops it in order.
+    /// Stops the store gracefully, and kills it if it does not end in time.
     pub(super) async fn stop(mut self) {
         drop(self.stdin.take());
         if timeout(STOPPED_WITHIN, self.child.wait()).await.is_err() {

@@ -1,4 +1,5 @@
-//! The story: starts everything, enqueues the reindex, makes the documents harder, sends the campaign, tells how it went.
+//! The story of the demo: starts everything, enqueues the reindex, makes the documents harder,
+//! sends the campaign, and reports the results.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -26,36 +27,41 @@ use crate::postgres::Db;
 use crate::throttle::{Change, Name};
 use crate::{reindex, stack};
 
-/// Prometheus looks at the store so often.
+/// The interval at which Prometheus scrapes the store, in milliseconds.
 const SCRAPE_EVERY_MS: u64 = 2_000;
-/// What its documents are called in the settings.
+/// The name of the documents' source in the settings.
 const SOURCE: &str = "demo";
-/// What its search store is called there.
+/// The name of the search store in the settings.
 const SINK: &str = "store";
-/// Documents in one bulk request, at most: small, so that little is in flight when the documents become harder.
+/// The most documents in one bulk request.
+///
+/// It is small, so that few documents are in flight when they become harder.
 const BATCH_DOCS: usize = 20;
-/// Bulk requests in flight, at most.
+/// The most bulk requests in flight.
 const CONCURRENCY: usize = 6;
-/// Engine connections of the store.
+/// The number of the store's engine connections.
 const STORE_CORES: u32 = 2;
-/// How long the first document may take.
+/// The time limit for the first document.
 const FIRST_WITHIN: Duration = Duration::from_secs(60);
-/// How long a reindex of an earlier demo may take to be cancelled: a dead worker's time to live is part of it.
+/// The time limit for cancelling the reindex of an earlier demo, including the time to live of a
+/// dead worker.
 const CANCELLED_WITHIN: Duration = Duration::from_secs(90);
-/// How long documents flow before the governor gets the knob.
+/// The time for which documents flow before the governor takes over the knob.
 const FLOWING_FOR: Duration = Duration::from_secs(3);
-/// How often the story looks at its job and says how it stands.
+/// The interval at which the story checks its job.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// The least interval between two lines of progress, in seconds.
 const SAY_EVERY_S: f64 = 10.0;
-/// When the second act begins where nobody says how long the first takes.
+/// The time at which the second act begins in a run that is not headless, in seconds since the
+/// first document.
 const SECOND_ACT_AFTER_S: f64 = 180.0;
-/// How long the application may take to stop.
+/// The time limit for stopping the application.
 const STOPPED_WITHIN: Duration = Duration::from_secs(40);
 
-/// Runs the demo. `start_app` starts the application on the settings that it is given, with all its roles.
+/// Runs the demo; `start_app` starts the application on the given settings, with all its roles.
 pub async fn run(options: Options, start_app: impl AsyncFnOnce(AppSettings) -> anyhow::Result<AppHandle>) -> anyhow::Result<()> {
     let stop = stop_when_told()?;
-    // What may be missing is looked for before anything is started.
+    // Missing packages are reported before anything is started.
     let words = match options.act {
         Act::Campaign => None,
         Act::Both | Act::Reindex => Some(corpus::find(options.corpus.as_deref())?),
@@ -98,13 +104,13 @@ pub async fn run(options: Options, start_app: impl AsyncFnOnce(AppSettings) -> a
     if let Some(store) = store {
         store.stop().await;
     }
-    // Its end waits for the servers', which blocks.
+    // Dropping the services waits until the servers have ended, which blocks.
     tokio::task::spawn_blocking(move || drop(services)).await?;
     told?;
     stopped.with_context(|| format!("the application did not stop within {STOPPED_WITHIN:?}"))
 }
 
-/// What the reindex may read, and where it may write.
+/// Returns the table that the reindex may read and the indexes that it may write.
 fn places(store_url: &str) -> ReindexSettings {
     let source = SourceSettings { tables: vec!["demo.to_index".to_owned()], ..SourceSettings::default() };
     let sink = SinkSettings {
@@ -116,7 +122,7 @@ fn places(store_url: &str) -> ReindexSettings {
     ReindexSettings { sources: BTreeMap::from([(SOURCE.to_owned(), source)]), sinks: BTreeMap::from([(SINK.to_owned(), sink)]) }
 }
 
-/// A token that the first SIGINT or SIGTERM cancels; a second one ends the process at once.
+/// Returns a token that the first SIGINT or SIGTERM cancels; a second one ends the process at once.
 fn stop_when_told() -> anyhow::Result<CancellationToken> {
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let stop = CancellationToken::new();
@@ -136,7 +142,7 @@ fn stop_when_told() -> anyhow::Result<CancellationToken> {
     Ok(stop)
 }
 
-/// The first act, and the second one if there is a provider for it.
+/// Runs the first act, and the second one if there is a provider for it.
 async fn tell(
     options: &Options,
     words: &Path,
@@ -184,7 +190,7 @@ async fn tell(
     none_is(lost)
 }
 
-/// The second act alone.
+/// Runs the second act alone.
 async fn tell_campaign(
     options: &Options,
     provider: Option<&Provider>,
@@ -205,7 +211,7 @@ async fn tell_campaign(
     none_is(lost)
 }
 
-/// Sends the campaign, and answers how many messages were lost.
+/// Runs the campaign and returns the number of lost messages.
 async fn second_act(options: &Options, provider: &Provider, app: &AppHandle, stop: &CancellationToken) -> anyhow::Result<u64> {
     let bound = options.headless.then(|| options.campaign_s());
     let Some(campaign) = campaign::run(provider, app, bound, stop).await? else { return Ok(0) };
@@ -288,7 +294,8 @@ async fn begin(
     Ok((pass, watch))
 }
 
-/// Goes through time: harder documents, further passes, a line now and then.
+/// Runs the timeline of the reindex: makes the documents harder, starts further passes, prints
+/// progress.
 #[expect(clippy::too_many_arguments, reason = "everything that a run consists of, used once")]
 async fn course(
     options: &Options,
@@ -342,8 +349,9 @@ struct Pass {
 }
 
 impl Pass {
-    /// Goes on with the pass of an earlier demo that was interrupted, or begins a new one. A headless run measures, so it
-    /// always begins anew.
+    /// Continues the interrupted pass of an earlier demo, or begins a new one.
+    ///
+    /// A headless run measures, so it always begins a new one.
     async fn begin(options: &Options, app: &AppHandle, store: &Store, first_rps: f64) -> anyhow::Result<Self> {
         postgres::set_hard(&app.queue.pool, false).await?;
         let unfinished = unfinished(&app.queue).await?;
@@ -362,7 +370,7 @@ impl Pass {
         for id in unfinished {
             app.queue.cancel(id).await?;
         }
-        // One that a killed worker ran must first be found lost.
+        // The job of a killed worker ends only after the worker is found lost.
         let asked = Instant::now();
         while !self::unfinished(&app.queue).await?.is_empty() {
             if asked.elapsed() > CANCELLED_WITHIN {
@@ -376,10 +384,11 @@ impl Pass {
         Ok(pass)
     }
 
-    /// Begins the next pass when this one has ended by itself; leaves it at that when a person cancelled it.
+    /// Begins the next pass when this one is completed; after a cancelled or dead job no further
+    /// pass begins.
     async fn look(&mut self, app: &AppHandle, store: &Store) -> anyhow::Result<()> {
         let Some(job) = self.job else { return Ok(()) };
-        // A database that does not answer now is asked again in a second.
+        // A failed query is repeated in a second.
         let Ok(Some(detail)) = app.queue.get(job).await else { return Ok(()) };
         match detail.summary.state {
             State::Completed => {
@@ -402,11 +411,12 @@ impl Pass {
         }
     }
 
-    /// Enqueues a pass into a new index: an update of an unchanged document would cost the store far less than a new one.
+    /// Enqueues a pass into a new index, because updates of unchanged documents would cost the
+    /// store far less than inserts.
     async fn next(&mut self, app: &AppHandle, store: &Store) -> anyhow::Result<()> {
         self.number = postgres::next_pass(&app.queue.pool).await?;
         self.index = format!("documents-{}", self.number);
-        // Left by a run that kept its store but not its database.
+        // A run that kept its store but not its database may have left an index of this name.
         store.remove(&self.index).await?;
         let args = json!({
             "source": {"name": SOURCE, "table": "demo.to_index", "key": "id"},
@@ -420,7 +430,8 @@ impl Pass {
         job.max_attempts = 1000;
         let enqueued = app.queue.enqueue(&[job]).await?;
         self.job = enqueued.first().map(|e| e.id);
-        // The one that has just been filled stays until the next is full, so that there is always a whole one to search.
+        // The index filled last is kept until the next one is full, so that one complete index can
+        // always be searched.
         store.remove(&format!("documents-{}", self.number - 2)).await?;
         Ok(())
     }
@@ -442,20 +453,22 @@ async fn unfinished(queue: &Queue) -> anyhow::Result<Vec<i64>> {
     Ok(ids)
 }
 
-/// Puts the knob to where the story begins, by hand; what a person turned in an earlier demo is not what this one shall show.
+/// Sets the throttle's knobs to their initial values, which discards a person's changes of an
+/// earlier demo.
 async fn set_knobs(options: &Options, app: &AppHandle, first_rps: f64) -> anyhow::Result<()> {
     let rps = options.rps.unwrap_or(first_rps).to_string();
     let knobs = [("rps", Some(rps.as_str())), ("mode", Some("manual")), ("paused", Some("0")), ("valid_until", None)];
     turn(app, THROTTLE, &knobs, "the story begins").await
 }
 
-/// Gives the knob to the governor once documents flow: a rate at which nothing flows yet teaches it nothing.
+/// Gives the knob to the governor once documents flow, because a rate without traffic teaches it
+/// nothing.
 async fn let_govern(app: &AppHandle) -> anyhow::Result<()> {
     sleep(FLOWING_FOR).await;
     turn(app, THROTTLE, &[("mode", Some("auto"))], "the story begins").await
 }
 
-/// Turns knobs of a throttle.
+/// Sets knobs of a throttle.
 pub(super) async fn turn(app: &AppHandle, throttle: &str, knobs: &[(&str, Option<&str>)], why: &str) -> anyhow::Result<()> {
     let change = Change {
         fields: knobs.iter().map(|(knob, text)| ((*knob).to_owned(), text.map(str::to_owned))).collect(),
@@ -499,7 +512,7 @@ async fn wipe(dir: &Path) -> anyhow::Result<()> {
 fn write_knobs(dir: &Path, store_url: Option<&str>, has_pool: bool) -> anyhow::Result<PathBuf> {
     let knobs_dir = dir.join("knobs");
     std::fs::create_dir_all(&knobs_dir).with_context(|| format!("creating {}", knobs_dir.display()))?;
-    // The last one is for the jobs that people enqueue while they watch.
+    // `default` is for the jobs that people enqueue while they watch.
     let files = [
         (THROTTLE, store_url.map(knobs::render)),
         (pool::POOL, has_pool.then(pool::knobs)),
@@ -509,14 +522,14 @@ fn write_knobs(dir: &Path, store_url: Option<&str>, has_pool: bool) -> anyhow::R
         let file = knobs_dir.join(format!("{throttle}.toml"));
         match text {
             Some(text) => std::fs::write(&file, text).with_context(|| format!("writing {}", file.display()))?,
-            // Of an earlier demo that showed another act.
+            // An earlier demo that showed another act left this file.
             None => drop(std::fs::remove_file(&file)),
         }
     }
     Ok(knobs_dir)
 }
 
-/// Lets our own Prometheus look at what runs; the first is what the story needs.
+/// Registers the pages with our own Prometheus; the story needs the first one.
 fn scrape(urls: &stack::Urls, pages: &[(&str, &str)]) -> anyhow::Result<()> {
     let Some(dir) = &urls.targets_dir else {
         if let [(_, needed), ..] = pages {
@@ -562,7 +575,7 @@ async fn load(pool: &Db, words: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// When the first document was indexed, in the watch's time.
+/// Returns the time at which the first document was indexed, in seconds of the watch's time.
 async fn first_document(watch: &Watch) -> anyhow::Result<f64> {
     let began = Instant::now();
     loop {
@@ -605,12 +618,12 @@ fn machine() -> Machine {
     Machine::new(cores, &read("/proc/cpuinfo"), &read("/proc/meminfo"))
 }
 
-/// Minutes and seconds.
+/// Formats seconds as minutes and seconds.
 pub(super) fn clock(t_s: f64) -> String {
     format!("{:02}:{:02}", t_s as u64 / 60, t_s as u64 % 60)
 }
 
-/// Tells it at the terminal.
+/// Prints a line to standard output.
 pub(super) fn say(line: &str) {
     println!("{line}");
 }

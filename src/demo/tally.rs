@@ -2,92 +2,97 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A learned quota within this of the new one is the new one.
+/// The range of learned quota ÷ new quota within which the new quota counts as found.
 const NEAR: std::ops::RangeInclusive<f64> = 0.85..=1.1;
-/// Use is measured from so long after the halving on, where there is time.
+/// The time from the halving to the measurement of use, in seconds, if the campaign lasts long
+/// enough.
 const SETTLED_S: f64 = 60.0;
-/// And for so long at least.
+/// The time that must remain after [`SETTLED_S`] for the measurement to wait for it, in seconds.
+///
+/// Every measurement lasts at least half of this time.
 const WATCHED_S: f64 = 10.0;
-/// The rate over time is that of so many seconds.
+/// The time over which rates are averaged, in seconds.
 const RATE_OVER_S: f64 = 2.0;
 
-/// What was seen at one moment.
+/// One observation of the campaign.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Look {
     /// Seconds since the first message.
     pub(super) t_s: f64,
-    /// Messages that the provider took so far.
+    /// Messages accepted by the provider so far.
     pub(super) sent: u64,
-    /// Requests that it refused so far.
+    /// Requests refused by the provider so far.
     pub(super) refused: u64,
-    /// The knob.
+    /// The knob `rps` of the throttle, in messages per second.
     pub(super) rps: Option<f64>,
-    /// What the pool can bear.
+    /// The pool's capacity according to the API, in messages per second.
     pub(super) capacity_rps: Option<f64>,
-    /// Accounts that are there.
+    /// The number of available accounts.
     pub(super) there: u64,
-    /// What refusals have taught of the quota of all accounts.
+    /// The quota of all accounts as learned from refusals, in messages per second.
     pub(super) learned_rps: Option<f64>,
 }
 
-/// One moment of the campaign, for the picture.
+/// One point of the campaign's course, for the plot.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Moment {
     /// Seconds since the first message.
     pub t_s: f64,
-    /// Messages that the provider took per second, over the last 2 s.
+    /// Messages accepted by the provider per second, over the last 2 s.
     pub sent_rps: f64,
-    /// Requests that it refused per second, over the last 2 s.
+    /// Requests refused by the provider per second, over the last 2 s.
     pub refused_rps: f64,
-    /// The knob.
+    /// The knob `rps` of the throttle, in messages per second.
     pub rps: Option<f64>,
-    /// What the pool could bear, as far as it knew.
+    /// The pool's capacity according to the API, in messages per second.
     pub capacity_rps: Option<f64>,
-    /// The learned quota.
+    /// The quota of all accounts as learned from refusals, in messages per second.
     pub learned_rps: Option<f64>,
 }
 
-/// How the campaign went.
+/// The result of a campaign.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Campaign {
-    /// Messages that were enqueued.
+    /// Enqueued messages.
     pub messages: u64,
-    /// Messages that arrived.
+    /// Messages that the provider accepted.
     pub sent: u64,
-    /// Messages that still wait.
+    /// Messages that still wait in the queue.
     pub waiting: u64,
     /// Messages that neither arrived nor wait.
     pub lost: u64,
-    /// Messages that arrived twice.
+    /// Messages that the provider accepted twice.
     pub duplicates: u64,
-    /// Requests that were refused (429).
+    /// Requests that the provider refused (429).
     pub refused: u64,
-    /// Seconds that it took.
+    /// The duration of the campaign, in seconds.
     pub seconds: f64,
-    /// The quota of all accounts, per second, before the halving.
+    /// The quota of all accounts before the halving, in messages per second.
     pub quota_rps: f64,
-    /// When the quota of every account was halved, in seconds since the first message.
+    /// The time of the halving of every account's quota, in seconds since the first message.
     pub halved_after_s: f64,
-    /// How long it took until the governor knew the new quota, in seconds; `null` if it did not.
+    /// The time from the halving until the governor knew the new quota, in seconds; `null` if it
+    /// did not find it.
     pub found_in_s: Option<f64>,
-    /// The share of the new quota that was used afterwards; `null` if it was not found, or nothing was left to send.
+    /// The used share of the new quota; `null` if it was not found or nothing was left to send.
     pub used: Option<f64>,
-    /// When that was measured, in seconds since the first message.
+    /// The begin and the end of the measurement of `used`, in seconds since the first message.
     pub used_between_s: Option<(f64, f64)>,
-    /// The most that any account brought in one second, before the halving, and a minute after it or once it was found.
+    /// The most requests of any account in one second, before the halving and after it was found.
     pub most_in_a_second: (u32, u32),
-    /// How it went.
+    /// The course of the campaign, one point per observation.
     pub course: Vec<Moment>,
 }
 
 impl Campaign {
-    /// Reads when the halving was found, how much of the new quota was used, and the course, from the looks.
+    /// Computes the time at which the halving was found, the use of the new quota, and the course.
     pub(super) fn measure(&mut self, looks: &[Look]) {
         let quota = self.quota_rps / 2.0;
         let is_found =
             |look: &&Look| look.t_s > self.halved_after_s && look.learned_rps.is_some_and(|rps| NEAR.contains(&(rps / quota)));
         let found = looks.iter().find(is_found).map(|look| look.t_s);
-        // The last messages go when nothing waits behind them.
+        // The last two seconds of messages do not count, because the queue no longer fills the
+        // quota.
         let plenty = (self.messages as f64 - 2.0 * quota).max(0.0) as u64;
         let end_s = looks.iter().take_while(|look| look.sent < plenty).last().map_or(0.0, |look| look.t_s);
         let settled_s = self.halved_after_s + SETTLED_S;
@@ -115,7 +120,7 @@ impl Campaign {
         self.course = looks.iter().map(moment).collect();
     }
 
-    /// The figures in a few lines for people.
+    /// Formats the figures as a few lines of text.
     pub fn summary(&self) -> String {
         let found = match self.found_in_s {
             Some(found_s) => format!("the halving was found after {found_s:.0} s"),
@@ -150,7 +155,8 @@ impl Campaign {
 mod tests {
     use super::*;
 
-    /// 400 a second, halved after 20 s; 160 a second for half a minute, then 198.
+    /// Returns observations of 400 messages per second until the halving after 20 s, of 160 for
+    /// half a minute, then of 198.
     fn looks(until_s: u32) -> Vec<Look> {
         let look = |n: u32| {
             let t_s = f64::from(n) / 2.0;

@@ -1,4 +1,4 @@
-//! Looks at the store and at the throttle four times a second, for the report.
+//! Observations of the store and the throttle, four times a second, for the report.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -9,17 +9,17 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use super::report::Sample;
 use crate::throttle::{self, Name};
 
-/// How often is looked; the report asks for at least twice a second.
+/// The interval between two samples; the report needs at least two per second.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// What was seen so far, and the task that goes on looking until this is dropped.
+/// The samples so far, and the task that takes further ones until this is dropped.
 pub(super) struct Watch {
     seen: Arc<Mutex<Vec<Sample>>>,
     _looking: JoinSet<()>,
 }
 
 impl Watch {
-    /// Begins to look; times are seconds from now.
+    /// Starts sampling; times are in seconds from now.
     pub(super) fn start(store: Store, throttles: Arc<dyn throttle::Store>, throttle: Name) -> Self {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let mut looking = JoinSet::new();
@@ -39,38 +39,38 @@ impl Watch {
         Self { seen, _looking: looking }
     }
 
-    /// Everything that was seen.
+    /// Returns all samples so far.
     pub(super) fn samples(&self) -> Vec<Sample> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The last that was seen.
+    /// Returns the last sample.
     pub(super) fn last(&self) -> Option<Sample> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).last().cloned()
     }
 }
 
-/// The store, seen from outside.
+/// A client of the store.
 #[derive(Clone)]
 pub(super) struct Store {
     client: reqwest::Client,
     url: String,
 }
 
-/// What the store says of itself.
+/// The current metrics of the store.
 pub(super) struct Now {
     pub(super) load: f64,
     pub(super) documents: f64,
 }
 
 impl Store {
-    /// The store at an address.
+    /// Creates a client of the store at a URL.
     pub(super) fn new(url: &str) -> anyhow::Result<Self> {
         let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(10)).build()?;
         Ok(Self { client, url: url.to_owned() })
     }
 
-    /// Its load and how many documents it indexed since it started.
+    /// Reads the store's load and the number of documents indexed since it started.
     pub(super) async fn now(&self) -> anyhow::Result<Now> {
         let page = self.client.get(format!("{}/metrics", self.url)).send().await?.error_for_status()?.text().await?;
         let read = |name: &str| -> anyhow::Result<f64> {
@@ -80,7 +80,7 @@ impl Store {
         Ok(Now { load: read("search_store_load")?, documents: read("search_store_documents_total")? })
     }
 
-    /// Documents in an index; 0 if there is none.
+    /// Returns the number of documents in an index; 0 if it does not exist.
     pub(super) async fn count(&self, index: &str) -> anyhow::Result<u64> {
         let answer = self.client.get(format!("{}/{index}/_count", self.url)).send().await?;
         if answer.status() == reqwest::StatusCode::NOT_FOUND {
@@ -90,7 +90,7 @@ impl Store {
         Ok(answer["count"].as_u64().unwrap_or(0))
     }
 
-    /// Removes an index, if it is there.
+    /// Removes an index if it exists.
     pub(super) async fn remove(&self, index: &str) -> anyhow::Result<()> {
         self.client.delete(format!("{}/{index}", self.url)).send().await?;
         Ok(())

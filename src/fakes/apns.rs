@@ -1,4 +1,4 @@
-//! Apple Push Notification service as Apple speaks it, over HTTP/2.
+//! Apple Push Notification service in Apple's format, over HTTP/2.
 
 use std::time::Duration;
 
@@ -8,20 +8,20 @@ use super::Whom;
 use super::crypt::token_parts;
 use super::wire::{Asked, Came, House, Read, Reply, Wire};
 
-/// The format.
+/// The format of Apple Push Notification service.
 pub struct Apns;
 
-/// Longest age of a provider token.
+/// The maximum age of a provider token, in seconds.
 const TOKEN_S: u64 = 3_600;
 
-/// Most bytes of a payload.
+/// The maximum size of a payload, in bytes.
 const PAYLOAD: usize = 4_096;
 
 fn error(status: u16, reason: &str) -> Reply {
     Reply::json(status, &json!({ "reason": reason }))
 }
 
-/// The team that a provider token names, or the reason why it is none.
+/// Returns the team of a provider token, or the reason why the token is invalid.
 fn team(came: &Came) -> Result<String, &'static str> {
     let header = came.header("authorization");
     let Some(token) = header.strip_prefix("bearer ").or_else(|| header.strip_prefix("Bearer ")) else {

@@ -4,7 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
-/// Unix time as it was at the start, carried on by the monotonic clock.
+/// The unix time at the start, advanced by the monotonic clock.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     started: Instant,
@@ -12,14 +12,14 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Looks at the machine's clock once.
+    /// Starts the clock from one reading of the system's clock.
     #[expect(clippy::disallowed_methods, reason = "a fake is a server of its own, and its clock is the one that counts for it")]
     pub fn start() -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self { started: Instant::now(), started_ms: u64::try_from(since.as_millis()).unwrap_or_default() }
     }
 
-    /// Unix milliseconds.
+    /// Returns the unix time in milliseconds.
     pub fn now_ms(&self) -> u64 {
         self.started_ms + u64::try_from(self.started.elapsed().as_millis()).unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! The connections of a fake that speaks HTTP: HTTP/1 or HTTP/2, whichever the client begins with.
+//! The HTTP connections of a fake: HTTP/1 or HTTP/2, by the first bytes from the client.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use super::http::{Open, answer};
 use super::server::Server;
 use super::wire::Wire;
 
-/// How a client begins that speaks HTTP/2 with prior knowledge.
+/// The first bytes of a client that speaks HTTP/2 with prior knowledge.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0";
 
-/// Most streams of a connection at once, as APNs announces.
+/// The most concurrent streams of a connection, as APNs announces.
 const STREAMS: u32 = 1_000;
 
-/// One connection.
+/// The state of one connection.
 pub(super) struct Link {
-    /// Until when it serves one request at a time, unix milliseconds.
+    /// The time until which the connection serves one request at a time, in unix milliseconds.
     narrow_until_ms: AtomicU64,
     one: Semaphore,
 }
@@ -32,7 +32,7 @@ impl Link {
         Self { narrow_until_ms: AtomicU64::new(0), one: Semaphore::new(1) }
     }
 
-    /// Waits for this request's turn while the connection is narrow.
+    /// Waits for this request's turn while the connection serves one request at a time.
     pub(super) async fn turn(&self, server: &Server) -> Option<SemaphorePermit<'_>> {
         if self.narrow_until_ms.load(Ordering::Relaxed) <= server.clock.now_ms() {
             return None;
@@ -40,7 +40,7 @@ impl Link {
         self.one.acquire().await.ok()
     }
 
-    /// Makes the connection narrow for a while, where that is switched on.
+    /// Limits the connection to one request at a time for a while, if the fake is set to do so.
     pub(super) fn rejected(&self, server: &Server) {
         let narrow_ms = server.narrow_ms.load(Ordering::Relaxed);
         if narrow_ms > 0 {
@@ -49,7 +49,7 @@ impl Link {
     }
 }
 
-/// Takes connections until the fake is stopped.
+/// Accepts connections until the fake is stopped.
 pub(super) async fn serve(server: Arc<Server>, wire: Arc<dyn Wire>, listener: TcpListener) {
     loop {
         let taken = tokio::select! {
@@ -101,7 +101,7 @@ async fn converse(server: &Arc<Server>, wire: Arc<dyn Wire>, stream: TcpStream) 
     }
 }
 
-/// Looks at the first bytes without taking them.
+/// Peeks at the first bytes and returns true if they are the preface of HTTP/2.
 async fn begins_http2(stream: &TcpStream) -> bool {
     let mut first = [0; PREFACE.len()];
     loop {
@@ -109,7 +109,7 @@ async fn begins_http2(stream: &TcpStream) -> bool {
             Ok(0) | Err(_) => return false,
             Ok(seen) if first[..seen] != PREFACE[..seen] => return false,
             Ok(seen) if seen == PREFACE.len() => return true,
-            // The rest is on its way; a peek that sees the same bytes again would return at once.
+            // The rest is on its way, and another peek would return at once with the same bytes.
             Ok(_) => tokio::time::sleep(std::time::Duration::from_millis(1)).await,
         }
     }

@@ -1,4 +1,4 @@
-//! The signatures that providers give and check.
+//! The signatures that providers create and verify.
 
 use aws_lc_rs::encoding::AsDer;
 use aws_lc_rs::rand::SystemRandom;
@@ -7,22 +7,22 @@ use aws_lc_rs::{digest, hmac};
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 
-/// HMAC-SHA256.
+/// Returns the HMAC-SHA256 of a text.
 pub fn hmac_sha256(key: &[u8], text: &[u8]) -> Vec<u8> {
     hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), text).as_ref().to_vec()
 }
 
-/// HMAC-SHA1, which Twilio signs with.
+/// Returns the HMAC-SHA1 of a text, the signature of Twilio.
 pub fn hmac_sha1(key: &[u8], text: &[u8]) -> Vec<u8> {
     hmac::sign(&hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, key), text).as_ref().to_vec()
 }
 
-/// SHA-256 in hexadecimal digits.
+/// Returns the SHA-256 of a text in hexadecimal digits.
 pub fn sha256_hex(text: &[u8]) -> String {
     hex(digest::digest(&digest::SHA256, text).as_ref())
 }
 
-/// Hexadecimal digits in lower case.
+/// Encodes bytes as lower-case hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
     bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
@@ -31,23 +31,23 @@ pub fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// Base64 with padding.
+/// Encodes bytes as base64 with padding.
 pub fn base64(bytes: &[u8]) -> String {
     STANDARD.encode(bytes)
 }
 
-/// Base64 with padding, read.
+/// Decodes base64 with padding.
 pub fn unbase64(text: &str) -> Option<Vec<u8>> {
     STANDARD.decode(text).ok()
 }
 
-/// User and password of an `authorization` header in the form of HTTP Basic.
+/// Returns user and password of an `authorization` header in the form of HTTP Basic.
 pub fn basic(header: &str) -> Option<(String, String)> {
     let text = String::from_utf8(unbase64(header.strip_prefix("Basic ")?.trim())?).ok()?;
     text.split_once(':').map(|(user, password)| (user.to_owned(), password.to_owned()))
 }
 
-/// Header and claims of a JSON Web Token, unchecked; `None` where it is none.
+/// Returns header and claims of a JSON Web Token without verifying it; `None` if it is malformed.
 pub fn token_parts(token: &str) -> Option<(serde_json::Value, serde_json::Value)> {
     let parts: Vec<&str> = token.split('.').collect();
     let [head, claims, signature] = parts[..] else { return None };
@@ -56,7 +56,7 @@ pub fn token_parts(token: &str) -> Option<(serde_json::Value, serde_json::Value)
     Some((part(head)?, part(claims)?))
 }
 
-/// The keys that a fake signs its events with.
+/// The keys with which a fake signs its events.
 pub struct Keys {
     ecdsa: EcdsaKeyPair,
     rsa: RsaKeyPair,
@@ -64,7 +64,7 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// A new key of SendGrid's kind, and the RSA key in this PEM.
+    /// Generates a key of SendGrid's kind and reads the RSA key from a PEM.
     pub fn new(rsa_pem: &str) -> std::io::Result<Self> {
         let text: String = rsa_pem.lines().filter(|line| !line.starts_with('-')).collect();
         let der = unbase64(&text).ok_or_else(|| std::io::Error::other("the test key is no PEM"))?;
@@ -73,18 +73,18 @@ impl Keys {
         Ok(Self { ecdsa, rsa, random: SystemRandom::new() })
     }
 
-    /// The public key of [`Keys::ecdsa`] as SendGrid shows it: base64 of the DER form.
+    /// Returns the public key of [`Keys::ecdsa`] in SendGrid's form: base64 of its DER encoding.
     pub fn ecdsa_public(&self) -> String {
         let der = self.ecdsa.public_key().as_der();
         der.map(|der| base64(der.as_ref())).unwrap_or_default()
     }
 
-    /// ECDSA on P-256 with SHA-256, in DER.
+    /// Signs a text by ECDSA on P-256 with SHA-256; the signature is in DER.
     pub fn ecdsa(&self, text: &[u8]) -> Vec<u8> {
         self.ecdsa.sign(&self.random, text).map(|signature| signature.as_ref().to_vec()).unwrap_or_default()
     }
 
-    /// RSA (PKCS#1) with SHA-256.
+    /// Signs a text by RSA (PKCS#1) with SHA-256.
     pub fn rsa(&self, text: &[u8]) -> Vec<u8> {
         let mut signature = vec![0; self.rsa.public_modulus_len()];
         let _ = self.rsa.sign(&RSA_PKCS1_SHA256, &self.random, text, &mut signature);

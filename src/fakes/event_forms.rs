@@ -1,4 +1,4 @@
-//! The events of each provider as it posts and signs them.
+//! The event requests of each provider, in its own format and with its own signature.
 
 use serde_json::{Value, json};
 
@@ -7,19 +7,19 @@ use super::events::Told;
 use super::wire::House;
 use super::{Fate, Speaks, sns};
 
-/// A request that tells of events.
+/// A request that reports events.
 pub(super) struct Post {
     pub url: String,
     pub headers: Vec<(&'static str, String)>,
     pub body: String,
 }
 
-/// How many events one request may tell of.
+/// Returns the most events that one request reports.
 pub(super) fn at_once(speaks: Speaks) -> usize {
     if speaks == Speaks::Sendgrid { 1_000 } else { 1 }
 }
 
-/// The request for events that go to one address; `None` for providers that post none.
+/// Builds the request for events that go to one address; `None` for providers that post none.
 pub(super) fn post(speaks: Speaks, told: &[Told], house: &House, keys: &Keys, secret: &str, now_ms: u64) -> Option<Post> {
     let first = told.first()?;
     let json = ("content-type", "application/json".to_owned());
@@ -58,18 +58,18 @@ pub(super) fn post(speaks: Speaks, told: &[Told], house: &House, keys: &Keys, se
     Some(Post { url: first.callback.clone(), headers, body })
 }
 
-/// The headers of what SNS posts.
+/// Returns the headers of a request from SNS.
 pub(super) fn sns_headers(kind: &'static str) -> Vec<(&'static str, String)> {
     vec![("content-type", "text/plain; charset=UTF-8".to_owned()), ("x-amz-sns-message-type", kind.to_owned())]
 }
 
-/// A time as SES and SNS write it.
+/// Formats a time in the form of SES and SNS.
 pub(super) fn stamp(at_ms: u64) -> String {
     let at = i64::try_from(at_ms).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok()).unwrap_or_default();
     at.strftime("%Y-%m-%dT%H:%M:%S.%3fZ").to_string()
 }
 
-/// By name, as they are signed.
+/// Returns the fields of the form, sorted by name because they are signed in that order.
 fn twilio(told: &Told) -> Vec<(&'static str, String)> {
     let (status, code) = match told.fate {
         Fate::Delivered => ("delivered", None),
@@ -140,7 +140,7 @@ fn ses(told: &Told) -> Value {
 }
 
 fn mailgun(told: &Told) -> Value {
-    // What fails at last without being a bounce was tried for hours: `old`.
+    // A final failure that is not a bounce comes after hours of retries: `old`.
     let (event, reason) = match told.fate {
         Fate::Delivered => ("delivered", None),
         Fate::Bounced => ("failed", Some(("bounce", 550))),

@@ -1,68 +1,72 @@
-//! What becomes of accepted messages, and when it is told: the plan of the events that a fake posts back.
+//! The fate of accepted messages: the plan of the events that a fake posts back.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::plan::dice;
 
-/// What becomes of a message after it was accepted.
+/// The fate of a message after it was accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fate {
-    /// It reaches the recipient.
+    /// Delivered to the recipient.
     Delivered,
-    /// It is refused for good.
+    /// Refused for good by the receiving side.
     Bounced,
-    /// It cannot be delivered now.
+    /// Not deliverable at the moment.
     Failed,
-    /// The recipient calls it spam.
+    /// Reported as spam by the recipient.
     Complained,
-    /// The recipient wants no more.
+    /// Followed by the recipient's unsubscription.
     Unsubscribed,
 }
 
-/// Which events are posted, where and when. Shares are of accepted messages, from 0 to 1; what is left over is never told of.
+/// The plan of the events that are posted.
+///
+/// Shares are of accepted messages, from 0 to 1; messages beyond all shares get no event.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Events {
-    /// Where they go.
+    /// The URL to which events are posted.
     pub callback: String,
-    /// Where the events of single accounts go instead.
+    /// The URLs of single accounts, which replace `callback`.
     pub callbacks: BTreeMap<String, String>,
-    /// What is signed with, where the provider signs with a secret of the account that is not the one of its requests: Mailgun's
-    /// signing key; and Twilio's token for accounts without a known secret.
+    /// The signing secret, for providers that do not sign with the secret of the account's
+    /// requests.
+    ///
+    /// It is Mailgun's signing key, and Twilio's token for accounts without a known secret.
     pub secret: String,
-    /// Share of each fate.
+    /// The share of each fate.
     pub shares: Vec<(Fate, f64)>,
-    /// How long after the message.
+    /// The time from a message to its event.
     pub delay: Duration,
-    /// Share of the events that are posted twice.
+    /// The share of the events that are posted twice.
     pub duplicates: f64,
-    /// Share of the events that come later than the others.
+    /// The share of the events that come later than the others.
     pub late: f64,
-    /// By how much.
+    /// The additional delay of late events.
     pub late_by: Duration,
 }
 
-/// An event that is to be posted.
+/// A scheduled event.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Told {
-    /// Unique for the event.
+    /// The unique id of the event.
     pub event_id: String,
-    /// Whose message it was.
+    /// The account that sent the message.
     pub account: String,
-    /// The id that the message was given.
+    /// The provider's id of the message.
     pub id: String,
-    /// Whom it was for.
+    /// The recipient of the message.
     pub to: String,
-    /// What became of it.
+    /// The fate of the message.
     pub fate: Fate,
-    /// Where it is posted.
+    /// The URL to which the event is posted.
     pub callback: String,
-    /// When it happened, unix milliseconds.
+    /// The time of the event, in unix milliseconds.
     pub at_ms: u64,
 }
 
 impl Events {
-    /// What becomes of the message of this number, and after which times it is told.
+    /// Returns the fate of message `number` and the delays of its events; `None` if it gets none.
     pub fn fate(&self, seed: u64, number: u64) -> Option<(Fate, Vec<Duration>)> {
         let mut rest = dice(seed, &(number, "fate"));
         let fate = self.shares.iter().find_map(|(fate, share)| {
@@ -76,7 +80,7 @@ impl Events {
         Some((fate, [Some(first), again].into_iter().flatten().collect()))
     }
 
-    /// Where the events of an account go.
+    /// Returns the URL for the events of an account.
     pub fn callback(&self, account: &str) -> &str {
         self.callbacks.get(account).unwrap_or(&self.callback)
     }

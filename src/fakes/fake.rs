@@ -22,7 +22,7 @@ use super::wire::{Came, House, Wire};
 use super::{Fault, Latency, Options, Quota, Received, Rule, Second, Speaks, Totals, connection, sns};
 use super::{apns, fcm, mailgun, sendgrid, ses, slack, smtp, telegram, twilio, webhook};
 
-/// A provider's server on the loopback address. It stops when this is dropped.
+/// A provider's server on the loopback address, which stops when dropped.
 pub struct Fake {
     server: Arc<Server>,
     port: u16,
@@ -32,7 +32,7 @@ pub struct Fake {
     serving: Vec<JoinHandle<()>>,
 }
 
-/// The format of a provider; `None` where it is not HTTP.
+/// Returns the HTTP format of a provider; `None` for SMTP.
 fn wire(speaks: Speaks) -> Option<Arc<dyn Wire>> {
     Some(match speaks {
         Speaks::Twilio => Arc::new(twilio::Twilio),
@@ -49,7 +49,7 @@ fn wire(speaks: Speaks) -> Option<Arc<dyn Wire>> {
 }
 
 impl Fake {
-    /// Listens and serves, in tasks of the current runtime.
+    /// Starts a fake that serves in tasks of the current runtime.
     pub async fn start(speaks: Speaks, options: Options) -> std::io::Result<Self> {
         let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, options.port))).await?;
         let port = listener.local_addr()?.port();
@@ -100,7 +100,7 @@ impl Fake {
         Ok(Self { server, port, keys, client, counts, serving })
     }
 
-    /// Stops, and comes back when the port is free.
+    /// Stops the fake and waits until its port is free.
     pub async fn stop(mut self) {
         self.server.stop.cancel();
         for task in std::mem::take(&mut self.serving) {
@@ -108,94 +108,99 @@ impl Fake {
         }
     }
 
-    /// Where it listens, without a slash at the end.
+    /// Returns the base URL, without a trailing slash.
     pub fn url(&self) -> String {
         let scheme = if self.server.speaks == Speaks::Smtp { "smtp" } else { "http" };
         format!("{scheme}://127.0.0.1:{}", self.port)
     }
 
-    /// Its port on the loopback address.
+    /// Returns the port on the loopback address.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Sets an account's quota from now on, and tells nobody. `None` lifts it.
+    /// Sets an account's quota from now on, without notice to the sender; `None` removes it.
     pub fn set_quota(&self, account: &str, quota: Option<Quota>) {
         self.server.ledger().set_quota(account, quota);
     }
 
-    /// Suspends an account, or ends that.
+    /// Suspends an account, or ends its suspension.
     pub fn suspend(&self, account: &str, is_suspended: bool) {
         self.server.ledger().suspend(account, is_suspended);
     }
 
-    /// Every request of an account goes wrong in this way from now on.
+    /// Makes every request of an account fail in this way from now on.
     pub fn fail(&self, account: &str, fault: Fault) {
         self.server.ledger().set_fault(account, Some(fault));
     }
 
-    /// An account's requests go wrong by the plan alone from now on.
+    /// Removes an account's own fault, so that its requests fail only by the plan.
     pub fn heal(&self, account: &str) {
         self.server.ledger().set_fault(account, None);
     }
 
-    /// Replaces the plan.
+    /// Replaces the rules of the plan.
     pub fn set_plan(&self, rules: Vec<Rule>) {
         self.server.ledger().set_plan(Plan { seed: self.server.seed, rules });
     }
 
-    /// A recipient is gone from now on, or wants nothing.
+    /// Marks a recipient as gone: messages to it are refused from now on.
     pub fn bury(&self, to: &str) {
         self.server.ledger().bury(to);
     }
 
-    /// Sets how long answers take from now on.
+    /// Sets the latency of answers from now on; `None` means none.
     pub fn set_latency(&self, latency: Option<Latency>) {
         let pace = latency.map(|latency| Arc::new(Pace::new(latency)));
         *self.server.pace.lock().unwrap_or_else(PoisonError::into_inner) = pace;
     }
 
-    /// After a rejected request, its connection serves one at a time for so long, as APNs does. Zero ends that.
+    /// Limits a connection to one request at a time for this time after a rejected request, as APNs
+    /// does.
+    ///
+    /// Zero removes the limit.
     pub fn set_narrow_after_rejection(&self, time: Duration) {
         self.server.narrow_ms.store(u64::try_from(time.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// Every HTTP/2 connection says goodbye (GOAWAY): what is under way is answered, and nothing more is taken.
+    /// Sends GOAWAY on every HTTP/2 connection: running requests are answered, and no further ones
+    /// are accepted.
     pub fn say_goodbye(&self) {
         self.server.goodbye.notify_waiters();
     }
 
-    /// New connections are closed as soon as they come, or taken again.
+    /// Closes new connections as soon as they arrive, or accepts them again.
     pub fn close_door(&self, is_closed: bool) {
         self.server.is_closed.store(is_closed, Ordering::Relaxed);
     }
 
-    /// Access tokens that were given out count no more.
+    /// Invalidates all issued access tokens.
     pub fn revoke_tokens(&self) {
         self.server.house.tokens.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// Accounts that have sent anything, by name.
+    /// Returns the names of all accounts in the ledger, sorted.
     pub fn accounts(&self) -> Vec<String> {
         self.server.ledger().accounts()
     }
 
-    /// The accepted messages of an account in their order; the first 200,000.
+    /// Returns the first 200,000 accepted messages of an account, in order.
     pub fn received(&self, account: &str) -> Vec<Received> {
         self.server.ledger().received(account)
     }
 
-    /// What an account brought in each second, by the time of arrival; seconds without anything are left out.
+    /// Returns the counts of an account by second of arrival, without the seconds in which nothing
+    /// came.
     pub fn per_second(&self, account: &str) -> Vec<Second> {
         self.server.ledger().seconds(account)
     }
 
-    /// What an account brought in all.
+    /// Returns the totals of an account.
     pub fn totals(&self, account: &str) -> Totals {
         self.server.ledger().totals(account)
     }
 
-    /// What all accounts brought in all.
+    /// Returns the sum of the totals of all accounts.
     pub fn totals_of_all(&self) -> Totals {
         let ledger = self.server.ledger();
         ledger.accounts().iter().map(|account| ledger.totals(account)).fold(Totals::default(), |sum, one| Totals {
@@ -207,34 +212,36 @@ impl Fake {
         })
     }
 
-    /// The last request that came over HTTP: its path, its headers, its body.
+    /// Returns path, headers and body of the last HTTP request.
     pub fn last(&self) -> Option<(String, HeaderMap, String)> {
         let last = self.server.last.lock().unwrap_or_else(PoisonError::into_inner);
         let text = |came: &Came| String::from_utf8_lossy(&came.body).into_owned();
         last.as_ref().map(|came| (came.uri.to_string(), came.headers.clone(), text(came)))
     }
 
-    /// Connections that are open, and that were ever opened.
+    /// Returns the number of open connections and of connections ever opened.
     pub fn connections(&self) -> (u64, u64) {
         (self.server.open.load(Ordering::Relaxed), self.server.opened.load(Ordering::Relaxed))
     }
 
-    /// Requests that came and are not answered yet: over HTTP/2, streams that are open.
+    /// Returns the number of requests not answered yet: over HTTP/2, of open streams.
     pub fn under_way(&self) -> u64 {
         self.server.under_way.load(Ordering::Relaxed)
     }
 
-    /// The public key that SendGrid's events are signed with, base64 of its DER form.
+    /// Returns the public key for SendGrid's events: base64 of its DER encoding.
     pub fn event_key(&self) -> String {
         self.keys.ecdsa_public()
     }
 
-    /// Events that were taken, and requests to take them that were not.
+    /// Returns the number of events that receivers accepted, and of those in requests that they did
+    /// not.
     pub fn events(&self) -> (u64, u64) {
         (self.counts.posted.load(Ordering::Relaxed), self.counts.refused.load(Ordering::Relaxed))
     }
 
-    /// Asks an address whether it wants the events of an account, as SNS asks. The answer's status; `None` where there is none.
+    /// Posts SNS's confirmation request for the events of an account to a URL and returns the
+    /// status of the answer; `None` without an answer.
     pub async fn subscribe(&self, account: &str, callback: &str) -> Option<u16> {
         let now_ms = self.server.clock.now_ms();
         let (topic, id) = (sns::topic(account), format!("subscription-{now_ms}"));
@@ -243,7 +250,7 @@ impl Fake {
         send(&self.client, post).await
     }
 
-    /// Whether the subscription of an account's events was confirmed.
+    /// Returns true if the subscription to an account's events was confirmed.
     pub fn is_subscribed(&self, account: &str) -> bool {
         let confirmed = self.server.house.confirmed.lock().unwrap_or_else(PoisonError::into_inner);
         confirmed.contains(&sns::topic(account))

@@ -1,4 +1,5 @@
-//! Firebase Cloud Messaging HTTP v1 as Google speaks it, and the token endpoint of its service accounts.
+//! Firebase Cloud Messaging HTTP v1 in Google's format, with the token endpoint of its service
+//! accounts.
 
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -9,10 +10,10 @@ use super::Whom;
 use super::crypt::token_parts;
 use super::wire::{Asked, Came, House, Read, Reply, Wire};
 
-/// The format.
+/// The format of Firebase Cloud Messaging.
 pub struct Fcm;
 
-/// Google's form of an error, with FCM's own code where there is one.
+/// Builds Google's form of an error, with FCM's own code if there is one.
 fn error(status: u16, word: &str, message: &str, code: Option<&str>) -> Reply {
     let details = code.map(|code| json!([{ "@type": "type.googleapis.com/google.firebase.fcm.v1.FcmError", "errorCode": code }]));
     let mut error = json!({ "code": status, "message": message, "status": word });
@@ -28,7 +29,7 @@ fn unauthenticated() -> Reply {
     error(401, "UNAUTHENTICATED", message, None)
 }
 
-/// The canonical word of a status.
+/// Returns Google's canonical name of a status.
 fn canonical(status: u16) -> &'static str {
     match status {
         400 => "INVALID_ARGUMENT",
@@ -41,7 +42,7 @@ fn canonical(status: u16) -> &'static str {
     }
 }
 
-/// Gives out an access token for a signed statement of a service account.
+/// Issues an access token for a signed assertion of a service account.
 fn token(came: &Came, house: &House) -> Reply {
     let form = came.form();
     let refuse = |word: &str, about: &str| Reply::json(400, &json!({ "error": word, "error_description": about }));
@@ -100,7 +101,8 @@ impl Wire for Fcm {
         (name, reply)
     }
 
-    /// A project's quota and a device's are told apart by the details alone.
+    /// Builds the answer to an exceeded quota: only its details distinguish a project's from a
+    /// device's.
     fn throttled(&self, asked: &Asked, whom: Whom, delay: Option<Duration>, _: u64) -> Reply {
         let details = match whom {
             Whom::Recipient => json!([

@@ -1,4 +1,4 @@
-//! Serves the formats over HTTP.
+//! The HTTP server of the formats.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
@@ -15,7 +15,7 @@ use super::ledger::Verdict;
 use super::server::{Server, mark};
 use super::wire::{Asked, Came, Read, Reply, Wire};
 
-/// There is no answer: the connection is closed, or the stream reset.
+/// The absence of an answer: the connection is closed, or the stream reset.
 #[derive(Debug, thiserror::Error)]
 #[error("no answer is given")]
 pub(super) struct Silent;
@@ -54,7 +54,7 @@ pub(super) async fn answer(
     Ok(response(reply))
 }
 
-/// What is answered to a message, after the time that it takes.
+/// Decides on a message and returns its answer after the time that the answer takes.
 async fn message(server: &Server, wire: &dyn Wire, asked: &Asked, mark: u64) -> Result<Reply, Silent> {
     let (verdict, now_ms) = server.judge(asked, mark);
     match verdict {
@@ -95,7 +95,7 @@ fn response(reply: Reply) -> Response<Full<Bytes>> {
     response
 }
 
-/// Counts a request until it is answered, or nobody waits for the answer any more.
+/// Counts a request until it is answered or its client is gone.
 struct UnderWay<'a>(&'a AtomicU64);
 
 impl<'a> UnderWay<'a> {

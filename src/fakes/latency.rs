@@ -1,19 +1,22 @@
-//! How long a fake takes to answer.
+//! The latency of a fake's answers.
 
 use std::time::Duration;
 
-/// So many requests are worked on at once, each for the base time, and the others wait: beyond `at_once` under way, latency really
-/// grows with their number. The most that is answered each second is `at_once / base`.
+/// The latency of a server with limited parallelism.
+///
+/// The server works on `at_once` requests at a time, each for the base time, and all others wait.
+/// With more than `at_once` requests in flight, latency therefore grows with their number. The
+/// maximum throughput is `at_once / base`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Latency {
-    /// How long one request takes that waits for no other.
+    /// The time for one request that waits for no other.
     pub base: Duration,
-    /// How many are worked on at once; at least 1.
+    /// The number of requests that are worked on at a time; at least 1.
     pub at_once: usize,
 }
 
 impl Latency {
-    /// What to expect with so many under way.
+    /// Returns the expected latency with `under_way` requests in flight.
     pub fn expected(&self, under_way: usize) -> Duration {
         self.base * u32::try_from(under_way.div_ceil(self.at_once.max(1)).max(1)).unwrap_or(u32::MAX)
     }

@@ -1,4 +1,4 @@
-//! What a fake has received and what it made of it.
+//! The ledger of a fake: its requests and their outcomes.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -7,46 +7,46 @@ use super::quota::{Counter, Taken};
 use super::wire::{Asked, Standing};
 use super::{Fault, Quota, Whom, plan::Plan};
 
-/// Most accepted messages that are remembered one by one; counts go on.
+/// The most accepted messages that are kept per account; the counts go on.
 const KEPT: usize = 200_000;
 
-/// Most limits of recipients and senders that are remembered.
+/// The most counters of recipients and senders that are kept.
 const NARROW: usize = 100_000;
 
 /// An accepted message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// Unix milliseconds.
+    /// The time of arrival, in unix milliseconds.
     pub at_ms: u64,
-    /// The id that was given to it.
+    /// The provider's id of the message.
     pub id: String,
-    /// Whom it is for.
+    /// The recipient of the message.
     pub to: String,
 }
 
-/// What one second brought.
+/// The counts of one second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Second {
-    /// Which, in unix seconds.
+    /// The second, in unix time.
     pub at_s: u64,
-    /// Let through.
+    /// Requests that were accepted.
     pub accepted: u32,
-    /// Past a quota or a limit.
+    /// Requests beyond a quota or a limit.
     pub refused: u32,
 }
 
-/// What an account has brought in all.
+/// The counts of an account since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Everything that came, however it was answered.
+    /// All requests, whatever the answer.
     pub requests: u64,
-    /// Let through, be it answered or not.
+    /// Requests that were accepted, answered or not.
     pub accepted: u64,
-    /// Past a quota or a limit.
+    /// Requests beyond a quota or a limit.
     pub refused: u64,
-    /// Answered otherwise, or not at all.
+    /// Requests with any other answer, or without one.
     pub failed: u64,
-    /// Accepted though the same text was accepted before for the same recipient.
+    /// Accepted requests with the same text and recipient as an earlier one.
     pub duplicates: u64,
 }
 
@@ -73,17 +73,17 @@ impl Book {
     }
 }
 
-/// What becomes of a request.
+/// The decision on a request.
 pub(super) enum Verdict {
-    /// It is accepted as the message of this number. It may be answered late, or not at all.
+    /// Accepted as the message of this number; the fault may delay or suppress the answer.
     Accepted { number: u64, standing: Standing, fault: Option<Fault> },
-    /// It goes wrong.
+    /// Failed by this fault.
     Faulty(Fault),
-    /// It is past a quota.
+    /// Refused because a quota of this party is exceeded for this time.
     Over(Whom, Duration),
 }
 
-/// The ledger of a fake. Times are unix milliseconds that never go back.
+/// The ledger of a fake; its times are unix milliseconds that never go back.
 pub(super) struct Ledger {
     plan: Plan,
     per_recipient: Option<Quota>,
@@ -108,7 +108,7 @@ impl Ledger {
         self.books.entry(account.to_owned()).or_default()
     }
 
-    /// Counts a request whose content has this mark, and says what becomes of it.
+    /// Counts a request and decides on it; `mark` identifies its content.
     pub(super) fn judge(&mut self, asked: &Asked, mark: u64, now_ms: u64) -> Verdict {
         let book = self.book(&asked.account);
         book.totals.requests += 1;
@@ -152,7 +152,8 @@ impl Ledger {
         }
     }
 
-    /// The limit of a sender or a recipient that this request passes.
+    /// Counts the request against the limits of its sender and its recipient; returns the first one
+    /// that it exceeds.
     fn take_narrow(&mut self, asked: &Asked, now_ms: u64) -> Option<(Whom, Duration)> {
         if self.narrow.len() > NARROW {
             self.narrow.clear();
@@ -168,14 +169,14 @@ impl Ledger {
         })
     }
 
-    /// A request that was refused before it was a message.
+    /// Counts a request that was refused before it was read as a message.
     pub(super) fn refused(&mut self, account: &str) {
         let totals = &mut self.book(account).totals;
         totals.requests += 1;
         totals.failed += 1;
     }
 
-    /// Remembers an accepted message under its id.
+    /// Stores an accepted message under its id.
     pub(super) fn remember(&mut self, asked: &Asked, id: &str, now_ms: u64) {
         let received = &mut self.book(&asked.account).received;
         if received.len() < KEPT {
@@ -195,7 +196,7 @@ impl Ledger {
         self.book(account).fault = fault;
     }
 
-    /// What all requests of an account meet, be they messages or not.
+    /// Returns the fault of all requests of an account, messages or not.
     pub(super) fn account_fault(&self, account: &str) -> Option<Fault> {
         let book = self.books.get(account)?;
         book.is_suspended.then_some(Fault::Suspend).or_else(|| book.fault.clone())

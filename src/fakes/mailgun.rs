@@ -1,4 +1,4 @@
-//! Mailgun messages as Mailgun speaks it.
+//! The messages API of Mailgun in its own format.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::Whom;
 use super::crypt::basic;
 use super::wire::{Asked, Came, House, Read, Reply, Wire};
 
-/// The format.
+/// The format of Mailgun's messages API.
 pub struct Mailgun;
 
 fn message(status: u16, text: &str) -> Reply {

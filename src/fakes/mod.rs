@@ -1,9 +1,12 @@
-//! Fake providers: they speak the providers' own formats over sockets (HTTP/1, HTTP/2, SMTP), keep real quotas, and go wrong by a
-//! seeded plan. Tests, the demo and a benchmark send to them; nothing else of Flyball knows them, and they know nothing of it.
+//! Fake providers for tests, the demo and a benchmark.
 //!
-//! One [`Fake`] is one provider with any number of accounts, told apart by what the provider itself tells them apart by:
-//! Twilio's SID in the path, SendGrid's key, SES's access key id, Mailgun's domain, Telegram's bot token, Slack's webhook path or
-//! bot token, FCM's project, APNs's team, the SMTP user, and for webhooks the header `x-account` or else the path.
+//! They speak the providers' own formats over sockets (HTTP/1, HTTP/2, SMTP), keep real quotas, and
+//! fail by a seeded plan. The product itself does not use them, and they use nothing of it.
+//!
+//! One [`Fake`] is one provider with any number of accounts. It identifies an account by the same
+//! part of a request as the provider: Twilio's SID in the path, SendGrid's key, SES's access key
+//! id, Mailgun's domain, Telegram's bot token, Slack's webhook path or bot token, FCM's project,
+//! APNs's team, the SMTP user, and for webhooks the header `x-account` or else the path.
 
 pub mod apns;
 pub mod clock;

@@ -1,10 +1,10 @@
-//! How a fake is started.
+//! The options of a fake.
 
 use std::collections::BTreeMap;
 
 use super::{Events, Latency, Quota, Rule};
 
-/// Which provider a fake speaks like.
+/// The provider that a fake imitates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Speaks {
     /// Twilio Messages.
@@ -29,28 +29,30 @@ pub enum Speaks {
     Smtp,
 }
 
-/// How a fake is started. The default lets everything through that is well-formed.
+/// The options of a fake; the default accepts every well-formed request.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Where it listens on the loopback address; 0 for any free port.
+    /// The port on the loopback address; 0 for any free port.
     pub port: u16,
-    /// Decides what the plan and the events leave to chance.
+    /// The seed of all random choices of the plan and the events.
     pub seed: u64,
-    /// What goes wrong.
+    /// The rules by which requests fail.
     pub plan: Vec<Rule>,
-    /// Accounts and their secrets. Where it is empty, any secret is right; otherwise only these are known. For SendGrid, Telegram and
-    /// Slack the account is its secret, so the value does not count.
+    /// The known accounts and their secrets; if empty, every account and secret is valid.
+    ///
+    /// For SendGrid, Telegram and Slack the account is its secret, so the value does not count.
     pub secrets: BTreeMap<String, String>,
     /// A limit for each recipient of each account.
     pub per_recipient: Option<Quota>,
     /// A limit for each sender of each account.
     pub per_sender: Option<Quota>,
-    /// Answers past a quota say how long to wait, where the provider has a place for it.
+    /// Answers beyond a quota report how long to wait, if the provider has a place for it.
     pub tells_delay: bool,
-    /// Answers to accepted requests say what is left of the quota, where the provider has a place for it.
+    /// Answers to accepted requests report the rest of the quota, if the provider has a place for
+    /// it.
     pub tells_quota: bool,
-    /// How long answers take; at once by default.
+    /// The latency of answers; `None` for none.
     pub latency: Option<Latency>,
-    /// Whether and which events are posted back.
+    /// The plan of the events that are posted back; `None` for none.
     pub events: Option<Events>,
 }

@@ -1,9 +1,11 @@
-//! What goes wrong, and when: rules under a seed, so that the same plan goes wrong in the same way each time.
+//! The faults of a fake: rules under a seed, so that the same plan fails in the same way each time.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
-/// Whom a throttle of the plan concerns. Where a provider has no form for it, its account's form is answered.
+/// The party that a throttle of the plan concerns.
+///
+/// A provider without a form for it answers in the form for its account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Whom {
     /// The account.
@@ -16,75 +18,78 @@ pub enum Whom {
     Recipient,
 }
 
-/// What goes wrong with one request.
+/// A fault of one request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fault {
     /// The provider's own "slow down".
     Throttle {
-        /// Whom it concerns.
+        /// The party that it concerns.
         whom: Whom,
-        /// What it says how long, in the provider's own place; `None` for not a word.
+        /// The delay that it announces, in the provider's own place; `None` for no delay.
         delay: Option<Duration>,
     },
-    /// The provider's own form of an error with this status. For SMTP it is the reply's code.
+    /// The provider's own form of an error with this status; for SMTP, the reply's code.
     Status(u16),
-    /// The provider's own form of a 503, with `Retry-After`; for SMTP a 450 that says so in words.
+    /// The provider's own form of a 503, with `Retry-After`; for SMTP a 450 with the delay in its
+    /// text.
     Unavailable(Duration),
-    /// The provider's own form of an error with this status and this code of the provider's.
+    /// The provider's own form of an error, with this status and this code of the provider.
     Code(u16, String),
-    /// The request is read and never answered.
+    /// No answer to a request that was read.
     Hang,
-    /// The request is read and counts as accepted; then the connection is closed, or the stream reset, without an answer.
+    /// No answer to a request that was read and counts as accepted: the connection is closed, or
+    /// the stream reset.
     ResetAfterWrite,
-    /// The connection is closed without an answer, and the request does not count as accepted.
+    /// A connection that is closed without an answer; the request does not count as accepted.
     CloseBeforeRead,
-    /// Everything is well, after this time.
+    /// A correct answer after this time.
     Slow(Duration),
     /// A page of HTML with status 502, as from a broken proxy.
     Garbage,
-    /// Status 200 and a body that is no answer.
+    /// Status 200 and a body that is no valid answer.
     Nonsense,
-    /// The account is suspended.
+    /// The answer for a suspended account.
     Suspend,
-    /// The credentials are not valid.
+    /// The answer to invalid credentials.
     BadCredentials,
-    /// The recipient is gone or wants nothing.
+    /// The answer for a recipient that is gone or accepts no messages.
     PermanentRecipient,
 }
 
-/// Which requests of an account a rule is for.
+/// The requests of an account that a rule is for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum When {
-    /// All.
+    /// All requests of the account.
     Always,
-    /// From this one to that one, both included; an account's first request is number 1.
+    /// The requests from one number to another, both included; an account's first request is number
+    /// 1.
     Nth(u64, u64),
-    /// This share of them, from 0 to 1, chosen by the seed.
+    /// This share of the requests, from 0 to 1, chosen by the seed.
     Share(f64),
 }
 
-/// One rule: the first that fits a request decides.
+/// A rule of a plan; the first one that fits a request decides.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
-    /// Which account; `None` for all.
+    /// The account that it is for; `None` for all.
     pub account: Option<String>,
-    /// Which of its requests.
+    /// The requests of the account that it is for.
     pub when: When,
-    /// What goes wrong.
+    /// The fault of these requests.
     pub fault: Fault,
 }
 
-/// All rules, and the seed.
+/// All rules of a fake, with their seed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
-    /// Decides what is decided by chance.
+    /// The seed of all random choices.
     pub seed: u64,
-    /// In the order in which they are asked.
+    /// The rules in the order of their evaluation.
     pub rules: Vec<Rule>,
 }
 
 impl Plan {
-    /// What goes wrong with an account's request of this number.
+    /// Returns the fault of request `nth` of an account; `None` if no rule fits.
     pub fn fault(&self, account: &str, nth: u64) -> Option<&Fault> {
         let fits = |(index, rule): &(usize, &Rule)| {
             rule.account.as_ref().is_none_or(|named| named == account)
@@ -98,14 +103,14 @@ impl Plan {
     }
 }
 
-/// A number from 0 up to 1, the same for the same seed and the same thing.
+/// Returns a number from 0 up to, but not including, 1: the same for the same seed and thing.
 pub(super) fn dice(seed: u64, thing: &impl Hash) -> f64 {
     let mut hasher = DefaultHasher::new();
     (seed, thing).hash(&mut hasher);
     (scrambled(hasher.finish()) >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// The step of splitmix64: neighbours become strangers.
+/// Applies the step of splitmix64, which gives unrelated results for neighbouring numbers.
 pub(super) fn scrambled(number: u64) -> u64 {
     let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,4 +1,4 @@
-//! Posts events when their time has come.
+//! The sender of events that are due.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -17,20 +17,20 @@ use super::event_forms::{Post, at_once, post};
 use super::events::Told;
 use super::wire::House;
 
-/// Most requests that are under way at once.
+/// The most concurrent requests.
 const AT_ONCE: usize = 16;
 
-/// How often an event is posted at most until it is taken.
+/// The most attempts to post an event.
 const TRIES: u32 = 5;
 
-/// What of the events is known.
+/// Counters of the posted events.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub posted: AtomicU64,
     pub refused: AtomicU64,
 }
 
-/// What posts.
+/// The task that posts events.
 pub(super) struct Poster {
     pub speaks: Speaks,
     pub house: Arc<House>,
@@ -42,11 +42,11 @@ pub(super) struct Poster {
     pub stop: CancellationToken,
 }
 
-/// Events wait here by the time they are due; the number tells apart what is due at once.
+/// The events by due time; the number distinguishes events that are due at the same instant.
 type Queue = BinaryHeap<Reverse<(Instant, u64)>>;
 
 impl Poster {
-    /// Posts what comes until it is stopped.
+    /// Posts incoming events when they are due, until the fake is stopped.
     pub(super) async fn run(self, mut coming: mpsc::UnboundedReceiver<(Duration, Told)>) {
         let me = Arc::new(self);
         let permits = Arc::new(Semaphore::new(AT_ONCE));
@@ -105,7 +105,7 @@ impl Poster {
     }
 }
 
-/// The status of the answer; `None` where there is none.
+/// Sends a request and returns the status of the answer; `None` without an answer.
 pub(super) async fn send(client: &reqwest::Client, post: Post) -> Option<u16> {
     let mut request = client.post(&post.url).timeout(Duration::from_secs(10)).body(post.body);
     for (name, value) in post.headers {

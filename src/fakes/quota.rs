@@ -1,18 +1,18 @@
-//! Quotas, counted in fixed windows by arrival, as most providers count.
+//! Quotas in fixed windows by time of arrival, as most providers count.
 
 use std::time::Duration;
 
-/// How much is let through in each window.
+/// A limit on the requests in each window.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Quota {
-    /// How many, on average over many windows where it is no whole number.
+    /// The limit per window; a fraction is met on average over many windows.
     pub limit: f64,
-    /// How long a window is. Windows begin at multiples of it.
+    /// The length of a window; windows begin at multiples of it.
     pub window: Duration,
 }
 
 impl Quota {
-    /// So many in each second.
+    /// Creates a quota of `limit` requests per second.
     pub fn per_second(limit: f64) -> Self {
         Self { limit, window: Duration::from_secs(1) }
     }
@@ -21,37 +21,39 @@ impl Quota {
         u64::try_from(self.window.as_millis()).unwrap_or(u64::MAX).max(1)
     }
 
-    /// How many the window of this number lets through: a limit of 0.5 lets one through in every other window.
+    /// Returns the number of requests that a window accepts: a limit of 0.5 accepts one in every
+    /// other window.
     fn allowed(&self, window: u64) -> u64 {
         let until = |window: u64| (window as f64 * self.limit.max(0.0)).floor();
         (until(window + 1) - until(window)) as u64
     }
 }
 
-/// What was let through in the current window.
+/// The count of requests accepted in the current window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counter {
     window: u64,
     taken: u64,
 }
 
-/// What a counter says of one request.
+/// The decision of a counter on one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// It may pass.
+    /// The request is within the quota.
     Passes {
-        /// How many more may pass in this window.
+        /// The number of further requests that this window accepts.
         left: u64,
     },
-    /// It may not.
+    /// The request is beyond the quota.
     Over {
-        /// How long until the next window.
+        /// The time until the next window.
         wait: Duration,
     },
 }
 
 impl Counter {
-    /// Counts one request that came at `now_ms`, if it may pass.
+    /// Decides on a request that comes at `now_ms` (unix milliseconds) and counts it if it is
+    /// accepted.
     pub fn take(&mut self, quota: &Quota, now_ms: u64) -> Taken {
         let long = quota.window_ms();
         let window = now_ms / long;

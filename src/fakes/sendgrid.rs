@@ -1,4 +1,4 @@
-//! SendGrid v3 mail/send as SendGrid speaks it.
+//! The v3 mail/send API of SendGrid in its own format.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde_json::json;
 use super::Whom;
 use super::wire::{Asked, Came, House, Read, Reply, Standing, Wire, whole_seconds};
 
-/// The format.
+/// The format of SendGrid's v3 mail/send API.
 pub struct Sendgrid;
 
 fn error(status: u16, field: Option<&str>, message: &str) -> Reply {

@@ -1,4 +1,4 @@
-//! What all connections of a fake share.
+//! The state that all connections of a fake share.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -15,7 +15,7 @@ use super::ledger::{Ledger, Verdict};
 use super::wire::{Asked, Came, House};
 use super::{Events, Latency, Speaks};
 
-/// How long answers take, and the room for those that are worked on.
+/// The latency of answers, with a permit for each request that is worked on.
 pub(super) struct Pace {
     latency: Latency,
     room: Semaphore,
@@ -27,14 +27,14 @@ impl Pace {
     }
 }
 
-/// The same number for the same content.
+/// Returns a hash that is the same for the same content.
 pub(super) fn mark(content: &[&[u8]]) -> u64 {
     let mut hasher = DefaultHasher::new();
     content.hash(&mut hasher);
     hasher.finish()
 }
 
-/// What all connections of a fake share.
+/// The state that all connections of a fake share.
 pub(super) struct Server {
     pub speaks: Speaks,
     pub house: Arc<House>,
@@ -45,36 +45,40 @@ pub(super) struct Server {
     pub tells_quota: bool,
     pub pace: Mutex<Option<Arc<Pace>>>,
     pub stop: CancellationToken,
-    /// Rung when every HTTP/2 connection shall say goodbye.
+    /// Notifies every HTTP/2 connection to send GOAWAY.
     pub goodbye: Notify,
-    /// Connections are closed as soon as they come.
+    /// True while new connections are closed as soon as they arrive.
     pub is_closed: AtomicBool,
-    /// Connections that were ever opened, and that are open.
+    /// The number of connections ever opened.
     pub opened: AtomicU64,
+    /// The number of open connections.
     pub open: AtomicU64,
-    /// Requests that came and are not answered yet.
+    /// The number of requests not answered yet.
     pub under_way: AtomicU64,
-    /// For so long a connection serves one request at a time after a rejected one, in milliseconds; 0 for never.
+    /// The time for which a connection serves one request at a time after a rejected one, in
+    /// milliseconds; 0 for never.
     pub narrow_ms: AtomicU64,
-    /// The last request that came.
+    /// The last HTTP request.
     pub last: Mutex<Option<Came>>,
     pub events: Option<(Events, mpsc::UnboundedSender<(Duration, Told)>)>,
 }
 
 impl Server {
-    /// The ledger; nothing waits while it is locked.
+    /// Locks the ledger; no task waits for anything else while it holds the lock.
     pub(super) fn ledger(&self) -> MutexGuard<'_, Ledger> {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says what becomes of a message; the time is read under the lock, so that it never goes back in the ledger.
+    /// Decides on a message and returns the time of the decision, in unix milliseconds.
+    ///
+    /// The time is read under the lock, so that it never goes back in the ledger.
     pub(super) fn judge(&self, asked: &Asked, mark: u64) -> (Verdict, u64) {
         let mut ledger = self.ledger();
         let now_ms = self.clock.now_ms();
         (ledger.judge(asked, mark, now_ms), now_ms)
     }
 
-    /// Remembers an accepted message, and its events with it.
+    /// Stores an accepted message and schedules its events.
     pub(super) fn remember(&self, asked: &Asked, id: &str, number: u64, now_ms: u64) {
         self.ledger().remember(asked, id, now_ms);
         let Some((events, poster)) = &self.events else { return };
@@ -93,7 +97,7 @@ impl Server {
         }
     }
 
-    /// Takes the time that an answer takes.
+    /// Waits for the time that an answer takes.
     pub(super) async fn work(&self) {
         let pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(pace) = pace {

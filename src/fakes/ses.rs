@@ -1,4 +1,4 @@
-//! Amazon SES v2 as AWS speaks it.
+//! Amazon SES v2 in AWS's format.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::Whom;
 use super::wire::{Asked, Came, House, Read, Reply, Standing, Wire};
 use super::{sigv4, sns};
 
-/// The format.
+/// The format of Amazon SES v2.
 pub struct Ses;
 
 fn error(status: u16, kind: &str, message: &str) -> Reply {
@@ -57,7 +57,7 @@ impl Wire for Ses {
         (id, reply)
     }
 
-    /// SES has no place for a delay: it is left out.
+    /// Builds the answer to an exceeded quota, without the delay because SES has no place for it.
     fn throttled(&self, _: &Asked, _: Whom, _: Option<Duration>, _: u64) -> Reply {
         error(429, "TooManyRequestsException", "Maximum sending rate exceeded.")
     }

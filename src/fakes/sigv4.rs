@@ -1,18 +1,18 @@
-//! AWS Signature Version 4, checked as AWS checks it.
+//! AWS Signature Version 4, verified as AWS does.
 
 use super::crypt::{hex, hmac_sha256, sha256_hex};
 use super::wire::Came;
 
-/// What an `authorization` header in this form says.
+/// The parts of an `authorization` header in this form.
 pub struct Signed {
-    /// Whose key signed.
+    /// The id of the access key that signed.
     pub key_id: String,
     scope: String,
     signed_headers: String,
     signature: String,
 }
 
-/// Reads the header; `None` where a part is missing, or the scope is none for SES.
+/// Parses the header; `None` if a part is missing or the scope is not one for SES.
 pub fn read(header: &str) -> Option<Signed> {
     let rest = header.strip_prefix("AWS4-HMAC-SHA256 ")?;
     let part = |name: &str| rest.split(',').find_map(|part| part.trim().strip_prefix(name)?.strip_prefix('='));
@@ -24,7 +24,7 @@ pub fn read(header: &str) -> Option<Signed> {
 }
 
 impl Signed {
-    /// Whether this secret signed this request.
+    /// Returns true if this secret signed this request.
     pub fn is_by(&self, secret: &str, came: &Came) -> bool {
         let names: Vec<&str> = self.signed_headers.split(';').collect();
         if !names.contains(&"host") {

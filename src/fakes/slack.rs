@@ -1,4 +1,5 @@
-//! Slack as Slack speaks it: incoming webhooks, whose errors are text, and the Web API, whose errors come with status 200.
+//! Slack in its own format: incoming webhooks, whose errors are text, and the Web API, whose errors
+//! have status 200.
 
 use std::time::Duration;
 
@@ -7,10 +8,10 @@ use serde_json::json;
 use super::Whom;
 use super::wire::{Asked, Came, House, Read, Reply, Wire};
 
-/// The format.
+/// The format of Slack's webhooks and Web API.
 pub struct Slack;
 
-/// What [`Asked::door`] says of requests to the Web API.
+/// The value of [`Asked::door`] for requests to the Web API.
 const WEB: &str = "web";
 
 fn not_ok(word: &str) -> Reply {

@@ -1,4 +1,4 @@
-//! An SMTP server as they are: greeting, AUTH, MAIL, RCPT, DATA, enhanced codes.
+//! An SMTP server: greeting, AUTH, MAIL, RCPT, DATA, enhanced codes.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,10 +14,10 @@ use super::server::{Server, mark};
 use super::wire::{Asked, whole_seconds};
 use super::{Fault, Whom};
 
-/// Most bytes of a message.
+/// The maximum size of a message, in bytes.
 const SIZE: usize = 1024 * 1024;
 
-/// Takes connections until the fake is stopped.
+/// Accepts connections until the fake is stopped.
 pub(super) async fn serve(server: Arc<Server>, listener: TcpListener) {
     loop {
         let taken = tokio::select! {
@@ -41,7 +41,7 @@ pub(super) async fn serve(server: Arc<Server>, listener: TcpListener) {
     }
 }
 
-/// One connection.
+/// The state of one connection.
 struct Session<'a> {
     server: &'a Server,
     stream: BufReader<TcpStream>,
@@ -50,7 +50,7 @@ struct Session<'a> {
     to: Vec<String>,
 }
 
-/// What comes after a line was answered.
+/// The step after an answered line.
 enum Next {
     Line,
     Close,
@@ -171,7 +171,7 @@ impl<'a> Session<'a> {
         self.say("250 2.1.5 OK").await
     }
 
-    /// The whole message is read; what becomes of it is said after the dot, and for a recipient that is gone as well.
+    /// Reads the whole message and replies after the dot, even for a recipient that is gone.
     async fn data(&mut self) -> std::io::Result<Next> {
         let Some(to) = self.to.first().cloned() else { return self.say("503 5.5.1 RCPT first").await };
         self.say("354 End data with <CR><LF>.<CR><LF>").await?;
@@ -226,13 +226,13 @@ impl<'a> Session<'a> {
     }
 }
 
-/// What stands between the angle brackets.
+/// Returns the text between the angle brackets; empty without them.
 fn address(text: &str) -> String {
     let inner = text.split_once('<').and_then(|(_, rest)| rest.split_once('>')).map(|(inner, _)| inner);
     inner.unwrap_or_default().to_owned()
 }
 
-/// The message without its headers, which differ from one try to the next.
+/// Returns the message without its headers, which differ from one attempt to the next.
 fn text_of(body: &[u8]) -> &[u8] {
     let end = body.windows(4).position(|window| window == b"\r\n\r\n");
     end.map_or(body, |at| &body[at + 4..])
@@ -251,7 +251,7 @@ fn throttled(whom: Whom, seconds: Option<u64>) -> String {
     }
 }
 
-/// The reply to a fault; a [`Fault::Code`] is a reply's code and its enhanced code.
+/// Returns the reply to a fault; a [`Fault::Code`] holds the reply's code and its enhanced code.
 fn failed(fault: &Fault) -> String {
     match fault {
         Fault::Throttle { whom, delay } => throttled(*whom, delay.map(whole_seconds)),

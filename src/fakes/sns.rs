@@ -1,26 +1,27 @@
-//! What Amazon SNS puts around the events of SES: the envelope, its signature, the certificate, and the confirmation of a topic.
+//! The envelope of Amazon SNS around the events of SES, with its signature, its certificate, and
+//! the confirmation of a topic.
 
 use serde_json::{Value, json};
 
 use super::crypt::{Keys, base64};
 use super::wire::{Came, House, Reply};
 
-/// A certificate made for tests alone, and by nobody who is trusted. Its key is [`KEY`].
+/// A certificate for tests alone, signed by no trusted authority; its key is [`KEY`].
 const CERTIFICATE: &str = include_str!("keys/test_only_sns_certificate.pem");
 
-/// The key of [`CERTIFICATE`]. It is public: nothing but a fake signs with it.
+/// The key of [`CERTIFICATE`], which is public because only fakes sign with it.
 pub(super) const KEY: &str = include_str!("keys/test_only_sns_key.pem");
 
-/// Where the certificate is served.
+/// The path of the certificate.
 const CERTIFICATE_PATH: &str = "/SimpleNotificationService-0123456789abcdef0123456789abcdef.pem";
 
-/// The topic of an account's events.
+/// Returns the topic of an account's events.
 pub fn topic(account: &str) -> String {
     let name: String = account.chars().filter(char::is_ascii_alphanumeric).collect();
     format!("arn:aws:sns:us-east-1:000000000000:{name}")
 }
 
-/// The answer to a request that is SNS's and not SES's.
+/// Answers a request that is meant for SNS and not for SES; `None` for all others.
 pub(super) fn answer(came: &Came, house: &House) -> Option<Reply> {
     if came.method != "GET" {
         return None;
@@ -43,7 +44,7 @@ pub(super) fn answer(came: &Came, house: &House) -> Option<Reply> {
     })
 }
 
-/// The envelope around a message of a topic, signed with SHA-256 as signature version 2 says.
+/// Builds the envelope of a message, signed with SHA-256 as in signature version 2.
 pub(super) fn notification(keys: &Keys, url: &str, topic: &str, id: &str, message: &str, at: &str) -> Value {
     let signed = [("Message", message), ("MessageId", id), ("Timestamp", at), ("TopicArn", topic), ("Type", "Notification")];
     let mut envelope = enveloped(keys, url, &signed);
@@ -51,7 +52,7 @@ pub(super) fn notification(keys: &Keys, url: &str, topic: &str, id: &str, messag
     envelope
 }
 
-/// What SNS asks before it tells anything.
+/// Builds the confirmation request that SNS posts before it posts any event.
 pub(super) fn confirmation(keys: &Keys, url: &str, topic: &str, id: &str, at: &str) -> Value {
     let token = format!("token-of-{id}");
     let subscribe = format!("{url}/?Action=ConfirmSubscription&TopicArn={topic}&Token={token}");
@@ -68,7 +69,7 @@ pub(super) fn confirmation(keys: &Keys, url: &str, topic: &str, id: &str, at: &s
     enveloped(keys, url, &signed)
 }
 
-/// The fields in the order in which they are signed, and the signature.
+/// Builds an envelope of the given fields, which are signed in their order, with the signature.
 fn enveloped(keys: &Keys, url: &str, signed: &[(&str, &str)]) -> Value {
     let text: String = signed.iter().map(|(name, value)| format!("{name}\n{value}\n")).collect();
     let mut envelope: serde_json::Map<String, Value> =

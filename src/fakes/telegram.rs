@@ -1,4 +1,4 @@
-//! Telegram's bot API as Telegram speaks it.
+//! Telegram's bot API in its own format.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde_json::json;
 use super::Whom;
 use super::wire::{Asked, Came, House, Read, Reply, Wire, whole_seconds};
 
-/// The format.
+/// The format of Telegram's bot API.
 pub struct Telegram;
 
 fn error(status: u16, description: &str) -> Reply {

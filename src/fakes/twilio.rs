@@ -1,4 +1,4 @@
-//! Twilio Messages as Twilio speaks it.
+//! The Messages API of Twilio in its own format.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use super::Whom;
 use super::crypt::basic;
 use super::wire::{Asked, Came, House, Read, Reply, Wire};
 
-/// The format.
+/// The format of Twilio's Messages API.
 pub struct Twilio;
 
-/// Twilio's form of an error.
+/// Builds Twilio's form of an error.
 fn error(status: u16, code: u32, message: &str) -> Reply {
     let more_info = format!("https://www.twilio.com/docs/errors/{code}");
     Reply::json(status, &json!({ "code": code, "message": message, "more_info": more_info, "status": status }))

@@ -1,4 +1,4 @@
-//! A recipient's own webhook, as Standard Webhooks says.
+//! A recipient's own webhook in the format of Standard Webhooks.
 
 use std::time::Duration;
 
@@ -6,10 +6,11 @@ use super::Whom;
 use super::crypt::{base64, hmac_sha256, unbase64};
 use super::wire::{Asked, Came, House, Read, Reply, Wire};
 
-/// The format.
+/// The format of Standard Webhooks.
 pub struct Webhook;
 
-/// Whether one of the signatures is the secret's own.
+/// Returns true if one of the signatures is that of the secret and at most five minutes old or
+/// early.
 fn is_signed(came: &Came, secret: &str) -> bool {
     let Some(key) = unbase64(secret.strip_prefix("whsec_").unwrap_or(secret)) else { return false };
     let (id, timestamp) = (came.header("webhook-id"), came.header("webhook-timestamp"));

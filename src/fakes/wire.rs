@@ -1,4 +1,4 @@
-//! What the formats of all providers have in common: what a request asks for, and the answers that there are.
+//! The common interface of all providers' formats: requests and answers.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Mutex;
@@ -9,32 +9,32 @@ use http::{HeaderMap, Method, Uri};
 
 use super::{Fault, Whom};
 
-/// A request as it came.
+/// A request as received.
 pub struct Came {
-    /// GET, POST and so on.
+    /// The HTTP method.
     pub method: Method,
     /// Path and query.
     pub uri: Uri,
-    /// The headers.
+    /// The HTTP headers.
     pub headers: HeaderMap,
-    /// The bytes.
+    /// The body as bytes.
     pub body: Bytes,
-    /// Unix milliseconds.
+    /// The time of arrival, in unix milliseconds.
     pub now_ms: u64,
 }
 
 impl Came {
-    /// A header as text; empty where it is absent or no text.
+    /// Returns a header as text; empty if it is absent or not text.
     pub fn header(&self, name: &str) -> &str {
         self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
     }
 
-    /// The parts of the path.
+    /// Returns the segments of the path.
     pub fn path(&self) -> Vec<&str> {
         self.uri.path().trim_matches('/').split('/').collect()
     }
 
-    /// The fields of a form, URL-encoded or multipart; for repeated ones the first.
+    /// Returns the fields of a form, URL-encoded or multipart; of repeated fields, the first.
     pub fn form(&self) -> BTreeMap<String, String> {
         let mut fields = BTreeMap::new();
         let kind = self.header("content-type");
@@ -53,68 +53,68 @@ impl Came {
         fields
     }
 
-    /// The body as JSON; null where it is none.
+    /// Parses the body as JSON; null if it is none.
     pub fn json(&self) -> serde_json::Value {
         serde_json::from_slice(&self.body).unwrap_or_default()
     }
 }
 
-/// What a request asks for.
+/// A message that a request asks to send.
 #[derive(Clone, Debug, Default)]
 pub struct Asked {
-    /// Whose request it is.
+    /// The account that sends the request.
     pub account: String,
-    /// Whom it is for.
+    /// The recipient of the message.
     pub to: String,
-    /// Who sends it.
+    /// The sender's number or address; empty if there is none.
     pub sender: String,
-    /// Which of the provider's doors it came through, where there are several; or an id that the answer repeats.
+    /// The endpoint of the request, for providers with several, or a value that the answer repeats.
     pub door: String,
-    /// Where the events of this message go, where the request says so.
+    /// The URL for the events of this message, if the request names one.
     pub callback: Option<String>,
 }
 
-/// What a request turns out to be.
+/// The kind of a request.
 pub enum Read {
     /// A message to send.
     Message(Asked),
-    /// A question about the quota of this account.
+    /// A query of this account's quota.
     Quota(String),
-    /// Something else that has its answer, such as a refusal.
+    /// Any other request, with its answer.
     Other(Reply),
-    /// A refusal of what this account asked, which counts among its requests.
+    /// A refusal that counts among the requests of this account.
     Refused(String, Reply),
 }
 
-/// An answer.
+/// An HTTP answer of a fake.
 #[derive(Clone, Debug, Default)]
 pub struct Reply {
-    /// The status.
+    /// The HTTP status code.
     pub status: u16,
-    /// The headers.
+    /// The HTTP headers.
     pub headers: Vec<(&'static str, String)>,
-    /// The bytes.
+    /// The body as text.
     pub body: String,
 }
 
 impl Reply {
-    /// An answer in JSON.
+    /// Creates an answer in JSON.
     pub fn json(status: u16, body: &serde_json::Value) -> Self {
         Self { status, headers: vec![("content-type", "application/json".to_owned())], body: body.to_string() }
     }
 
-    /// An answer in plain text.
+    /// Creates an answer in plain text.
     pub fn text(status: u16, body: &str) -> Self {
         Self { status, headers: vec![("content-type", "text/plain; charset=utf-8".to_owned())], body: body.to_owned() }
     }
 
-    /// With one more header.
+    /// Adds a header.
     pub fn with(mut self, name: &'static str, value: impl ToString) -> Self {
         self.headers.push((name, value.to_string()));
         self
     }
 
-    /// With `Retry-After` in whole seconds, where there is a delay.
+    /// Adds `Retry-After` in whole seconds, if there is a delay.
     pub fn after(self, delay: Option<Duration>) -> Self {
         match delay {
             Some(delay) => self.with("retry-after", whole_seconds(delay)),
@@ -123,42 +123,42 @@ impl Reply {
     }
 }
 
-/// Seconds without a fraction, rounded up.
+/// Returns the seconds of a duration, rounded up.
 pub(super) fn whole_seconds(delay: Duration) -> u64 {
     delay.as_secs() + u64::from(delay.subsec_nanos() > 0)
 }
 
-/// How an account's quota stands.
+/// The state of an account's quota.
 #[derive(Clone, Copy, Debug)]
 pub struct Standing {
-    /// So many each second; `None` for no limit.
+    /// The limit per window; `None` for no limit.
     pub limit: Option<f64>,
-    /// What is left of this second, where there is a limit.
+    /// The requests left in this window, if there is a limit.
     pub left: u64,
-    /// What was accepted in all.
+    /// The requests accepted since the start.
     pub accepted: u64,
 }
 
-/// What a provider's format needs to know of its fake.
+/// The part of a fake that its provider's format uses.
 #[derive(Debug, Default)]
 pub struct House {
-    /// Known accounts and their secrets; empty for any.
+    /// The known accounts and their secrets; if empty, all are valid.
     pub secrets: BTreeMap<String, String>,
-    /// Where the fake listens, such as `http://127.0.0.1:4000`.
+    /// The base URL of the fake, such as `http://127.0.0.1:4000`.
     pub url: String,
-    /// Access tokens that were given out.
+    /// The issued access tokens.
     pub tokens: Mutex<HashSet<String>>,
-    /// Topics whose subscription was confirmed.
+    /// The topics with a confirmed subscription.
     pub confirmed: Mutex<HashSet<String>>,
 }
 
 impl House {
-    /// Whether an account may come in with this secret.
+    /// Returns true if an account may authenticate with this secret.
     pub fn lets_in(&self, account: &str, secret: &str) -> bool {
         self.secrets.is_empty() || self.secrets.get(account).is_some_and(|known| known == secret)
     }
 
-    /// Whether an account is known whose name is its secret.
+    /// Returns true if an account is known, for providers whose secret is the account.
     pub fn knows(&self, account: &str) -> bool {
         self.secrets.is_empty() || self.secrets.contains_key(account)
     }
@@ -166,40 +166,42 @@ impl House {
 
 /// The format of a provider.
 pub trait Wire: Send + Sync + 'static {
-    /// What a request is.
+    /// Reads a request and determines its kind.
     fn read(&self, came: &Came, house: &House) -> Read;
 
-    /// The id of the accepted message of this number, and the answer that tells it.
+    /// Returns the id of accepted message `number` and the answer that reports it.
     fn accepted(&self, asked: &Asked, number: u64, now_ms: u64) -> (String, Reply);
 
-    /// The provider's "slow down", with the delay in its own place.
+    /// Builds the provider's "slow down", with the delay in its own place.
     fn throttled(&self, asked: &Asked, whom: Whom, delay: Option<Duration>, now_ms: u64) -> Reply;
 
-    /// An error with this status and the provider's own code, where one is asked for.
+    /// Builds an error with this status and the provider's own code, if one is given.
     fn failed(&self, asked: &Asked, status: u16, code: Option<&str>) -> Reply;
 
-    /// The account is suspended.
+    /// Builds the answer for a suspended account.
     fn suspended(&self, asked: &Asked) -> Reply;
 
-    /// The credentials are not valid.
+    /// Builds the answer to invalid credentials.
     fn unauthorized(&self, asked: &Asked) -> Reply;
 
-    /// The recipient is gone or wants nothing.
+    /// Builds the answer for a recipient that is gone or accepts no messages.
     fn gone(&self, asked: &Asked, now_ms: u64) -> Reply;
 
-    /// How the quota of an account stands, for providers that tell.
+    /// Builds the answer to a query of an account's quota; a 404 for providers without such a
+    /// query.
     fn quota(&self, standing: Standing) -> Reply {
         let _ = standing;
         Reply::text(404, "not found")
     }
 
-    /// Adds how the quota stands to the answer to an accepted request, for providers that tell.
+    /// Adds the state of the quota to the answer to an accepted request, for providers that report
+    /// it.
     fn with_quota(&self, reply: Reply, standing: Standing, now_ms: u64) -> Reply {
         let _ = (standing, now_ms);
         reply
     }
 
-    /// The answer to a fault that is one; `None` where the fault is none, or not an answer.
+    /// Builds the answer to a fault; `None` for a fault that is no answer.
     fn faulty(&self, asked: &Asked, fault: &Fault, now_ms: u64) -> Option<Reply> {
         match fault {
             Fault::Throttle { whom, delay } => Some(self.throttled(asked, *whom, *delay, now_ms)),

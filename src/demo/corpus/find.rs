@@ -1,4 +1,4 @@
-//! Finding WordNet's files on this machine.
+//! The search for WordNet's data files.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,9 @@ use crate::demo::run::Unavailable;
 /// The files that hold the entries, with the letter of their part of speech.
 pub const FILES: [(char, &str); 4] = [('n', "data.noun"), ('v', "data.verb"), ('a', "data.adj"), ('r', "data.adv")];
 
-/// The directory with WordNet's files, or the one line that would help.
+/// Returns the directory that holds WordNet's files.
+///
+/// The error is one line that says how to install them.
 pub fn find(given: Option<&Path>) -> Result<PathBuf, Unavailable> {
     let complete = |dir: &PathBuf| FILES.iter().all(|(_, file)| dir.join(file).is_file());
     if let Some(dir) = given {
@@ -33,7 +35,7 @@ fn places() -> Vec<PathBuf> {
     places.extend(
         ["/opt/homebrew/opt", "/usr/local/opt", "/home/linuxbrew/.linuxbrew/opt"].map(|opt| Path::new(opt).join("wordnet/dict")),
     );
-    // Packages that were unpacked for a user who may not install any.
+    // Packages unpacked by a user without the right to install them.
     let below = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|dir| dir.is_absolute());
     let cache = below("XDG_CACHE_HOME").or_else(|| below("HOME").map(|home| home.join(".cache")));
     places.extend(cache.map(|dir| dir.join("flyball/apt/root/usr/share/wordnet")));

@@ -1,15 +1,17 @@
-//! WordNet's data files, read into documents.
+//! A reader that turns WordNet's data files into documents.
 //!
-//! A line is one entry: words that mean the same, pointers to related entries, and after a bar what they mean, often with
-//! examples. (`man 5 wndb` describes the format.)
+//! Each line is one entry: words with the same meaning, pointers to related entries and, after a
+//! bar, their definition, often with examples. (`man 5 wndb` describes the format.)
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-/// A short document is the entry with its nearest relations up to about this many characters.
+/// The approximate length of a short document, in characters: the entry and its nearest relations.
 const BODY_CHARS: usize = 600;
-/// A long document is a short one with those of this many relatives: measured, it costs ten times as much to index.
+/// The number of relatives whose short documents a long document adds to its own.
+///
+/// Measured: a long document costs ten times as much to index as a short one.
 pub const RELATIVES: usize = 17;
-/// Entries whose own pointers are followed when relatives are looked for.
+/// The most entries whose pointers are followed in the search for relatives.
 const MAX_FOLLOWED: usize = 60;
 
 /// All entries, in the order of the files.
@@ -22,13 +24,13 @@ pub struct Corpus {
 /// A document of the demo.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Document {
-    /// From 1, without gaps.
+    /// The document's number, from 1 and without gaps.
     pub id: i64,
     /// The entry's first word.
     pub title: String,
-    /// The entry, with its nearest relations.
+    /// The entry with its nearest relations.
     pub body: String,
-    /// Ids of related documents, the nearest first; with their bodies this becomes a long document.
+    /// The ids of related documents, nearest first; a long document adds their bodies.
     pub related: Vec<i64>,
 }
 
@@ -40,7 +42,8 @@ struct Entry {
 }
 
 impl Corpus {
-    /// Adds the lines of one file; `part` is the letter of its part of speech. Lines that are no entries are skipped.
+    /// Adds the entries of one file and skips all other lines; `part` is the letter of its part of
+    /// speech.
     pub fn read(&mut self, part: char, text: &str) {
         for line in text.lines() {
             if let Some((offset, entry)) = entry(line) {
@@ -50,17 +53,17 @@ impl Corpus {
         }
     }
 
-    /// How many documents there are.
+    /// Returns the number of documents.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// True if no file held an entry.
+    /// Returns true if no file held an entry.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// The document at a place, from 0.
+    /// Returns the document at an index, counted from 0.
     pub fn document(&self, place: usize) -> Document {
         let relatives = self.relatives(place);
         let entry = &self.entries[place];
@@ -76,8 +79,10 @@ impl Corpus {
         Document { id: place as i64 + 1, title: entry.title.clone(), body, related }
     }
 
-    /// Related entries, breadth first along the pointers, then neighbours in the file: always [`RELATIVES`] if the corpus
-    /// is large enough, so that every long document is about equally long.
+    /// Returns the related entries: breadth first along the pointers, then neighbours in the file.
+    ///
+    /// There are always [`RELATIVES`] of them if the corpus is large enough, so that all long
+    /// documents have about the same length.
     fn relatives(&self, place: usize) -> Vec<usize> {
         let mut seen = HashSet::from([place]);
         let mut queue = VecDeque::from([place]);
@@ -98,7 +103,8 @@ impl Corpus {
     }
 }
 
-/// Reads one line: `offset lexfile type count (word id)… pointers (symbol offset part source/target)… | gloss`.
+/// Reads one line: `offset lexfile type count (word id)… pointers (symbol offset part
+/// source/target)… | gloss`.
 fn entry(line: &str) -> Option<(u32, Entry)> {
     let (head, gloss) = line.split_once(" | ")?;
     let mut fields = head.split(' ');

@@ -1,31 +1,31 @@
-//! Elasticsearch's forms of answers.
+//! Answers in Elasticsearch's format.
 
 use serde_json::{Value, json};
 
 use super::bulk::{Action, Verb};
 
-/// What became of one action.
+/// The outcome of one action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Done {
     /// Stored as a new document.
     Created,
-    /// Replaced an older one.
+    /// Replaced an older document with the same id.
     Updated,
     /// Removed.
     Deleted,
-    /// There was nothing to remove.
+    /// Found no document to remove.
     NotFound,
-    /// `create` found a document of that id.
+    /// Not stored, because `create` found a document with the same id.
     Exists,
-    /// The queue is full.
+    /// Rejected, because the queue is full.
     Rejected,
-    /// The document cannot be indexed.
+    /// Not stored, because the document cannot be indexed.
     Unusable(String),
-    /// The engine failed.
+    /// Not done, because the engine failed.
     Failed(String),
 }
 
-/// One item of the answer to a bulk request, and whether it is an error.
+/// Builds one item of the answer to a bulk request, and a flag that is true if it is an error.
 pub(super) fn item(action: &Action, id: &str, done: &Done) -> (Value, bool) {
     let (status, result, error) = match done {
         Done::Created => (201, "created", None),
@@ -46,12 +46,12 @@ pub(super) fn item(action: &Action, id: &str, done: &Done) -> (Value, bool) {
     (json!({ name: body }), error.is_some() && action.verb != Verb::Delete)
 }
 
-/// An error of a whole request.
+/// Builds the error of a whole request.
 pub(super) fn error(status: u16, kind: &str, reason: &str) -> Value {
     json!({"error": {"type": kind, "reason": reason}, "status": status})
 }
 
-/// The page of metrics in Prometheus' text format.
+/// Builds the page of metrics in Prometheus' text format.
 pub(super) fn metrics(load: f64, running_and_queued: u32, busy_s: f64, stored: u64, rejected: u64, cores: u32) -> String {
     let mut page = String::new();
     for (name, kind, help, value) in [

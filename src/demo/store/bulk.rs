@@ -1,33 +1,33 @@
-//! The body of a bulk request, read line by line.
+//! A parser for the body of a bulk request.
 
 use serde_json::Value;
 
-/// What is asked for one document.
+/// One action of a bulk request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Action {
-    /// `index`, `create` or `delete`.
+    /// The operation: `index`, `create` or `delete`.
     pub verb: Verb,
-    /// The index.
+    /// The name of the index.
     pub index: String,
-    /// The document's id; the store makes one where it is absent.
+    /// The document's id; the store generates one if it is absent.
     pub id: Option<String>,
-    /// The document and its searchable text; an error where the line is no document.
+    /// The document and its searchable text, or an error if the line holds no document.
     pub document: Result<Entry, String>,
 }
 
-/// What is done with a document.
+/// The operation on a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// Store, or replace what has the same id.
+    /// Stores the document, or replaces the one with the same id.
     Index,
-    /// Store, unless something has the same id.
+    /// Stores the document unless its id exists.
     Create,
-    /// Remove.
+    /// Removes the document with this id.
     Delete,
 }
 
 impl Verb {
-    /// Its name in requests and answers.
+    /// Returns the name in requests and answers.
     pub fn name(self) -> &'static str {
         match self {
             Self::Index => "index",
@@ -37,16 +37,16 @@ impl Verb {
     }
 }
 
-/// A document as it is stored.
+/// A document in its stored form.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
-    /// The document, one line of JSON.
+    /// The document as one line of JSON.
     pub source: String,
-    /// Every text in it.
+    /// All strings in the document, one per line.
     pub text: String,
 }
 
-/// Reads the lines of a bulk request; `default_index` is that of the path.
+/// Parses the lines of a bulk request; `default_index` is the index in the path.
 pub fn parse(body: &str, default_index: Option<&str>) -> Result<Vec<Action>, String> {
     let mut lines = body.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let mut actions = Vec::new();
@@ -74,7 +74,7 @@ pub fn parse(body: &str, default_index: Option<&str>) -> Result<Vec<Action>, Str
     if actions.is_empty() { Err("the request holds no actions".to_owned()) } else { Ok(actions) }
 }
 
-/// Accepts a name of an index or says what is allowed.
+/// Accepts the name of an index, or returns an error with the allowed form.
 pub fn check_index(name: &str) -> Result<(), String> {
     let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_.".contains(c);
     let begins = name.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit());
@@ -97,7 +97,7 @@ fn document(line: &str) -> Result<Entry, String> {
     Ok(Entry { source: line.to_owned(), text })
 }
 
-/// Every text in a document, at any depth, one to a line.
+/// Collects all strings in a document, at any depth, one per line.
 fn gather(value: &Value, text: &mut String) {
     match value {
         Value::String(s) => {

@@ -1,4 +1,4 @@
-//! The store's routes, in Elasticsearch's words.
+//! The store's HTTP routes, in Elasticsearch's format.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use super::bulk::{self, Action, Entry, Verb};
 use super::load::Load;
 use super::postgres::{Engine, unusable};
 
-/// Largest bulk request; Elasticsearch's own default is 100 MB.
+/// The largest bulk request, in bytes: 100 MB, as Elasticsearch's own default.
 const MAX_BODY_BYTES: usize = 100 << 20;
 
-/// What all requests share.
+/// The state that all requests share.
 pub(super) struct Store {
     pub(super) engine: Engine,
     cores: u32,
@@ -34,7 +34,7 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// A store with so many engine connections, where so many further requests may queue.
+    /// Creates a store with `cores` engine connections and room for `queue` waiting requests.
     pub(super) fn new(engine: Engine, cores: u32, queue: u32) -> Self {
         Self {
             engine,
@@ -53,7 +53,7 @@ impl Store {
         act(&mut self.load.lock().unwrap_or_else(std::sync::PoisonError::into_inner), now_s)
     }
 
-    /// Takes a place among those that run or queue, unless the queue is full.
+    /// Takes a place among the running and queued requests; `None` if the queue is full.
     fn enter(self: &Arc<Self>) -> Option<Place> {
         let most = self.cores + self.queue;
         let entered = self.load(|load, now_s| {
@@ -114,7 +114,7 @@ impl Store {
                     done[place] = results.get(id).cloned().unwrap_or(Done::Updated);
                 }
             }
-            // One document spoils a statement: then each goes alone.
+            // One bad document fails the whole statement, so each document is retried alone.
             Err(error) if unusable(&error) && good.len() > 1 => {
                 for (place, id, entry) in good {
                     let one = self.engine.index(index, &[(id, entry)]).await;
@@ -129,7 +129,7 @@ impl Store {
     }
 }
 
-/// A place among the requests that run or queue; given up when dropped.
+/// A place among the running and queued requests, released when dropped.
 struct Place(Arc<Store>);
 
 impl Drop for Place {
@@ -140,7 +140,7 @@ impl Drop for Place {
 
 type Shared = State<Arc<Store>>;
 
-/// All routes.
+/// Returns the router of all routes.
 pub(super) fn router(store: Arc<Store>) -> Router {
     Router::new()
         .route("/", get(about))
@@ -187,7 +187,7 @@ async fn bulk(store: Arc<Store>, index: Option<String>, body: String) -> Respons
     drop(body);
     let ids: Vec<_> = actions.iter().map(|a| a.id.clone().unwrap_or_else(|| format!("{:016x}", rand::random::<u64>()))).collect();
     let done = match store.enter() {
-        // On a task of its own: a client that hangs up does not stop what the engine has begun.
+        // A separate task, so that a client that disconnects does not stop a running statement.
         Some(place) => {
             let (actions, ids) = (actions.clone(), ids.clone());
             let task = tokio::spawn(async move { place.0.clone().run(&actions, &ids).await });
@@ -263,7 +263,7 @@ async fn accept() -> Response {
     Json(json!({"acknowledged": true, "_shards": {"total": 1, "successful": 1, "failed": 0}})).into_response()
 }
 
-/// Refuses a name that is not allowed before it comes near the engine.
+/// Rejects an invalid index name before it reaches the engine.
 async fn checked<T>(index: &str, asked: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, Response> {
     bulk::check_index(index).map_err(|reason| refuse(StatusCode::BAD_REQUEST, "invalid_index_name_exception", &reason))?;
     asked.await.map_err(|error| refuse(StatusCode::SERVICE_UNAVAILABLE, "engine_failed_exception", &error.to_string()))

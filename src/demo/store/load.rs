@@ -1,6 +1,8 @@
-//! How busy the store is: the number of bulk requests that run or queue, as an exponential average.
+//! The store's load: the number of running and queued bulk requests, as an exponential average.
 
-/// Time constant of the average, in seconds. A load average of one minute would be too slow for a demo of three.
+/// The time constant of the average, in seconds.
+///
+/// A load average of one minute would be too slow for a demo of three.
 pub const AVERAGED_OVER_S: f64 = 5.0;
 
 /// A load average over a level that changes at known times.
@@ -17,35 +19,35 @@ pub struct Load {
 }
 
 impl Load {
-    /// An idle store with so many engine connections, at `now_s`.
+    /// Creates the load of an idle store with `cores` engine connections, at `now_s`.
     pub fn new(cores: u32, now_s: f64) -> Self {
         Self { cores, level: 0, average: 0.0, busy_s: 0.0, at_s: now_s }
     }
 
-    /// A request came in.
+    /// Records the arrival of a request.
     pub fn enter(&mut self, now_s: f64) {
         self.settle(now_s);
         self.level += 1;
     }
 
-    /// A request was answered.
+    /// Records the answer to a request.
     pub fn leave(&mut self, now_s: f64) {
         self.settle(now_s);
         self.level = self.level.saturating_sub(1);
     }
 
-    /// Requests that run or queue now.
+    /// Returns the number of running and queued requests.
     pub fn level(&self) -> u32 {
         self.level
     }
 
-    /// The average at `now_s`.
+    /// Returns the average at `now_s`.
     pub fn average(&mut self, now_s: f64) -> f64 {
         self.settle(now_s);
         self.average
     }
 
-    /// Seconds that engine connections have worked so far, all together.
+    /// Returns the working time of all engine connections together, in seconds.
     pub fn busy_s(&mut self, now_s: f64) -> f64 {
         self.settle(now_s);
         self.busy_s

@@ -1,14 +1,16 @@
 //! The demo's search store: a process that speaks Elasticsearch's `_bulk` and really indexes.
 //!
-//! Its engine is a private Postgres of its own: each document becomes a `tsvector` under a GIN index (written at once,
-//! `fastupdate=off`) and trigrams under a GiST index, which costs the engine about half a millisecond for some dictionary
-//! entries and ten times as much for a long thread of them. It has few engine connections; further requests queue, as
-//! the threads of a search engine's write pool do. So it becomes slow when it is pushed, for real reasons.
+//! Its engine is a private Postgres. Each document becomes a `tsvector` under a GIN index (updated
+//! at once, `fastupdate=off`) and trigrams under a GiST index. This costs the engine about half a
+//! millisecond for a few dictionary entries, and ten times as much for a long thread of them. The
+//! engine has few connections; further requests queue, as in the write thread pool of a search
+//! engine. Overload therefore slows it down for real reasons.
 //!
-//! It exports how many bulk requests are running or queued as a short exponential average, like a load average
-//! ([`load`]). Its documents survive `kill -9`, not a power cut: it is a demo.
+//! It exports the number of running and queued bulk requests as a short exponential average,
+//! similar to a load average ([`load`]). Its documents survive `kill -9`, but not a power cut,
+//! because it is a demo.
 //!
-//! Left out: mappings, analysis settings, updates by script, aliases, clusters.
+//! Not supported: mappings, analysis settings, updates by script, aliases, clusters.
 
 pub mod bulk;
 pub mod load;

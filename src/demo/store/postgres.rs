@@ -12,26 +12,30 @@ use super::answer::Done;
 use super::bulk::Entry;
 
 const PREPARE: [&str; 2] = ["create extension if not exists pg_trgm", "create schema if not exists store"];
-/// A quarter of the usual bound on disk for a demo, and no work in the background that nobody asked for.
+/// The settings of our own engine: a quarter of the usual bound on disk space, which is enough for
+/// a demo, and no background vacuum.
 const TUNE: [&str; 3] =
     ["alter system set max_wal_size = '256MB'", "alter system set autovacuum = off", "select pg_reload_conf()"];
 const EXISTS: &str = "select to_regclass($1) is not null";
 
 /// The documents and their indexes.
 pub(super) struct Engine {
-    /// As many connections as the store has cores.
+    /// The connections for writes, one per core of the store.
     writers: PgPool,
-    /// Searches and counts do not wait for writers.
+    /// The connections for searches and counts, which thus do not wait for writers.
     readers: PgPool,
     /// Indexes that are known to exist.
     known: Mutex<Vec<String>>,
 }
 
 impl Engine {
-    /// Connects, and makes what must be there; an engine of our own is told by its superuser to keep its log of changes small.
+    /// Connects and creates the extension and the schema.
+    ///
+    /// `superuser_url` is given for an engine of our own, to which it also applies [`TUNE`].
     pub(super) async fn open(url: &str, cores: u32, superuser_url: Option<&str>) -> Result<Self, sqlx::Error> {
         let options: PgConnectOptions = url.parse()?;
-        // With fsync off a commit is still written before it is answered: it survives the death of every process.
+        // With fsync off, a commit is still written before it is acknowledged, so it survives the
+        // death of every process.
         let options = options.application_name("search store").options([
             ("synchronous_commit", "on"),
             ("jit", "off"),
@@ -57,7 +61,9 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Stores documents of one index, the last of each id; answers for each id whether it is new.
+    /// Stores documents of one index and returns for each id whether the document is new.
+    ///
+    /// Of several documents with the same id, the last one is stored.
     pub(super) async fn index(&self, index: &str, documents: &[(&str, &Entry)]) -> Result<HashMap<String, Done>, sqlx::Error> {
         self.ensure(index).await?;
         let statement = format!(
@@ -82,7 +88,7 @@ impl Engine {
             .collect()
     }
 
-    /// Stores one document unless its id is taken.
+    /// Stores one document unless its id exists.
     pub(super) async fn create(&self, index: &str, id: &str, entry: &Entry) -> Result<Done, sqlx::Error> {
         self.ensure(index).await?;
         let statement = format!(
@@ -105,7 +111,7 @@ impl Engine {
         Ok(if removed { Done::Deleted } else { Done::NotFound })
     }
 
-    /// How many documents an index holds; `None` if there is no such index.
+    /// Returns the number of documents in an index; `None` if the index does not exist.
     pub(super) async fn count(&self, index: &str) -> Result<Option<i64>, sqlx::Error> {
         if !self.exists(index).await? {
             return Ok(None);
@@ -114,7 +120,7 @@ impl Engine {
         sqlx::query_scalar(AssertSqlSafe(statement)).fetch_one(&self.readers).await.map(Some)
     }
 
-    /// One document.
+    /// Returns one document; `None` if it does not exist.
     pub(super) async fn get(&self, index: &str, id: &str) -> Result<Option<Value>, sqlx::Error> {
         if !self.exists(index).await? {
             return Ok(None);
@@ -123,7 +129,7 @@ impl Engine {
         sqlx::query_scalar(AssertSqlSafe(statement)).bind(id).fetch_optional(&self.readers).await
     }
 
-    /// The best matches of a search in words, as id, score and document, and how many match in all.
+    /// Returns the number of all matches of a full-text search, and the best ones.
     pub(super) async fn search(&self, index: &str, words: &str, size: i64) -> Result<Found, sqlx::Error> {
         if !self.exists(index).await? {
             return Ok(None);
@@ -142,7 +148,7 @@ impl Engine {
         Ok(Some((total, hits.collect::<Result<_, sqlx::Error>>()?)))
     }
 
-    /// Removes an index; false if there was none.
+    /// Removes an index; returns false if it did not exist.
     pub(super) async fn drop_index(&self, index: &str) -> Result<bool, sqlx::Error> {
         let existed = self.exists(index).await?;
         let mut known = self.known.lock().await;
@@ -151,7 +157,7 @@ impl Engine {
         Ok(existed)
     }
 
-    /// Whether there is such an index.
+    /// Returns true if the index exists.
     pub(super) async fn exists(&self, index: &str) -> Result<bool, sqlx::Error> {
         if self.known.lock().await.iter().any(|name| name == index) {
             return Ok(true);
@@ -159,7 +165,7 @@ impl Engine {
         sqlx::query_scalar(EXISTS).bind(table(index)).fetch_one(&self.readers).await
     }
 
-    /// Makes an index at its first document, as Elasticsearch does.
+    /// Creates an index at its first document, as Elasticsearch does.
     async fn ensure(&self, index: &str) -> Result<(), sqlx::Error> {
         let mut known = self.known.lock().await;
         if known.iter().any(|name| name == index) {
@@ -167,14 +173,16 @@ impl Engine {
         }
         let table = table(index);
         for statement in [
-            // Passes go to new indexes, so there is nothing to vacuum while one is written.
+            // Each pass writes a new index, so there is nothing to vacuum in the meantime.
             format!(
                 "create table if not exists {table} (id text primary key, source jsonb not null, text text not null, tsv tsvector not null)
                  with (autovacuum_enabled = off)"
             ),
-            // A search finds a document as soon as its request is answered, so nothing is put off.
+            // A document must be searchable as soon as its request is answered, so updates of the
+            // index are not deferred.
             format!("create index if not exists \"{index}_words\" on {table} using gin (tsv) with (fastupdate = off)"),
-            // GiST and not GIN: measured, a GIN over trigrams becomes five times dearer from 1,000 to 20,000 documents.
+            // GiST instead of GIN: measured, a GIN index over trigrams becomes five times as
+            // expensive from 1,000 to 20,000 documents.
             format!("create index if not exists \"{index}_trigrams\" on {table} using gist (text gist_trgm_ops (siglen = 128))"),
         ] {
             sqlx::query(AssertSqlSafe(statement)).execute(&self.writers).await?;
@@ -184,15 +192,18 @@ impl Engine {
     }
 }
 
-/// How many match in all, and the best as id, score and document.
+/// The number of all matches, and the best ones as id, score and document; `None` if the index does
+/// not exist.
 type Found = Option<(i64, Vec<(String, f64, Value)>)>;
 
-/// The name was checked when the request was read: it holds no quotes.
+/// Returns the quoted name of an index's table.
+///
+/// The name holds no quotes, because it was checked when the request was read.
 fn table(index: &str) -> String {
     format!("store.\"{index}\"")
 }
 
-/// Whether one document is at fault and not the engine.
+/// Returns true if a document is at fault and not the engine.
 pub(super) fn unusable(error: &sqlx::Error) -> bool {
     let code = error.as_database_error().and_then(|e| e.code()).unwrap_or_default();
     matches!(code.get(..2), Some("22" | "54"))

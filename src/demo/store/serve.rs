@@ -1,4 +1,4 @@
-//! Runs the store until it is told to stop or left alone.
+//! The store's process, which ends on a signal or with its parent.
 
 use std::io::Read;
 use std::path::Path;
@@ -15,12 +15,16 @@ use crate::demo::StoreOptions;
 use crate::demo::run::{Unavailable, from_stack};
 use crate::stack;
 
-/// Niceness of the store and its engine: it must not starve the governor that watches it on a small machine.
+/// The niceness of the store and its engine, so that on a small machine they do not starve the
+/// governor.
 const NICENESS: i32 = 5;
-/// The stack's room starts three servers unless it is told that they are elsewhere; the engine needs only one of them.
+/// A placeholder URL for the servers that the engine does not need.
+///
+/// [`stack`] starts every one of its three servers whose URL is not given.
 const NOT_NEEDED: &str = "none:";
 
-/// Runs the store: prints one line of JSON with its URL when it is ready, stops when its standard input closes.
+/// Runs the store: prints one line of JSON with its URL when it is ready, and stops when its
+/// standard input closes.
 pub async fn serve(options: StoreOptions) -> anyhow::Result<()> {
     let stop = CancellationToken::new();
     stop_when_left_alone(&stop)?;
@@ -33,7 +37,7 @@ pub async fn serve(options: StoreOptions) -> anyhow::Result<()> {
             (running.urls.database_url.clone(), Some(running))
         }
     };
-    // An engine of our own is tuned, which takes its superuser.
+    // Only an engine of our own is tuned, which requires its superuser.
     let tuner = running.as_ref().map(|_| stack::as_superuser(&url));
     let engine = Engine::open(&url, options.cores, tuner.as_deref()).await.map_err(|error| match error.as_database_error() {
         Some(e) if e.message().contains("pg_trgm") => anyhow::Error::from(Unavailable(
@@ -46,7 +50,7 @@ pub async fn serve(options: StoreOptions) -> anyhow::Result<()> {
     println!("{}", serde_json::json!({"url": format!("http://{address}"), "pid": std::process::id()}));
     let app = router(Arc::new(Store::new(engine, options.cores, options.queue)));
     axum::serve(listener, app).with_graceful_shutdown(stop.cancelled_owned()).await?;
-    // Only now may the engine stop.
+    // The engine must outlive the last request.
     drop(running);
     Ok(())
 }
@@ -63,8 +67,10 @@ fn start_engine(dir: &Path) -> anyhow::Result<stack::Running> {
     stack::spawn(&dir.join("engine"), &options).map_err(from_stack)
 }
 
-/// Listens; with port 0, on the port of the last run if that is free, so that a reindex that was interrupted finds the
-/// store where its arguments say.
+/// Binds the listener.
+///
+/// Port 0 takes the port of the last run if it is free, so that an interrupted reindex finds the
+/// store at the same URL.
 async fn listen(dir: &Path, address: &str) -> anyhow::Result<TcpListener> {
     let kept = dir.join("port");
     if let Some(host) = address.strip_suffix(":0") {
@@ -81,7 +87,8 @@ async fn listen(dir: &Path, address: &str) -> anyhow::Result<TcpListener> {
     Ok(listener)
 }
 
-/// Cancels on SIGINT, SIGTERM, and when standard input closes, which happens on every death of the parent.
+/// Cancels the token on SIGINT, on SIGTERM, and when standard input closes, which happens at every
+/// death of the parent.
 fn stop_when_left_alone(stop: &CancellationToken) -> anyhow::Result<()> {
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let token = stop.clone();
@@ -93,7 +100,8 @@ fn stop_when_left_alone(stop: &CancellationToken) -> anyhow::Result<()> {
         token.cancel();
     });
     let token = stop.clone();
-    // A thread of its own, because a read of standard input cannot be cancelled and would hold up the runtime's end.
+    // A separate thread, because a read of standard input cannot be cancelled and would delay the
+    // runtime's shutdown.
     std::thread::spawn(move || {
         let mut bytes = [0; 64];
         while matches!(std::io::stdin().read(&mut bytes), Ok(n) if n > 0) {}

@@ -1,4 +1,4 @@
-//! An exporter whose page shows one load, which the tests' Prometheus scrapes.
+//! An exporter with one load metric, which the tests' Prometheus scrapes.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,15 +8,15 @@ use super::{stack, unique};
 
 /// A page with one metric.
 pub struct Exporter {
-    /// The page's address.
+    /// The URL of the page.
     pub page: String,
-    /// The metric's name, like no other.
+    /// The unique name of the metric.
     pub metric: String,
     load: Arc<Mutex<f64>>,
 }
 
 impl Exporter {
-    /// Shows this load, and has it scraped.
+    /// Starts an exporter that shows this load and is scraped.
     pub async fn start(load: f64) -> Self {
         let (metric, load) = (format!("load_{}", unique()), Arc::new(Mutex::new(load)));
         let (name, shown) = (metric.clone(), load.clone());
@@ -34,12 +34,12 @@ impl Exporter {
         Self { page: format!("http://{address}/metrics"), metric, load }
     }
 
-    /// From now on the page shows this load.
+    /// Changes the load on the page.
     pub fn show(&self, load: f64) {
         *self.load.lock().expect("the load") = load;
     }
 
-    /// A policy's signal of it: read from Prometheus, and probed.
+    /// Returns a policy's signal of the metric, both read from Prometheus and probed.
     pub fn signal(&self) -> String {
         let (page, metric) = (&self.page, &self.metric);
         format!(

@@ -1,8 +1,9 @@
-//! Where every job stands. A job stands in exactly one place at any instant, whatever has happened to it.
+//! The state of every job: each job is in exactly one state at any instant, whatever has happened
+//! to it.
 
 use flyball::postgres::Db;
 
-/// One look, in one statement, so that it sees one instant.
+/// The counts by state, in one statement so that all are of the same instant.
 const LOOK: &str = "
 with places as materialized (
     select job_id, 'ready' as place from flyball.ready
@@ -20,19 +21,19 @@ select (select count(*) from flyball.job),
     count(*) filter (where not exists (select from flyball.job j where j.id = places.job_id))
 from places";
 
-/// Leases that no live worker holds: there are none once the dust has settled.
+/// The number of leases that no live worker holds; 0 once everything has settled.
 const ORPHANS: &str = "
 select count(*) from flyball.lease l
 where not exists (select from flyball.worker w where w.id = l.worker_id and w.stopped_at is null)";
 
-/// Locks of unique keys whose job has ended.
+/// The number of locks of unique keys whose job has ended.
 const STUCK: &str = "
 select count(*) from flyball.uniq u
 where u.expires_at is null and exists (
     select from flyball.attempt a where a.job_id = u.job_id and a.outcome in ('completed', 'cancelled')
 )";
 
-/// How many jobs stand where.
+/// The number of jobs in each state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
     pub accepted: i64,
@@ -42,28 +43,28 @@ pub struct Ledger {
     pub dead: i64,
     pub completed: i64,
     pub cancelled: i64,
-    /// Jobs that stand in two places or ended twice.
+    /// Jobs in two states, or ended twice.
     pub twice: i64,
-    /// Jobs that stand nowhere.
+    /// Jobs in no state.
     pub lost: i64,
-    /// What stands somewhere and was never accepted.
+    /// Entries without an accepted job.
     pub made_up: i64,
 }
 
 impl Ledger {
-    /// Looks; `None` while Postgres is away.
+    /// Reads the counts; `None` while Postgres is not available.
     pub async fn look(db: impl Into<Db>) -> Option<Self> {
         let row: (i64, i64, i64, i64, i64, i64, i64, i64, i64, i64) = sqlx::query_as(LOOK).fetch_one(&db.into()).await.ok()?;
         let (accepted, ready, scheduled, running, dead, completed, cancelled, twice, lost, made_up) = row;
         Some(Self { accepted, ready, scheduled, running, dead, completed, cancelled, twice, lost, made_up })
     }
 
-    /// Jobs that have not ended.
+    /// Returns the number of jobs that have not ended.
     pub fn waiting(&self) -> i64 {
         self.ready + self.scheduled + self.running
     }
 
-    /// Fails unless every job stands in exactly one place.
+    /// Fails unless every job is in exactly one state.
     #[track_caller]
     pub fn assert_conserved(&self) {
         let ended = self.completed + self.dead + self.cancelled;
@@ -72,7 +73,7 @@ impl Ledger {
     }
 }
 
-/// Fails if a lease, or the lock of a unique key, has outlived whom it belonged to.
+/// Fails if a lease has outlived its worker, or the lock of a unique key its job.
 pub async fn assert_nothing_is_left_behind(db: impl Into<Db>) {
     let db = db.into();
     for (what, sql) in [("leases of dead workers", ORPHANS), ("unique keys of jobs that have ended", STUCK)] {

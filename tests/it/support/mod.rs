@@ -1,8 +1,10 @@
-//! What the integration tests stand on: one private stack per run, a database and a Redis prefix per test.
+//! The basis of the integration tests: one private stack per run, a database and a Redis prefix per
+//! test.
 //!
-//! The servers run under `flyball services` and end with this process, however it ends. `FLYBALL_TEST_DATABASE_URL`,
-//! `FLYBALL_TEST_REDIS_URL` and `FLYBALL_TEST_PROMETHEUS_URL` replace parts of the stack; the database user named there
-//! must be allowed to create databases, and to make roles and become them. The role of the private stack may only create databases.
+//! The servers run under `flyball services` and end with this process, however it ends.
+//! `FLYBALL_TEST_DATABASE_URL`, `FLYBALL_TEST_REDIS_URL` and `FLYBALL_TEST_PROMETHEUS_URL` replace
+//! parts of the stack; the database user in the URL must be allowed to create databases, and to
+//! create roles and become them. The role of the private stack may only create databases.
 #![allow(dead_code, reason = "each test file uses the part it needs")]
 
 pub mod exporter;
@@ -26,34 +28,32 @@ use flyball::stack::{Options, Running, as_superuser, spawn};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{Connection, PgConnection, PgPool};
 
-/// Held while the template is made, by all test processes on one server.
+/// The lock of the template's creation, shared by all test processes on one server.
 const LOCK_TEMPLATE: &str = "select pg_advisory_lock(hashtext('flyball tests: template'))";
 const TEMPLATE_IS_COMPLETE: &str = "select exists (select from pg_database d join pg_shdescription s on s.objoid = d.oid where d.datname = $1 and s.description = 'complete')";
 
 /// The servers of this test run.
 pub struct Stack {
-    /// Postgres.
     pub database_url: String,
-    /// Redis.
     pub redis_url: String,
-    /// Prometheus.
     pub prometheus_url: String,
-    /// Where files that name scrape targets go; `None` if Prometheus was given from outside.
+    /// The directory of Prometheus' scrape targets; `None` if Prometheus was given from outside.
     pub targets_dir: Option<PathBuf>,
-    /// The database that tests' databases are copied from.
+    /// The database from which the tests' databases are copied.
     template: String,
-    /// The database server outlives this run: databases must be dropped.
+    /// True if the database server outlives this run, so that databases must be dropped.
     outside: bool,
     _running: Running,
 }
 
-/// The servers, started by the first test that asks.
+/// Returns the servers, which the first caller starts.
 pub async fn stack() -> &'static Stack {
     static STACK: OnceLock<Stack> = OnceLock::new();
     if let Some(stack) = STACK.get() {
         return stack;
     }
-    // On a thread, because it blocks; the supervisor is a process and does not care which thread made it.
+    // On a thread, because it blocks; the supervisor is a process and does not depend on the thread
+    // that started it.
     let started = tokio::task::spawn_blocking(|| STACK.get_or_init(start));
     started.await.expect("starting the stack")
 }
@@ -72,7 +72,7 @@ fn start() -> Stack {
         said: Some(dir.with_extension("log")),
     };
     let running = spawn(&dir, &options).unwrap_or_else(|error| panic!("{error}"));
-    // Said while it starts; nothing more is read from it.
+    // The log is written only during the start.
     let _ = std::fs::remove_file(dir.with_extension("log"));
     let urls = running.urls.clone();
     let outside = options.database_url.is_some();
@@ -91,7 +91,7 @@ fn start() -> Stack {
 /// The program under test.
 pub static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| PathBuf::from(env!("CARGO_BIN_EXE_flyball")));
 
-/// Makes the migrated template, unless another run has made the same on this server.
+/// Creates the migrated template, unless another run has created the same one on this server.
 async fn make_template(url: String) -> String {
     let mut checksums = String::new();
     for migration in MIGRATOR.iter() {
@@ -125,7 +125,7 @@ pub struct Database {
     stack: &'static Stack,
 }
 
-/// A fresh database with all migrations applied.
+/// Creates a database with all migrations applied.
 pub async fn database() -> Database {
     let stack = stack().await;
     let name = format!("t_{}", unique());
@@ -134,7 +134,7 @@ pub async fn database() -> Database {
     connection.close().await.expect("closing the connection");
     let url = with_database(&stack.database_url, &name);
     let options: PgConnectOptions = url.parse().expect("the database's URL");
-    // Few: all tests together share the server's 200 connections.
+    // Few connections, because all tests together share the server's 200.
     let pool = PgPoolOptions::new().max_connections(8).acquire_timeout(Duration::from_secs(20)).connect_lazy_with(options);
     Database { url, name, pool, stack }
 }
@@ -142,23 +142,24 @@ pub async fn database() -> Database {
 // === impl Database ===
 
 impl Database {
-    /// Its URL, for psql, for a child process or for another pool.
+    /// Returns the database's URL, for psql, for a child process or for another pool.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// The same for the server's superuser, for what the role of the URL must not do, such as making roles and becoming them.
+    /// Returns the URL of the server's superuser, for statements that the role of the URL must not
+    /// run, such as creating roles and becoming them.
     pub fn superuser_url(&self) -> String {
         as_superuser(&self.url)
     }
 
-    /// A pool of two connections of the superuser.
+    /// Returns a pool of two connections of the superuser.
     pub fn superuser(&self) -> PgPool {
         let options: PgConnectOptions = self.superuser_url().parse().expect("the database's URL");
         PgPoolOptions::new().max_connections(2).acquire_timeout(Duration::from_secs(20)).connect_lazy_with(options)
     }
 
-    /// A pool of up to 8 connections.
+    /// Returns the pool of up to 8 connections.
     pub fn pool(&self) -> &PgPool {
         &self.pool
     }
@@ -177,7 +178,8 @@ impl Drop for Database {
     }
 }
 
-/// The settings of an app of one test: its database, keys of its own, a free port, and knobs from `folder`.
+/// Returns the settings of one test's app: its database, keys of its own, a free port, and knobs
+/// from `folder`.
 pub async fn app_environment(database: &Database, folder: &Path) -> BTreeMap<String, String> {
     [
         ("DATABASE_URL", database.url().to_owned()),
@@ -191,24 +193,26 @@ pub async fn app_environment(database: &Database, folder: &Path) -> BTreeMap<Str
     .into()
 }
 
-/// What reading providers' events may need, without a guard.
+/// Returns the tools for reading providers' events, without a guard.
 pub fn tools() -> flyball::providers::Tools {
     let http = std::sync::Arc::new(flyball::providers::Http::new(flyball::outbound::Guard::open()).expect("a client"));
     flyball::providers::Tools { http: http.clone(), guarded: http }
 }
 
-/// A prefix for this test's keys in Redis, for example `t3f9c1a2b:`.
+/// Returns a new prefix for this test's keys in Redis, for example `t3f9c1a2b:`.
 pub fn redis_prefix() -> String {
     format!("t{}:", &unique()[..8])
 }
 
-/// Throttles in the tests' Redis that wait for it as long as a busy machine needs. Tokens of an answer that comes too late
-/// are gone, so that a test of what passes waits longer than a worker would; tests of a lost Redis connect by themselves.
+/// Connects to the tests' Redis with a bound of 10 s, which suffices on a busy machine.
+///
+/// Tokens of an answer that comes too late are lost, so a test of the granted rate waits longer
+/// than a worker would; tests of a lost Redis connect by themselves.
 pub async fn patient_store(prefix: &str) -> RedisStore {
     RedisStore::connect(&stack().await.redis_url, prefix).expect("a URL").with_bound(Duration::from_secs(10))
 }
 
-/// Asks `f` every 20 ms until it answers with `Some`; panics after `within`, naming `what` did not come.
+/// Calls `f` every 20 ms until it returns `Some`; panics with `what` after `within`.
 pub async fn eventually<T, F, Fut>(what: &str, within: Duration, mut f: F) -> T
 where
     F: FnMut() -> Fut,
@@ -241,7 +245,7 @@ async fn run(connection: &mut PgConnection, sql: &str) {
     done.unwrap_or_else(|error| panic!("{sql}: {error}"));
 }
 
-/// The URL with another database: what stands between the authority and the query.
+/// Returns the URL with another database name, the part between the authority and the query.
 fn with_database(url: &str, database: &str) -> String {
     let (base, query) = url.split_once('?').map_or((url, String::new()), |(base, query)| (base, format!("?{query}")));
     let authority_at = base.find("://").expect("a URL") + 3;
@@ -249,7 +253,7 @@ fn with_database(url: &str, database: &str) -> String {
     format!("{}/{database}{query}", &base[..authority_end])
 }
 
-/// 16 hexadecimal digits, different at each call and in each process.
+/// Returns 16 hexadecimal digits, different at each call and in each process.
 pub fn unique() -> String {
     format!("{:016x}", rand::random::<u64>())
 }
@@ -258,7 +262,8 @@ fn fnv(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |h, byte| (h ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// For places that cannot await: a drop, or a blocking thread of some test's runtime.
+/// Runs a future on a thread of its own, for callers that cannot await: a drop, or a blocking
+/// thread of a test's runtime.
 fn block_on_a_thread<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> T {
     let thread = std::thread::spawn(|| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");

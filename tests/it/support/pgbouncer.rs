@@ -1,5 +1,7 @@
-//! A PgBouncer before the Postgres of this test run: in transaction mode, and with fewer connections to the server than there
-//! are clients, so that clients really get each other's.
+//! A PgBouncer in front of this test run's Postgres.
+//!
+//! It runs in transaction mode with fewer server connections than there are clients, so that
+//! clients really share connections.
 
 use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -17,19 +19,19 @@ use tempfile::TempDir;
 
 use super::eventually;
 
-/// Connections to the server that each database has behind the pooler.
+/// The server connections of each database behind the pooler.
 pub const SERVER_CONNECTIONS: u32 = 3;
 
-/// A running PgBouncer; it ends when dropped, and with this process.
+/// A running PgBouncer, which ends when dropped and with this process.
 pub struct PgBouncer {
-    /// The database's URL through the pooler.
+    /// The URL of the database through the pooler.
     pub url: String,
     child: Child,
     _dir: TempDir,
 }
 
 impl PgBouncer {
-    /// One that leads to the database of this URL.
+    /// Starts a PgBouncer that leads to the database of this URL.
     pub async fn start(database_url: &str) -> Self {
         let places = find::places(&[]);
         let program =
@@ -40,7 +42,8 @@ impl PgBouncer {
         let config = dir.path().join("pgbouncer.ini");
         std::fs::write(&config, ini(&options, database_url, port)).expect("the configuration");
         let mut command = Command::new("/bin/sh");
-        // A shell between us ends it when our end of its standard input is closed, however this process ends.
+        // A shell in between kills it when our end of its standard input is closed, however this
+        // process ends.
         command.args(["-c", "\"$@\" & pid=$!; read -r _; kill -9 $pid; wait $pid", "sh"]).arg(&program.path).arg(&config);
         if let Some(library_path) = &program.library_path {
             command.env("LD_LIBRARY_PATH", library_path);
@@ -48,7 +51,8 @@ impl PgBouncer {
         let said = std::fs::File::create(dir.path().join("log")).expect("the log");
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(said).process_group(0).current_dir("/");
         if rustix::process::geteuid().is_root() {
-            // It refuses to run as root, and must be let into the directory of Postgres' socket.
+            // PgBouncer refuses to run as root, and needs access to the directory of Postgres'
+            // socket.
             let owner = options.get_socket().map_or(65_534, |socket| owner(socket));
             command.uid(owner).gid(owner);
             for (path, mode) in [(dir.path(), 0o755), (config.as_path(), 0o644)] {
@@ -70,17 +74,17 @@ impl PgBouncer {
         started
     }
 
-    /// The way through it, as the settings say it.
+    /// Returns the access through the pooler, in the form of the settings.
     pub fn access(&self) -> Access {
         Access { url: self.url.clone(), pooler: Pooler::Transaction, direct_url: None }
     }
 
-    /// The same for a process.
+    /// Returns the environment variables with which a process uses the pooler.
     pub fn settings(&self) -> [(&str, &str); 2] {
         [("DATABASE_URL", &self.url), ("DATABASE_POOLER", "transaction")]
     }
 
-    /// What it has logged.
+    /// Returns its log.
     pub fn log(&self) -> String {
         let mut said = String::new();
         let _ = std::fs::File::open(self._dir.path().join("log")).and_then(|mut log| log.read_to_string(&mut said));
@@ -102,7 +106,9 @@ impl Drop for PgBouncer {
     }
 }
 
-/// The settings that matter are the two of the pool; the rest lets the test in and keeps the log short.
+/// Returns the configuration file.
+///
+/// The two pool settings matter; the rest lets the test in and keeps the log short.
 fn ini(options: &PgConnectOptions, url: &str, port: u16) -> String {
     let host = options.get_socket().map_or_else(|| options.get_host().to_owned(), |socket| socket.display().to_string());
     let password = password(url).map_or_else(String::new, |password| format!(" password={password}"));
@@ -125,7 +131,7 @@ log_disconnections = 0
     )
 }
 
-/// The password of a URL, for servers from outside that want one.
+/// Returns the password of a URL, for servers from outside that require one.
 fn password(url: &str) -> Option<&str> {
     let authority = url.split_once("://")?.1.split(['/', '?']).next()?;
     authority.rsplit_once('@')?.0.split_once(':').map(|(_, password)| password)

@@ -19,13 +19,14 @@ use tokio::sync::watch;
 
 use super::{Database, PROGRAM, database, eventually, redis_prefix, stack};
 
-/// The time to live of the workers under test; the least that is allowed.
+/// The time to live of the workers under test, the least that is allowed.
 pub const TTL: Duration = Duration::from_secs(3);
 
-/// The name of the settings file; one that ends with `.toml` would be taken for knobs.
+/// The name of the settings file, without `.toml` so that it is not read as a knobs file.
 const SETTINGS: &str = "settings";
 
-/// What the processes of one test share: a database, a prefix in Redis, knobs, and a server to call.
+/// The resources that the processes of one test share: a database, a prefix in Redis, knobs, and a
+/// server to call.
 pub struct House {
     pub database_url: String,
     pub redis_url: String,
@@ -38,14 +39,15 @@ pub struct House {
 }
 
 impl House {
-    /// On the servers of this test run. The throttle `default` has these knobs.
+    /// Creates the resources on the servers of this test run; the throttle `default` gets these
+    /// knobs.
     pub async fn new(knobs: &str) -> Self {
         let (database, stack) = (database().await, stack().await);
         let url = database.url().to_owned();
         Self::on(&url, &stack.redis_url, &stack.prometheus_url, &redis_prefix(), knobs, Some(database)).await
     }
 
-    /// On servers of the test's own.
+    /// Creates the resources on servers of the test's own.
     pub async fn on(
         database_url: &str,
         redis_url: &str,
@@ -74,7 +76,7 @@ impl House {
         std::fs::write(self.knobs.path().join(format!("{throttle}.toml")), text).expect("the knobs file");
     }
 
-    /// The settings file of the processes that start from now on.
+    /// Writes the settings file of the processes that start from now on.
     pub fn settings_file(&self, text: &str) {
         std::fs::write(self.knobs.path().join(SETTINGS), text).expect("the settings file");
     }
@@ -83,19 +85,19 @@ impl House {
         &self.queue.pool
     }
 
-    /// A process with all roles and no settings but the test's.
+    /// Starts a process with all roles and only the test's settings.
     pub fn serve(&self) -> Process {
         self.serve_with(&[], &[])
     }
 
-    /// A process with more arguments and settings.
+    /// Starts a process with further arguments and settings.
     pub fn serve_with(&self, arguments: &[&str], settings: &[(&str, &str)]) -> Process {
         let mut command = self.command();
         command.arg("serve").args(arguments).envs(settings.iter().copied());
         Process::start(command)
     }
 
-    /// The program in the test's environment.
+    /// Returns the command of the program in the test's environment.
     pub fn command(&self) -> Command {
         let mut command = Command::new(&*PROGRAM);
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("FLYBALL_")) {
@@ -126,7 +128,7 @@ impl House {
         self.enqueue_as(count, |n| self.call(&format!("{name}-{n}"))).await
     }
 
-    /// A job that calls the server at this path.
+    /// Returns a job that calls the server at this path.
     pub fn call(&self, path: &str) -> NewJob {
         NewJob { max_attempts: 20, ..NewJob::new("http", json!({"url": format!("{}/{path}", self.target.url)})) }
     }
@@ -136,7 +138,7 @@ impl House {
         self.queue.enqueue(&jobs).await.expect("enqueueing").iter().map(|one| one.id).collect()
     }
 
-    /// Attempts of these jobs that ended in this way.
+    /// Returns the number of attempts of these jobs with this outcome.
     pub async fn ended(&self, jobs: &[i64], outcome: &str) -> i64 {
         sqlx::query_scalar("select count(*) from flyball.attempt where job_id = any($1) and outcome = $2::flyball.outcome")
             .bind(jobs)
@@ -153,7 +155,7 @@ impl House {
     /// Waits until all of these jobs are completed.
     pub async fn until_completed(&self, jobs: &[i64], within: Duration) {
         eventually(&format!("{} jobs are completed", jobs.len()), within, || async {
-            // Postgres may be away.
+            // A query may fail, because some tests stop Postgres.
             let sql = "select count(distinct job_id) from flyball.attempt where job_id = any($1) and outcome = 'completed'";
             let done: i64 = sqlx::query_scalar(sql).bind(jobs).fetch_one(self.pool()).await.ok()?;
             (done as usize == jobs.len()).then_some(())
@@ -161,13 +163,13 @@ impl House {
         .await;
     }
 
-    /// What stands in Redis of a throttle.
+    /// Returns the status of a throttle in Redis.
     pub async fn status(&self, throttle: &str) -> Option<Status> {
         let store = RedisStore::connect(&self.redis_url, &self.prefix).expect("the store").with_bound(Duration::from_secs(10));
         store.status(&Name::new(throttle).expect("a name")).await.ok().flatten()
     }
 
-    /// What somebody types into redis-cli; `{}` stands for the test's prefix.
+    /// Runs a command as redis-cli does; `{}` stands for the test's prefix.
     pub async fn redis(&self, command: &str) {
         let words: Vec<String> = command.split(' ').map(|word| word.replace("{}", &self.prefix)).collect();
         let client = redis::Client::open(self.redis_url.as_str()).expect("the URL");
@@ -203,23 +205,23 @@ impl Process {
         kill_process(Pid::from_raw(self.pid()).expect("a process id"), signal).expect("the signal");
     }
 
-    /// As `kill -9` does, and waits until it is gone.
+    /// Kills the process with SIGKILL and waits until it has ended.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Everything that it has logged.
+    /// Returns all lines logged so far.
     pub fn log(&self) -> String {
         self.said.lock().expect("the lines").join("\n")
     }
 
-    /// Waits until it has logged a line with this text.
+    /// Waits until the process has logged a line with this text.
     pub async fn says(&self, text: &str, within: Duration) -> String {
         self.says_any(&[text], within).await
     }
 
-    /// Waits until it has logged a line with one of these texts.
+    /// Waits until the process has logged a line with one of these texts.
     pub async fn says_any(&self, texts: &[&str], within: Duration) -> String {
         let asked = async {
             loop {
@@ -237,23 +239,23 @@ impl Process {
         }
     }
 
-    /// The base address of its API.
+    /// Returns the base URL of its API.
     pub async fn url(&self) -> String {
         let line = self.says("dashboard and API at ", Duration::from_secs(30)).await;
         line.split("API at ").nth(1).expect("an address").trim().trim_end_matches('/').to_owned()
     }
 
-    /// Waits until it runs jobs.
+    /// Waits until its worker has started.
     pub async fn works(&self) {
         self.says("worker started", Duration::from_secs(30)).await;
     }
 
-    /// How it ended, if it has.
+    /// Returns the exit status, if the process has ended.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().expect("looking at the process")
     }
 
-    /// Waits until it has ended by itself.
+    /// Waits until the process has ended by itself.
     pub async fn ends(&mut self, within: Duration) -> ExitStatus {
         let deadline = Instant::now() + within;
         loop {
@@ -275,7 +277,7 @@ impl Drop for Process {
     }
 }
 
-/// A server that remembers who called and may let callers wait at a gate.
+/// A server that records its calls and can hold them at a gate.
 pub struct Target {
     pub url: String,
     shared: Arc<Shared>,
@@ -287,14 +289,14 @@ struct Shared {
     gate: watch::Sender<Gate>,
 }
 
-/// Who must wait.
+/// The calls that must wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
-    /// Nobody.
+    /// No calls.
     Open,
-    /// Everybody.
+    /// All calls.
     Closed,
-    /// Whoever calls a path for the first time.
+    /// The first call of each path.
     ClosedToTheFirst,
 }
 
@@ -312,17 +314,17 @@ impl Target {
         self.shared.gate.send_replace(gate);
     }
 
-    /// Every answer takes so long.
+    /// Delays every answer by this time.
     pub fn delay(&self, delay: Duration) {
         *self.shared.delay.lock().expect("the delay") = delay;
     }
 
-    /// Paths and times of all calls, in order.
+    /// Returns paths and times of all calls, in order.
     pub fn calls(&self) -> Vec<(String, Instant)> {
         self.shared.calls.lock().expect("the calls").clone()
     }
 
-    /// How often each path was called.
+    /// Returns the number of calls of each path.
     pub fn counts(&self) -> BTreeMap<String, usize> {
         let mut counts = BTreeMap::new();
         for (path, _) in self.calls() {
@@ -331,12 +333,12 @@ impl Target {
         counts
     }
 
-    /// Calls that came within the span.
+    /// Returns the number of calls within the span.
     pub fn between(&self, from: Instant, until: Instant) -> usize {
         self.calls().iter().filter(|(_, at)| (from..until).contains(at)).count()
     }
 
-    /// Waits until so many calls have come in all.
+    /// Waits until there are `times` calls in all.
     pub async fn called(&self, times: usize, within: Duration) {
         eventually(&format!("{times} calls"), within, || async { (self.calls().len() >= times).then_some(()) }).await;
     }
@@ -357,7 +359,7 @@ async fn answer(State(shared): State<Arc<Shared>>, UrlPath(path): UrlPath<String
     if path.starts_with("bad") { StatusCode::INTERNAL_SERVER_ERROR } else { StatusCode::OK }
 }
 
-/// The process id of the Postgres whose data are in this directory.
+/// Returns the process id of the Postgres with this data directory.
 pub fn postmaster(data: &Path) -> Pid {
     let text = std::fs::read_to_string(data.join("postmaster.pid")).expect("the pid file");
     let pid = text.lines().next().and_then(|line| line.trim().parse().ok()).expect("a process id");

@@ -1,4 +1,5 @@
-//! A way to a server that breaks: connections end in the middle of whatever passes through them, or hang without a word.
+//! A proxy that breaks connections to a server: they end in the middle of any traffic, or hang
+//! silently.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -10,30 +11,30 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::watch;
 
-/// A proxy on loopback. It ends with the runtime it was started on.
+/// A proxy on loopback, which ends with the runtime on which it was started.
 pub struct Proxy {
-    /// The server's URL through it.
+    /// The URL of the server through the proxy.
     pub url: String,
     shared: Arc<Shared>,
 }
 
 struct Shared {
-    /// Bytes that a new connection may carry to the client before it is cut; 0 is without end.
+    /// The bytes that a new connection may carry to the client before it is cut; 0 for no limit.
     budget: AtomicU64,
-    /// Counts the times at which everything was cut.
+    /// Counts the cuts of all connections.
     cuts: watch::Sender<u64>,
     broken: AtomicUsize,
     way: watch::Sender<Way>,
 }
 
-/// How a way is.
+/// The state of the way to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// What is sent arrives.
+    /// Traffic passes.
     Open,
-    /// What is sent arrives when the way is open again.
+    /// Traffic is held back until the way is open again.
     Hung,
-    /// Connections end, and new ones end at once.
+    /// Connections are closed, and new ones at once.
     Closed,
 }
 
@@ -43,7 +44,7 @@ enum Upstream {
 }
 
 impl Proxy {
-    /// A proxy to the server of this URL.
+    /// Starts a proxy to the Postgres of this URL.
     pub async fn start(database_url: &str) -> Self {
         let options = PgConnectOptions::from_str(database_url).expect("the database's URL");
         let port = options.get_port();
@@ -55,12 +56,12 @@ impl Proxy {
         Self::before(upstream, |own| format!("postgres://{user}@127.0.0.1:{own}/{database}?sslmode=disable")).await
     }
 
-    /// A proxy to the Redis that listens on this unix socket.
+    /// Starts a proxy to the Redis that listens on this unix socket.
     pub async fn to_redis(socket: PathBuf) -> Self {
         Self::before(Arc::new(Upstream::Socket(socket)), |own| format!("redis://127.0.0.1:{own}")).await
     }
 
-    /// A proxy to the server at this `http://host:port`.
+    /// Starts a proxy to the server at this `http://host:port`.
     pub async fn to_http(url: &str) -> Self {
         let authority = url.trim_start_matches("http://").trim_end_matches('/');
         let (host, port) = authority.rsplit_once(':').expect("a port");
@@ -86,7 +87,7 @@ impl Proxy {
         Self { url, shared }
     }
 
-    /// From now on the way is so.
+    /// Sets the state of the way from now on.
     pub fn way(&self, way: Way) {
         self.shared.way.send_replace(way);
         if way == Way::Closed {
@@ -99,12 +100,13 @@ impl Proxy {
         self.shared.cuts.send_modify(|cuts| *cuts += 1);
     }
 
-    /// New connections end by themselves after about so many bytes of answers, wherever that is; 0 for never.
+    /// Closes each new connection after about this many bytes of answers, wherever that is; 0 for
+    /// never.
     pub fn budget(&self, bytes: u64) {
         self.shared.budget.store(bytes, Ordering::Relaxed);
     }
 
-    /// How many connections were broken so far.
+    /// Returns the number of connections broken so far.
     pub fn broken(&self) -> usize {
         self.shared.broken.load(Ordering::Relaxed)
     }
@@ -132,7 +134,7 @@ async fn carry(client: TcpStream, upstream: Arc<Upstream>, shared: Arc<Shared>) 
     shared.broken.fetch_add(usize::from(broken), Ordering::Relaxed);
 }
 
-/// Carries both ways until one side ends; true if the budget ended first.
+/// Copies traffic in both directions until one side ends; returns true if the budget ended first.
 async fn both<S>(client: TcpStream, server: S, budget: u64, way: impl Fn() -> watch::Receiver<Way>) -> std::io::Result<bool>
 where
     S: AsyncRead + AsyncWrite,

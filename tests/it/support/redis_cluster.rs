@@ -1,4 +1,5 @@
-//! A Redis or Valkey Cluster of a test's own: three primaries, and a replica of the first where it is asked for.
+//! A Redis or Valkey Cluster of a test's own: three primaries and, if asked for, a replica of the
+//! first.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -9,13 +10,13 @@ use redis::{FromRedisValue, RedisResult};
 
 use crate::throttle_redis::{freeze, thaw};
 
-/// Servers that keep slots.
+/// The number of servers with slots.
 pub const PRIMARIES: usize = 3;
 
-/// How long starting, joining and failing over may take on a machine that is busy.
+/// The time limit for starting, joining and failing over on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The servers; they end with this value.
+/// The servers of a cluster, which end when this is dropped.
 pub struct RedisCluster {
     servers: Vec<Server>,
     _dir: tempfile::TempDir,
@@ -27,12 +28,13 @@ struct Server {
 }
 
 impl RedisCluster {
-    /// Starts one and waits until all its servers know each other.
+    /// Starts a cluster and waits until all its servers know each other.
     pub fn start(program: &str, has_replica: bool, node_timeout: Duration) -> Self {
         let count = PRIMARIES + usize::from(has_replica);
         for _ in 0..5 {
             let dir = tempfile::Builder::new().prefix("fbc").tempdir_in("/tmp").expect("a directory in /tmp");
-            // All are held at once, so that they differ; somebody else may still take one before we do.
+            // All ports are held at once, so that they differ; another process may still take one
+            // before we do.
             let held: Vec<TcpListener> = (0..2 * count).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port")).collect();
             let ports: Vec<u16> = held.iter().map(|one| one.local_addr().expect("an address").port()).collect();
             drop(held);
@@ -46,18 +48,18 @@ impl RedisCluster {
         panic!("{program} could not be started on free ports");
     }
 
-    /// The URL for clients; the last primary is left out, because it has to be found.
+    /// Returns the URL for clients, without the last primary because clients have to discover it.
     pub fn url(&self) -> String {
         format!("redis+cluster://127.0.0.1:{},127.0.0.1:{}", self.servers[0].port, self.servers[1].port)
     }
 
-    /// A throttle's name without a hash tag whose slot this primary serves.
+    /// Returns the name of a throttle, without a hash tag, whose slot is on this primary.
     pub fn name_at(&self, primary: usize, kind: &str) -> String {
         let name = (0..).map(|n| format!("{kind}{n}")).find(|name| self.home(&format!("throttle:{name}:knobs")) == primary);
         name.expect("numbers do not end")
     }
 
-    /// The primary to which the slot of a key was given in the beginning.
+    /// Returns the primary to which the slot of a key was assigned at the start.
     pub fn home(&self, key: &str) -> usize {
         let slot = self.slot(key);
         (0..PRIMARIES).find(|primary| range(*primary).1 >= slot).expect("all slots are given")
@@ -67,7 +69,7 @@ impl RedisCluster {
         self.ask(1, &["CLUSTER", "KEYSLOT", key])
     }
 
-    /// Tells one server a command as it is.
+    /// Sends a command to one server as it is.
     pub fn tell<T: FromRedisValue>(&self, server: usize, words: &[&str]) -> RedisResult<T> {
         let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.servers[server].port))?;
         let mut connection = client.get_connection_with_timeout(Duration::from_secs(5))?;
@@ -106,7 +108,7 @@ impl RedisCluster {
         }
         if self.servers.len() > PRIMARIES {
             let first: String = self.ask(0, &["CLUSTER", "MYID"]);
-            // It has to have heard of its primary first.
+            // The command fails until the replica knows its primary.
             wait("the replica to join", || self.tell::<()>(PRIMARIES, &["CLUSTER", "REPLICATE", &first]).is_ok());
         }
         let says = |server, words: &[&str], text: &str| self.tell::<String>(server, words).is_ok_and(|said| said.contains(text));
@@ -124,7 +126,7 @@ impl RedisCluster {
     }
 }
 
-/// The first and the last slot that a primary is given.
+/// Returns the first and the last slot of a primary.
 fn range(primary: usize) -> (u16, u16) {
     let bound = |primary: usize| (primary * 16384 / PRIMARIES) as u16;
     (bound(primary), bound(primary + 1) - 1)
@@ -146,7 +148,8 @@ impl Server {
         let child = Command::new(program)
             .args(["--port", &port.to_string(), "--cluster-port", &bus, "--bind", "127.0.0.1", "--cluster-enabled", "yes"])
             .args(["--cluster-node-timeout", &node_timeout.as_millis().to_string()])
-            // A primary that is gone takes along its own slots alone, and its replica stands in however old its data are.
+            // A lost primary makes only its own slots unavailable, and its replica takes over
+            // however old its data are.
             .args(["--cluster-require-full-coverage", "no", "--cluster-replica-validity-factor", "0"])
             .args(["--repl-diskless-sync-delay", "0", "--save", "", "--appendonly", "no", "--dir"])
             .arg(&home)
@@ -157,7 +160,7 @@ impl Server {
         Self { child, port }
     }
 
-    /// Waits until it answers; false if it ended instead.
+    /// Waits until the server answers; returns false if it ended instead.
     fn listens(&mut self) -> bool {
         let deadline = Instant::now() + PATIENCE;
         loop {

@@ -1,4 +1,4 @@
-//! What clients got from a throttle, call by call, and whether the law allows it.
+//! The grants of a throttle, call by call, and their comparison with the commanded rate.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -6,27 +6,28 @@ use std::time::{Duration, Instant};
 
 use flyball::throttle::{Ask, LaneAsk, Limit, Name, Store};
 
-/// One call.
+/// One call of a client.
 #[derive(Clone, Copy)]
 pub struct Entry {
-    /// Which client called.
+    /// The number of the client.
     pub client: usize,
-    /// When it began and when it was answered, from the beginning of the timeline.
+    /// The time of the call, since the beginning of the timeline.
     pub begin: Duration,
+    /// The time of the answer, since the beginning of the timeline.
     pub end: Duration,
     pub granted: u32,
-    /// False if the answer came from elsewhere than the store.
+    /// False if the answer did not come from the store.
     pub is_stored: bool,
 }
 
-/// All calls for one throttle, as they ended.
+/// All calls for one throttle, in the order of their answers.
 #[derive(Clone)]
 pub struct Timeline {
     start: Instant,
     entries: Arc<Mutex<Vec<Entry>>>,
 }
 
-/// What clients do: ask for so many units, wait so long, and again.
+/// The behaviour of a client: it asks for `want` units, sleeps for `rest`, and repeats.
 #[derive(Clone, Copy)]
 pub struct Habit {
     pub want: u32,
@@ -38,7 +39,7 @@ impl Timeline {
         Self { start, entries: Arc::default() }
     }
 
-    /// Another one with the same beginning.
+    /// Creates another timeline with the same beginning.
     pub fn beside(&self) -> Self {
         Self::new(self.start)
     }
@@ -47,7 +48,7 @@ impl Timeline {
         self.start.elapsed()
     }
 
-    /// Calls until it is told to stop.
+    /// Calls the store until `stop` is set.
     pub async fn call(self, client: usize, store: Arc<dyn Store>, throttle: Name, habit: Habit, stop: Arc<AtomicBool>) {
         let lanes = vec![LaneAsk { want: habit.want, ..LaneAsk::default() }];
         let ask = Ask { throttle, lanes, holder: None };
@@ -65,7 +66,7 @@ impl Timeline {
         self.entries.lock().unwrap().clone()
     }
 
-    /// Calls that began and were answered in that time.
+    /// Returns the calls that began and were answered within the span.
     pub fn within(&self, from: Duration, to: Duration) -> Vec<Entry> {
         self.entries().into_iter().filter(|entry| entry.begin >= from && entry.end <= to).collect()
     }
@@ -74,8 +75,10 @@ impl Timeline {
         self.entries().iter().map(|entry| entry.end - entry.begin).max().unwrap_or_default()
     }
 
-    /// By how many units the store granted more than `rps` for the time, in the worst interval between the two; what began and
-    /// ended inside of an interval was certainly granted inside of it.
+    /// Returns the most units that the store granted beyond `rps` in any interval of the span.
+    ///
+    /// Only calls that began and ended inside an interval count, because those were certainly
+    /// granted inside it.
     pub fn beyond(&self, rps: f64, from: Duration, to: Duration) -> f64 {
         const STEP: Duration = Duration::from_millis(20);
         let entries: Vec<Entry> = self.within(from, to).into_iter().filter(|entry| entry.is_stored).collect();
@@ -97,7 +100,8 @@ impl Timeline {
         worst
     }
 
-    /// A line for each 100 ms: units granted by the store and without it, and the longest call that ended then.
+    /// Formats one line per 100 ms: the units granted by the store and without it, and the longest
+    /// call that ended then.
     pub fn table(&self, title: &str, events: &[(Duration, &str)]) -> String {
         const WINDOW: Duration = Duration::from_millis(100);
         let entries = self.entries();
@@ -122,7 +126,7 @@ impl Timeline {
     }
 }
 
-/// How well the machine keeps time meanwhile: a task that sleeps and looks by how much it was late.
+/// The timing precision of the machine during a test: a task that sleeps and measures its delays.
 #[derive(Default)]
 pub struct Control {
     worst_us: AtomicU64,
@@ -130,7 +134,7 @@ pub struct Control {
 }
 
 impl Control {
-    /// What counts as a stall.
+    /// The least delay that counts as a stall.
     pub const STALL: Duration = Duration::from_millis(20);
 
     pub async fn watch(self: Arc<Self>, stop: Arc<AtomicBool>) {
@@ -144,7 +148,8 @@ impl Control {
         }
     }
 
-    /// The longest that a call bounded to `bound` may seem to take on this machine now.
+    /// Returns the longest time that a call bounded to `bound` may seem to take on this machine
+    /// now.
     pub fn allows(&self, bound: Duration) -> Duration {
         bound + 3 * Duration::from_micros(self.worst_us.load(Ordering::Relaxed)) + Duration::from_millis(200)
     }
