@@ -155,7 +155,7 @@ impl NewSchedule {
 }
 
 /// One thing that is wrong with a schedule.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
     /// Which field.
     pub field: &'static str,
