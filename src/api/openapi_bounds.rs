@@ -320,7 +320,7 @@ fn together() -> Value {
                 "properties": { "unique_key": { "type": "string" }, "unique_for": { "type": "null" }, "run_at": { "type": "null" } },
             } },
             "debounce_max": { "if": is_given("debounce_max"), "then": {
-                "required": ["debounce"], "properties": { "debounce": { "type": ["number", "string"] } },
+                "required": ["debounce"], "properties": { "debounce": { "not": { "type": "null" } } },
             } },
             "replace": { "if": { "properties": { "replace": { "const": true } } }, "then": unique_alone },
         },
@@ -483,7 +483,10 @@ fn parameter_of(operation: &str, place: &str, name: &str) -> Option<Value> {
         ("show_schedule" | "set_schedule" | "delete_schedule" | "run_schedule" | "pause_schedule" | "resume_schedule", "path", _) => {
             schedule()
         }
-        ("show_pool" | "resume_account" | "tell_provider_events", "path", _) => json!({ "type": "string", "minLength": 1 }),
+        (_, "path", "account") => json!({ "type": "string", "minLength": 1, "maxLength": KEY_BYTES_MAX }),
+        ("show_pool" | "resume_account" | "tell_provider_events", "path", _) => {
+            json!({ "type": "string", "minLength": 1, "maxLength": THROTTLE_BYTES_MAX })
+        }
         (_, "path", "name") => throttle(),
         (_, "header", "If-Match") => json!({ "type": "string", "pattern": "^(\\*|(W/)?\"[0-9]{1,19}\")$" }),
         (_, "header", _) => json!({ "type": "string" }),
