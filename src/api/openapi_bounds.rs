@@ -128,8 +128,10 @@ const MAY_BE_EMPTY: [&str; 16] = [
 fn close(schema: &mut Value, body: Body) {
     let told = schema.get("properties").and_then(Value::as_object).cloned().unwrap_or_default();
     let described = |(name, mut limits): (&str, Value)| {
-        if let (Some(words), Some(limits)) = (told.get(name).and_then(|field| field.get("description")), limits.as_object_mut()) {
-            limits.insert("description".to_owned(), words.clone());
+        // A field that may be of another type, or nothing, is described where the other type is named.
+        let words = |field: &Value| field.get("description").or_else(|| field.pointer("/oneOf/0/description")).cloned();
+        if let (Some(words), Some(limits)) = (told.get(name).and_then(words), limits.as_object_mut()) {
+            limits.insert("description".to_owned(), words);
         }
         (name.to_owned(), limits)
     };
@@ -426,7 +428,7 @@ fn message() -> Vec<(&'static str, Value)> {
         ("to", text(1..=TO_BYTES)),
         ("from", or_null(text(1..=FROM_BYTES))),
         ("subject", or_null(any_text())),
-        ("body", json!({})),
+        ("body", json!({ "pattern": "^[^\\u0000]*$" })),
         ("html", or_null(any_text())),
         ("template", json!({
             "type": ["string", "object", "null"],
@@ -479,7 +481,8 @@ fn parameter_of(operation: &str, place: &str, name: &str) -> Option<Value> {
     let limit = || whole(1..=PAGE_MAX);
     Some(match (operation, place, name) {
         (_, "path", "id") => whole(1..=i64::MAX),
-        (_, "path", "key") => text(1..=KEY_BYTES_MAX + 1),
+        // Only a key of minuses is written with one more, and that one the document need not tell.
+        (_, "path", "key") => text(1..=KEY_BYTES_MAX),
         ("show_schedule" | "set_schedule" | "delete_schedule" | "run_schedule" | "pause_schedule" | "resume_schedule", "path", _) => {
             schedule()
         }

@@ -137,6 +137,7 @@ impl<'a> Draw<'a> {
             let name = parameter["name"].as_str().unwrap();
             let value = match (name, self.value(&parameter["schema"])) {
                 ("name", _) if operation.path.contains("/pools/") => "mail".to_owned(),
+                ("account", _) => "a1".to_owned(),
                 ("name", _) if operation.path.contains("/throttles/") && !operation.id.starts_with("delete") => of_throttle(&operation.id),
                 (_, Value::String(text)) => text,
                 (_, other) => other.to_string(),
@@ -224,6 +225,10 @@ fn settle(body: &mut Value) {
         }
     } else if body.contains_key("kind") && !body.contains_key("limit") && !body.contains_key("start") {
         body.insert("kind".into(), json!("anything"));
+    }
+    // Texts within arguments cannot hold a NUL, however deep they are.
+    if body.contains_key("args") {
+        body.insert("args".into(), json!({"n": [1, "two"]}));
     }
     if body.contains_key("expression") {
         body.insert("expression".into(), json!("30 2 * * *"));
@@ -319,7 +324,7 @@ fn broken(schema: &Value) -> Vec<Value> {
     }
     let whole = kinds.contains(&"integer");
     if whole {
-        wrong.push(json!(schema["maximum"].as_i64().unwrap() as f64 - 0.5));
+        wrong.push(json!(schema["minimum"].as_i64().unwrap() as f64 + 0.5));
     }
     if let Some(most) = schema["maximum"].as_f64() {
         wrong.push(if whole && most < 9e15 { json!(most as i64 + 1) } else { json!(most * 1.001 + 1.0) });
