@@ -30,7 +30,8 @@ pub(super) const EXPRESSION_BYTES_MAX: usize = 256;
 /// The longest name of a time zone, in bytes.
 pub(super) const ZONE_BYTES_MAX: usize = 64;
 /// Fields of a job that the schedule sets itself.
-pub(super) const SET_BY_SCHEDULE: [&str; 7] = ["run_at", "unique_key", "unique_for", "debounce", "debounce_max", "replace", "traceparent"];
+pub(super) const SET_BY_SCHEDULE: [&str; 7] =
+    ["run_at", "unique_key", "unique_for", "debounce", "debounce_max", "replace", "traceparent"];
 
 /// A schedule to be; besides these it has the fields of a job, without those that only make sense for one job.
 #[derive(utoipa::ToSchema)]
@@ -288,7 +289,9 @@ fn read(name: String, value: Value, known: &Known<'_>) -> Result<(NewSchedule, O
     let mut read = Errors::default();
     if let Some(mut fields) = Fields::open(Value::Object(own), "", &OWN_FIELDS, &mut read) {
         match fields.take("expression") {
-            Some(value) => schedule.expression = fields.text_of("expression", value, 1..=EXPRESSION_BYTES_MAX).unwrap_or_default(),
+            Some(value) => {
+                schedule.expression = fields.text_of("expression", value, 1..=EXPRESSION_BYTES_MAX).unwrap_or_default()
+            }
             None => fields.wrong("expression", "the field is missing; allowed: a cron expression such as \"30 2 * * *\""),
         }
         if let Some(zone) = fields.text("time_zone", 1..=ZONE_BYTES_MAX) {

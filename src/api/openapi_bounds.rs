@@ -8,12 +8,12 @@ use std::ops::RangeInclusive;
 use serde_json::{Map, Value, json};
 
 use super::acquire::{HELD_MAX, HOLDER_BYTES_MAX, TTL_S_MAX, WAIT_MS_MAX, WANT_MAX};
+use super::clock;
 use super::crons::{EXPRESSION_BYTES_MAX, SET_BY_SCHEDULE, ZONE_BYTES_MAX};
 use super::jobs_input::{
     BATCH_MAX, COST_MAX, DEBOUNCE_MAX_MAX_S, KEY_BYTES_MAX, KIND_BYTES_MAX, MAX_ATTEMPTS, PRIORITIES, SPAN_MAX_S, TIMEOUT_MIN_S,
 };
 use super::lanes::{WEIGHT_MAX, WEIGHT_MIN};
-use super::clock;
 use super::many::{LIVE, PATTERN_BYTES_MAX, PATTERN_WILDCARDS_MAX};
 use super::openapi::id_of;
 use super::operate::{BY_BYTES_MAX, START_BYTES_MAX, WHY_BYTES_MAX};
@@ -24,7 +24,8 @@ use crate::jobs::BATCH_JOBS_MAX;
 use crate::jobs::check::OF_SCHEDULES;
 use crate::notify::DeliveryState;
 use crate::notify::args::{
-    CATEGORY_BYTES, EXTRA_MAX, FROM_BYTES, ON_AMBIGUOUS, PRIORITIES as WORDS_OF_PRIORITY, PROVIDER_BYTES, TO_BYTES, VALID_FOR_MAX_S,
+    CATEGORY_BYTES, EXTRA_MAX, FROM_BYTES, ON_AMBIGUOUS, PRIORITIES as WORDS_OF_PRIORITY, PROVIDER_BYTES, TO_BYTES,
+    VALID_FOR_MAX_S,
 };
 use crate::providers::Channel;
 use crate::throttle::MAX_PAUSE;
@@ -70,11 +71,12 @@ pub(super) fn apply(document: &mut Value) {
         for (field, property) in properties {
             let is_figure = property["type"] == "integer"
                 || property["type"] == "number"
-                || property["type"].as_array().is_some_and(|kinds| kinds.iter().any(|kind| kind == "integer" || kind == "number"));
-            if !is_figure {
-                continue;
-            }
-            if let (Some(limits), Some(property)) = (answered(name, field), property.as_object_mut()) {
+                || property["type"]
+                    .as_array()
+                    .is_some_and(|kinds| kinds.iter().any(|kind| kind == "integer" || kind == "number"));
+            let is_text = property["type"] == "string";
+            let limits = if is_figure { answered(name, field) } else { named(field).filter(|_| is_text) };
+            if let (Some(limits), Some(property)) = (limits, property.as_object_mut()) {
                 property.extend(limits.as_object().cloned().unwrap_or_default());
             }
         }
@@ -372,11 +374,7 @@ fn walk() -> Vec<(&'static str, Value)> {
 }
 
 fn cancel_many() -> Vec<(&'static str, Value)> {
-    let own = vec![
-        ("state", or_null(one_of(&LIVE))),
-        ("created_after", or_null(time())),
-        ("created_before", or_null(time())),
-    ];
+    let own = vec![("state", or_null(one_of(&LIVE))), ("created_after", or_null(time())), ("created_before", or_null(time()))];
     [place(), own, walk()].concat()
 }
 
@@ -430,13 +428,16 @@ fn message() -> Vec<(&'static str, Value)> {
         ("subject", or_null(any_text())),
         ("body", json!({ "pattern": "^[^\\u0000]*$" })),
         ("html", or_null(any_text())),
-        ("template", json!({
-            "type": ["string", "object", "null"],
-            "properties": { "subject": or_null(any_text()), "body": or_null(any_text()), "html": or_null(any_text()) },
-            "additionalProperties": false,
-            "if": { "type": "object" },
-            "then": { "anyOf": [is_text("body", 0), is_text("html", 0)] },
-        })),
+        (
+            "template",
+            json!({
+                "type": ["string", "object", "null"],
+                "properties": { "subject": or_null(any_text()), "body": or_null(any_text()), "html": or_null(any_text()) },
+                "additionalProperties": false,
+                "if": { "type": "object" },
+                "then": { "anyOf": [is_text("body", 0), is_text("html", 0)] },
+            }),
+        ),
         ("data", object()),
         ("priority", or_null(one_of(&WORDS_OF_PRIORITY))),
         ("category", or_null(text(1..=CATEGORY_BYTES))),
@@ -483,9 +484,11 @@ fn parameter_of(operation: &str, place: &str, name: &str) -> Option<Value> {
         (_, "path", "id") => whole(1..=i64::MAX),
         // Only a key of minuses is written with one more, and that one the document need not tell.
         (_, "path", "key") => text(1..=KEY_BYTES_MAX),
-        ("show_schedule" | "set_schedule" | "delete_schedule" | "run_schedule" | "pause_schedule" | "resume_schedule", "path", _) => {
-            schedule()
-        }
+        (
+            "show_schedule" | "set_schedule" | "delete_schedule" | "run_schedule" | "pause_schedule" | "resume_schedule",
+            "path",
+            _,
+        ) => schedule(),
         (_, "path", "account") => json!({ "type": "string", "minLength": 1, "maxLength": KEY_BYTES_MAX }),
         ("show_pool" | "resume_account" | "tell_provider_events", "path", _) => {
             json!({ "type": "string", "minLength": 1, "maxLength": THROTTLE_BYTES_MAX })
@@ -517,6 +520,16 @@ fn parameter_of(operation: &str, place: &str, name: &str) -> Option<Value> {
 
 // === answers ===
 
+/// Names and keys in answers. A throttle is told as a job names it; one that was never made may be told as well.
+fn named(field: &str) -> Option<Value> {
+    Some(match field {
+        "throttle" | "pool" => json!({ "maxLength": THROTTLE_BYTES_MAX }),
+        "kind" => json!({ "maxLength": KIND_BYTES_MAX }),
+        "key" => json!({ "maxLength": KEY_BYTES_MAX }),
+        _ => return None,
+    })
+}
+
 /// What a figure of an answer can be; whatever else is said of it stays.
 fn answered(schema: &str, field: &str) -> Option<Value> {
     if schema == "Knobs"
@@ -539,20 +552,21 @@ fn answered(schema: &str, field: &str) -> Option<Value> {
         (_, "percent") => json!({ "minimum": 0, "maximum": 100 }),
         (_, "limiting_share" | "refused_share" | "braked_share" | "gain_factor") => json!({ "minimum": 0, "maximum": 1 }),
         // -1 is no limit.
-        (_, "effective_rps" | "rps" | "previous_rps" | "concurrency" | "limit_rps" | "configured_rps" | "capacity_rps") => from(-1),
-        ("Granted", "granted") => whole(0..=WANT_MAX).as_object().map(|all| json!({ "minimum": all["minimum"], "maximum": all["maximum"] }))?,
-        (
-            _,
-            "timeout" | "timeout_s",
-        ) => json!({ "minimum": TIMEOUT_MIN_S, "maximum": SPAN_MAX_S }),
+        (_, "effective_rps" | "rps" | "previous_rps" | "concurrency" | "limit_rps" | "configured_rps" | "capacity_rps") => {
+            from(-1)
+        }
+        ("Granted", "granted") => {
+            whole(0..=WANT_MAX).as_object().map(|all| json!({ "minimum": all["minimum"], "maximum": all["maximum"] }))?
+        }
+        (_, "timeout" | "timeout_s") => json!({ "minimum": TIMEOUT_MIN_S, "maximum": SPAN_MAX_S }),
         // Counts, ages, rates and moments of our own: none is below zero.
         (
             _,
-            "depth" | "max" | "max_backlog" | "ready" | "scheduled" | "running" | "dead" | "jobs" | "requested" | "attempt" | "attempts"
-            | "done" | "total" | "tries" | "ms" | "seq" | "errors_omitted" | "workers" | "running_total" | "at" | "remaining" | "granted"
-            | "retry_after_ms" | "wait_s" | "returned" | "there" | "failures" | "refused" | "mean_cost" | "achieved_rps" | "learned_rps"
-            | "ask_rps" | "seconds" | "own_jobs" | "overload_s" | "own_overload_s" | "peak" | "own_peak" | "lower_s" | "higher_s"
-            | "stopped_s" | "parked_jobs",
+            "depth" | "max" | "max_backlog" | "ready" | "scheduled" | "running" | "dead" | "jobs" | "requested" | "attempt"
+            | "attempts" | "done" | "total" | "tries" | "ms" | "seq" | "errors_omitted" | "workers" | "running_total" | "at"
+            | "remaining" | "granted" | "retry_after_ms" | "wait_s" | "returned" | "there" | "failures" | "refused" | "mean_cost"
+            | "achieved_rps" | "learned_rps" | "ask_rps" | "seconds" | "own_jobs" | "overload_s" | "own_overload_s" | "peak"
+            | "own_peak" | "lower_s" | "higher_s" | "stopped_s" | "parked_jobs",
         ) => return Some(from(0)),
         (_, name) if name.ends_with("_s") || name.ends_with("_ms") => from(0),
         _ => return None,

@@ -55,7 +55,9 @@ fn body(operation: &str) -> Option<Value> {
             "args": { "url": "https://example.com/report" }, "by": "alice",
         }),
         "notify" => json!({ "channel": "email", "to": "ada@example.com", "subject": "Welcome", "body": "Hello Ada" }),
-        "suppress" => json!({ "channel": "email", "recipient": "ada@example.com", "reason": "asked for it by phone", "by": "alice" }),
+        "suppress" => {
+            json!({ "channel": "email", "recipient": "ada@example.com", "reason": "asked for it by phone", "by": "alice" })
+        }
         "pause_all" | "resume_all" | "pause_throttle" | "resume_throttle" | "resume_key" | "discard_job" | "resume_account"
         | "run_schedule" | "pause_schedule" | "resume_schedule" => signed(),
         _ => return None,
@@ -74,9 +76,10 @@ fn answer(operation: &str) -> Option<Value> {
         "enqueue_job" => with(detail(), json!({ "duplicate": false, "replaced": false, "backlog": null, "warnings": [] })),
         "enqueue_jobs" => json!({ "jobs": [ticket], "warnings": [] }),
         "list_jobs" => json!({ "jobs": [summary()], "next": format!("/api/v1/jobs?limit=1&before={ID}") }),
-        "show_job" | "retry_job" | "reschedule_job" => {
-            with(detail(), json!({ "waiting": { "reason": "throttle hooks lets 5 a second through and others go first", "until": null } }))
-        }
+        "show_job" | "retry_job" | "reschedule_job" => with(
+            detail(),
+            json!({ "waiting": { "reason": "throttle hooks lets 5 a second through and others go first", "until": null } }),
+        ),
         "cancel_job" | "discard_job" => with(detail(), json!({ "state": "cancelled", "waiting": null })),
         "list_attempts" => json!({ "attempts": [attempt()], "next": null }),
         "cancel_jobs" => json!({ "jobs": 10000, "requested": 0, "dry_run": true, "more": true, "next": null }),
@@ -94,7 +97,9 @@ fn answer(operation: &str) -> Option<Value> {
         "show_throttle" | "edit_throttle" | "resume_throttle" => throttle(),
         "pause_throttle" => with(throttle(), json!({ "paused": true, "state": "paused", "effective_rps": 0.0 })),
         "delete_throttle" => json!({ "throttle": "hooks", "waiting": { "jobs": 532, "more": false } }),
-        "explain_throttle" => json!({ "throttle": "hooks", "sentence": "hooks runs at 5 a second; alice wrote its knobs last", "decisions": [] }),
+        "explain_throttle" => {
+            json!({ "throttle": "hooks", "sentence": "hooks runs at 5 a second; alice wrote its knobs last", "decisions": [] })
+        }
         "acquire_tokens" | "peek_tokens" => json!({
             "allowed": false, "granted": 0, "remaining": 1, "retry_after_ms": 400, "wait_s": 0.4, "until": AT,
             "limit": { "level": "throttle" }, "reason": "throttle hooks lets 5 a second through and others go first",

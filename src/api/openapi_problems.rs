@@ -9,8 +9,8 @@ use super::openapi::id_of;
 use super::problem::{Code, MEDIA_TYPE};
 use super::scopes::{Need, need};
 use Code::{
-    AccountNotFound, BadRequest, Conflict, InUse, InvalidHeader, JobNotFound, LaneFull, NotAllowed, NotReady, NotificationNotFound,
-    PoolNotFound, QueueLost, ScheduleNotFound, ThrottleNotFound, ThrottlesLost, TooManyStreams, WrongState,
+    AccountNotFound, BadRequest, Conflict, InUse, InvalidHeader, JobNotFound, LaneFull, NotAllowed, NotReady,
+    NotificationNotFound, PoolNotFound, QueueLost, ScheduleNotFound, ThrottleNotFound, ThrottlesLost, TooManyStreams, WrongState,
 };
 
 /// What only some operations answer: what is not there, what forbids it, and the store that may be away. The rest follows from what
@@ -145,8 +145,9 @@ fn codes(path: &str, method: &str, operation: &Map<String, Value>, has_tokens: b
         // Without tokens nobody's leave is narrow.
         codes.retain(|code| !matches!(code, NotAllowed));
     }
-    let checked = |parameter: &Value| parameter["in"] == "path" && parameter["schema"].get("pattern").is_some()
-        || parameter["name"] == "id";
+    let checked = |parameter: &Value| {
+        parameter["in"] == "path" && parameter["schema"].get("pattern").is_some() || parameter["name"] == "id"
+    };
     if parameters.iter().any(checked) {
         codes.push(Code::InvalidPath);
     }

@@ -17,7 +17,8 @@ fn schema_names(folder: &Path, found: &mut BTreeMap<String, Vec<String>>) {
         } else if path.extension().is_some_and(|extension| extension == "rs") {
             let text = std::fs::read_to_string(&path).unwrap();
             for rest in text.split("ToSchema)]").skip(1) {
-                let declared = |line: &&str| [" struct ", " enum "].iter().any(|word| line.contains(word)) && line.starts_with("pub");
+                let declared =
+                    |line: &&str| [" struct ", " enum "].iter().any(|word| line.contains(word)) && line.starts_with("pub");
                 let Some(line) = rest.lines().find(declared) else { continue };
                 let before: String = rest.lines().take_while(|other| other != &line).collect();
                 let of_type = line.split([' ', '{', '(', '<', ';']).filter(|word| !word.is_empty());
@@ -52,7 +53,9 @@ fn schemas<'a>(value: &'a Value, at: &str, found: &mut Vec<(String, &'a Value)>)
             if map.contains_key("type") && !at.ends_with("/properties") && !at.ends_with("example") {
                 found.push((at.to_owned(), value));
             }
-            map.iter().filter(|(name, _)| *name != "example").for_each(|(name, below)| schemas(below, &format!("{at}/{name}"), found));
+            map.iter()
+                .filter(|(name, _)| *name != "example")
+                .for_each(|(name, below)| schemas(below, &format!("{at}/{name}"), found));
         }
         Value::Array(items) => items.iter().enumerate().for_each(|(i, item)| schemas(item, &format!("{at}/{i}"), found)),
         _ => {}
@@ -112,7 +115,10 @@ fn whatever_is_sent_has_its_bounds_at_both_ends_and_is_closed() {
             let is_text = is_kind(limits, "string");
             let is_limited = ["maxLength", "enum", "format", "pattern"].iter().any(|word| limits.get(*word).is_some());
             assert!(!is_text || is_limited || field == "template", "{name} {field}: {limits}");
-            assert!(limits["description"].is_string(), "{name} {field} is told by the readers and not by the type, or is described nowhere");
+            assert!(
+                limits["description"].is_string(),
+                "{name} {field} is told by the readers and not by the type, or is described nowhere"
+            );
         }
     }
 }
@@ -159,15 +165,8 @@ fn every_body_and_the_main_answers_have_an_example() {
         if let Some(content) = operation.get("requestBody").and_then(|body| body.pointer("/content/application~1json")) {
             assert!(content.get("example").is_some(), "{method} {path}");
         }
-        answers += operation["responses"].as_object().unwrap().values().filter(|one| one.to_string().contains("\"example\":{")).count();
+        answers +=
+            operation["responses"].as_object().unwrap().values().filter(|one| one.to_string().contains("\"example\":{")).count();
     }
     assert!(answers > 40, "{answers}");
-}
-
-#[test]
-fn dump_tmp() {
-    let [open, closed] = documents();
-    std::fs::write("/tmp/raw.json", serde_json::to_string_pretty(&api().into_openapi()).unwrap()).unwrap();
-    std::fs::write("/tmp/open.json", serde_json::to_string_pretty(&open).unwrap()).unwrap();
-    std::fs::write("/tmp/closed.json", serde_json::to_string_pretty(&closed).unwrap()).unwrap();
 }

@@ -13,7 +13,8 @@ use super::problem::{self, Code, Problem};
 use super::state::{App, Deps};
 use super::{
     acquire, assets, audit, auth, budget, crons, decisions, fields, gate, guard, health, jobs, keys, lane_list, lanes, many,
-    metrics, moves, notifications, openapi, pause, pools, provider_events, stream, suppressions, throttle_delete, throttles, workers,
+    metrics, moves, notifications, openapi, pause, pools, provider_events, stream, suppressions, throttle_delete, throttles,
+    workers,
 };
 
 /// The API: every route here is in `/openapi.json`, because the document is made from this.

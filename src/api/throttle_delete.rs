@@ -43,7 +43,9 @@ pub enum Kept {
     #[error("there is no throttle {0}; nothing was deleted")]
     Unknown(Name),
     /// Others draw from it, and would stop.
-    #[error("{name} is the parent of {children}, which would stop without it; take the knob parent from them first; nothing was deleted")]
+    #[error(
+        "{name} is the parent of {children}, which would stop without it; take the knob parent from them first; nothing was deleted"
+    )]
     Parent {
         /// Its name.
         name: Name,
@@ -77,8 +79,12 @@ async fn children(store: &dyn Store, parent: &Name) -> Result<String, throttle::
     let names = store.names().await?;
     let looked = stream::iter(names).map(|name| async move { store.status(&name).await });
     let statuses: Vec<Option<Status>> = looked.buffered(ASKED_AT_ONCE).try_collect().await?;
-    let mut found: Vec<String> =
-        statuses.into_iter().flatten().filter(|child| child.knobs.parent.as_ref() == Some(parent)).map(|child| child.name.to_string()).collect();
+    let mut found: Vec<String> = statuses
+        .into_iter()
+        .flatten()
+        .filter(|child| child.knobs.parent.as_ref() == Some(parent))
+        .map(|child| child.name.to_string())
+        .collect();
     found.sort();
     let more = found.len().saturating_sub(TOLD);
     found.truncate(TOLD);

@@ -298,7 +298,7 @@ impl Reader<'_> {
 
     fn on_ambiguous(&mut self) -> Option<OnAmbiguous> {
         let said = self.text("on_ambiguous", 16)?;
-        let found = ON_AMBIGUOUS.iter().find(|(word, _)| *word == said).map(|(_, found)| found.clone());
+        let found = ON_AMBIGUOUS.iter().find(|(word, _)| *word == said).map(|(_, found)| *found);
         if found.is_none() {
             self.complain("on_ambiguous", "must be retry or dead");
         }

@@ -205,7 +205,8 @@ impl Knob {
         match self.kind {
             Kind::Number { low, high, zero, unlimited } => {
                 // A value of its own meaning may lie outside of the range.
-                let apart: Vec<f64> = [(unlimited, -1.0), (zero, 0.0)].iter().filter(|(is, _)| *is).map(|(_, value)| *value).collect();
+                let apart: Vec<f64> =
+                    [(unlimited, -1.0), (zero, 0.0)].iter().filter(|(is, _)| *is).map(|(_, value)| *value).collect();
                 let least = apart.first().copied().unwrap_or(low);
                 let mut schema = json!({ "type": kinds("number"), "minimum": least, "maximum": high });
                 if !apart.is_empty() {

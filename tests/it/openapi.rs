@@ -132,7 +132,8 @@ async fn what_is_answered_is_what_the_document_declares() {
     client.gets(404, "show_pool", of("none")).await;
     client.gets(200, "resume_account", of("mail").part("account", "a1")).await;
     client.gets(404, "resume_account", of("mail").part("account", "none")).await;
-    let message = || ask().json(json!({"channel": "email", "to": "a@example.com", "subject": "s", "body": "b", "unique_key": "m"}));
+    let message =
+        || ask().json(json!({"channel": "email", "to": "a@example.com", "subject": "s", "body": "b", "unique_key": "m"}));
     let sent = client.gets(202, "notify", message()).await["id"].as_i64().unwrap();
     client.gets(200, "notify", message()).await;
     client.gets(200, "show_notification", ask().part("id", sent)).await;
@@ -145,7 +146,8 @@ async fn what_is_answered_is_what_the_document_declares() {
     client.gets(401, "tell_provider_events", unsigned()).await;
 
     // Schedules.
-    let schedule = || of("nightly").json(json!({"expression": "30 2 * * *", "kind": "anything", "args": {}, "key": "acme", "by": "ann"}));
+    let schedule =
+        || of("nightly").json(json!({"expression": "30 2 * * *", "kind": "anything", "args": {}, "key": "acme", "by": "ann"}));
     client.gets(201, "set_schedule", schedule()).await;
     client.gets(200, "set_schedule", schedule()).await;
     client.gets(200, "list_schedules", ask()).await;
@@ -227,7 +229,9 @@ async fn every_refusal_that_the_document_tells_is_made_so() {
                 None => absent(&operation),
             };
             let needed = if id == "unsuppress" { "channel=email&recipient=a%40example.com" } else { "" };
-            for status in operation.statuses().into_iter().filter(|status| (400..500).contains(status) && !OTHERS.contains(status)) {
+            for status in
+                operation.statuses().into_iter().filter(|status| (400..500).contains(status) && !OTHERS.contains(status))
+            {
                 let wrong = match status {
                     400 if id == "tell_provider_events" => continue,
                     400 => whole().query("key=%ff"),

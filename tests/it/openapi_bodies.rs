@@ -96,7 +96,14 @@ impl<'a> Draw<'a> {
     fn text(&mut self, schema: &Value) -> String {
         if schema["format"] == "date-time" {
             let zones = ["Z", "+02:00", "-07:30"];
-            return format!("20{}-0{}-1{}T0{}:30:00{}", 27 + self.pick(7), 1 + self.pick(9), self.pick(10), self.pick(10), zones[self.pick(3)]);
+            return format!(
+                "20{}-0{}-1{}T0{}:30:00{}",
+                27 + self.pick(7),
+                1 + self.pick(9),
+                self.pick(10),
+                self.pick(10),
+                zones[self.pick(3)]
+            );
         }
         let pattern = schema["pattern"].as_str().unwrap_or("^.*$");
         // What is not zero only was said by looking ahead.
@@ -138,7 +145,9 @@ impl<'a> Draw<'a> {
             let value = match (name, self.value(&parameter["schema"])) {
                 ("name", _) if operation.path.contains("/pools/") => "mail".to_owned(),
                 ("account", _) => "a1".to_owned(),
-                ("name", _) if operation.path.contains("/throttles/") && !operation.id.starts_with("delete") => of_throttle(&operation.id),
+                ("name", _) if operation.path.contains("/throttles/") && !operation.id.starts_with("delete") => {
+                    of_throttle(&operation.id)
+                }
                 (_, Value::String(text)) => text,
                 (_, other) => other.to_string(),
             };
@@ -216,7 +225,8 @@ fn settle(body: &mut Value) {
             }
             // Mails have subjects, and whatever only a provider understands is its own affair.
             body.remove("extra");
-            if !has(body, "template") && !body.get("body").is_some_and(|text| text.as_str().is_some_and(|text| !text.is_empty())) {
+            let has_body = body.get("body").and_then(Value::as_str).is_some_and(|text| !text.is_empty());
+            if !has(body, "template") && !has_body {
                 body.insert("body".into(), json!("a text"));
             }
             body.remove("from");
@@ -287,7 +297,7 @@ async fn a_request_that_the_document_allows_is_not_refused_for_its_form() {
         let is_plain = operation.declared["parameters"].is_null() && operation.body().is_none();
         for _ in 0..if is_plain { 1 } else { EACH } {
             let ask = draw.ask(&operation);
-            if operation.id == "edit_throttle" && ask.body.as_ref().is_some_and(|body| is_empty_edit(body)) {
+            if operation.id == "edit_throttle" && ask.body.as_ref().is_some_and(is_empty_edit) {
                 continue;
             }
             let (status, said) = contract.ask(&operation, &ask).await;
@@ -413,7 +423,10 @@ async fn a_parameter_that_breaks_its_bound_is_refused() {
             let name = parameter["name"].as_str().unwrap();
             let is_text = |value: &Value| matches!(value, Value::String(_) | Value::Number(_));
             let mut wrong: Vec<Value> = broken(&parameter["schema"]).into_iter().filter(is_text).collect();
-            if parameter["schema"]["type"] != "string" || parameter["schema"].get("enum").is_some() || parameter["schema"].get("format").is_some() {
+            if parameter["schema"]["type"] != "string"
+                || parameter["schema"].get("enum").is_some()
+                || parameter["schema"].get("format").is_some()
+            {
                 wrong.push(json!(""));
             }
             for value in wrong {

@@ -65,7 +65,7 @@ export class Panel {
     this.edit = h('p', { class: 'audit-line' });
     this.knobSummary = h('span', { class: 'knob-values' });
     this.knobs = h('details', { class: 'drawer' }, h('summary', null, h('span', { class: 'drawer-title' }, 'Knobs'), this.knobSummary), this.form.element);
-    this.delete = h('button', { type: 'button', class: 'danger', 'aria-label': `Delete ${name}`, onclick: () => this.askDelete() }, 'Delete this throttle');
+    this.delete = h('button', { type: 'button', 'aria-label': `Delete ${name}`, onclick: () => this.askDelete() }, 'Delete …');
     this.deleteError = h('p', { class: 'error', role: 'alert', hidden: true });
     this.deleteRow = h('div', { class: 'delete', hidden: true }, this.delete, this.deleteError);
     this.knobs.append(this.deleteRow);

@@ -204,7 +204,10 @@ fn strict(value: &Value) -> Value {
         Value::Array(items) => items.iter().map(strict).collect(),
         Value::Object(map) => {
             let mut strict: Map<String, Value> = map.iter().map(|(name, below)| (name.clone(), self::strict(below))).collect();
-            if map.get("type") == Some(&json!("object")) && map.contains_key("properties") && !map.contains_key("additionalProperties") {
+            if map.get("type") == Some(&json!("object"))
+                && map.contains_key("properties")
+                && !map.contains_key("additionalProperties")
+            {
                 strict.insert("additionalProperties".to_owned(), json!(false));
             }
             Value::Object(strict)
@@ -309,7 +312,10 @@ impl Contract {
         }
         if status >= 400 {
             let codes = declared["description"].as_str().unwrap();
-            assert!(codes.contains(&format!("`{}`", value["code"].as_str().unwrap())), "a code of another status, {codes}: {shown}");
+            assert!(
+                codes.contains(&format!("`{}`", value["code"].as_str().unwrap())),
+                "a code of another status, {codes}: {shown}"
+            );
             assert_eq!(value["status"], status, "{shown}");
         }
     }
