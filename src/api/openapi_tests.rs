@@ -170,3 +170,11 @@ fn every_body_and_the_main_answers_have_an_example() {
     }
     assert!(answers > 40, "{answers}");
 }
+
+#[test]
+fn dump_tmp() {
+    let [open, closed] = documents();
+    std::fs::write("/tmp/raw.json", serde_json::to_string_pretty(&api().into_openapi()).unwrap()).unwrap();
+    std::fs::write("/tmp/open.json", serde_json::to_string_pretty(&open).unwrap()).unwrap();
+    std::fs::write("/tmp/closed.json", serde_json::to_string_pretty(&closed).unwrap()).unwrap();
+}
