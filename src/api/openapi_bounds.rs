@@ -3,7 +3,7 @@
 //! A body takes no field but its own. Lengths are in bytes; the document says them as lengths, which they are for ASCII, and as
 //! `x-max-bytes`.
 
-use std::ops::RangeInclusive;
+use std::ops::{Not as _, RangeInclusive};
 
 use serde_json::{Map, Value, json};
 
@@ -97,10 +97,14 @@ pub(super) fn apply_to_operation(operation: &mut Map<String, Value>) {
         }
     }
     let Some(body) = operation.get_mut("requestBody") else { return };
-    if MAY_BE_EMPTY.contains(&id.as_str()) {
-        body["required"] = json!(false);
-    } else {
-        body["required"] = json!(true);
+    let may_be_empty = MAY_BE_EMPTY.contains(&id.as_str());
+    body["required"] = json!(may_be_empty.not());
+    // What says nothing may say so by `null`, but for tokens, where a word that went lost would cost somebody a token.
+    if may_be_empty
+        && !["acquire_tokens", "peek_tokens"].contains(&id.as_str())
+        && let Some(schema) = body.pointer_mut("/content/application~1json/schema")
+    {
+        *schema = json!({ "anyOf": [schema.take(), { "type": "null" }] });
     }
     if let Some(schema) = body.pointer_mut("/content/application~1json/schema").filter(|schema| schema["type"] == "array") {
         schema["maxItems"] = json!(BATCH_MAX);
@@ -108,7 +112,7 @@ pub(super) fn apply_to_operation(operation: &mut Map<String, Value>) {
 }
 
 /// Operations that take a request without a body for one with an empty object.
-const MAY_BE_EMPTY: [&str; 16] = [
+const MAY_BE_EMPTY: [&str; 13] = [
     "acquire_tokens",
     "peek_tokens",
     "pause_all",
@@ -122,9 +126,6 @@ const MAY_BE_EMPTY: [&str; 16] = [
     "resume_schedule",
     "retry_job",
     "discard_job",
-    "cancel_job",
-    "forget_key",
-    "delete_throttle",
 ];
 
 fn close(schema: &mut Value, body: Body) {
@@ -249,7 +250,7 @@ fn bodies() -> Vec<Body> {
     vec![
         Body { more: together(), ..body("NewJob", job(), &["kind"]) },
         Body { more: overlap(), ..body("ScheduleBody", of_schedule(), &["expression", "kind"]) },
-        body("Edit", edit(), &[]),
+        Body { more: json!({ "anyOf": any_of(&settable()) }), ..body("Edit", edit(), &[]) },
         body("Reason", with_signed(Vec::new()), &[]),
         body("Retry", with_signed(vec![("keep_attempts", flag())]), &[]),
         body("Reschedule", with_signed(vec![("run_at", run_at())]), &["run_at"]),
@@ -392,6 +393,11 @@ fn dead_many(requeues: bool) -> Vec<(&'static str, Value)> {
     [place(), own, walk()].concat()
 }
 
+/// An edit that turns no knob is a mistake.
+fn any_of(fields: &[&str]) -> Value {
+    fields.iter().map(|field| json!({ "required": [field] })).collect()
+}
+
 /// A change that names nothing would change everything.
 fn at_least_one(filters: &[&str]) -> Value {
     let given = |field: &&str| json!({ "required": [field], "properties": { *field: { "type": "string" } } });
@@ -494,7 +500,7 @@ fn parameter_of(operation: &str, place: &str, name: &str) -> Option<Value> {
             json!({ "type": "string", "minLength": 1, "maxLength": THROTTLE_BYTES_MAX })
         }
         (_, "path", "name") => throttle(),
-        (_, "header", "If-Match") => json!({ "type": "string", "pattern": "^(\\*|(W/)?\"[0-9]{1,19}\")$" }),
+        (_, "header", "If-Match") => json!({ "type": "string", "pattern": "^(\\*|(W/)?\"?[0-9]{1,19}\"?)$" }),
         (_, "header", _) => json!({ "type": "string" }),
         ("purge_lane", _, "limit") => whole(1..=BATCH_JOBS_MAX),
         (_, _, "limit") => with_default(limit(), json!(if operation == "explain_throttle" { 20 } else { 100 })),
@@ -504,7 +510,10 @@ fn parameter_of(operation: &str, place: &str, name: &str) -> Option<Value> {
         (_, _, "create" | "dry_run") => flag(),
         ("list_attempts", _, "before") | (_, _, "created_after" | "created_before") => time(),
         ("list_jobs", _, "before") | ("list_notifications", _, "cursor") => whole(1..=i64::MAX),
-        ("list_suppressions", _, "cursor") => text(0..=CURSOR_BYTES_MAX),
+        ("list_suppressions", _, "cursor") => {
+            let channels = Channel::WORDS.map(|(word, _)| word).join("|");
+            json!({ "type": "string", "maxLength": CURSOR_BYTES_MAX, "pattern": format!("^(({channels}):[0-9a-f]{{64}})?$") })
+        }
         ("list_jobs", _, "state") => one_of(&super::jobs::SEARCHED),
         ("list_notifications", _, "state") => one_of(&DeliveryState::WORDS),
         (_, _, "channel") => one_of(&Channel::WORDS),

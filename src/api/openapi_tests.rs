@@ -103,6 +103,7 @@ fn whatever_is_sent_has_its_bounds_at_both_ends_and_is_closed() {
             continue;
         };
         let schema = if schema["type"] == "array" { &schema["items"] } else { schema };
+        let schema = schema.pointer("/anyOf/0").unwrap_or(schema);
         names.push(schema["$ref"].as_str().unwrap().rsplit('/').next().unwrap().to_owned());
     }
     assert!(names.len() > 20, "{names:?}");
@@ -169,12 +170,4 @@ fn every_body_and_the_main_answers_have_an_example() {
             operation["responses"].as_object().unwrap().values().filter(|one| one.to_string().contains("\"example\":{")).count();
     }
     assert!(answers > 40, "{answers}");
-}
-
-#[test]
-fn dump_tmp() {
-    let [open, closed] = documents();
-    std::fs::write("/tmp/raw.json", serde_json::to_string_pretty(&api().into_openapi()).unwrap()).unwrap();
-    std::fs::write("/tmp/open.json", serde_json::to_string_pretty(&open).unwrap()).unwrap();
-    std::fs::write("/tmp/closed.json", serde_json::to_string_pretty(&closed).unwrap()).unwrap();
 }

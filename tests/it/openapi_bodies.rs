@@ -60,6 +60,10 @@ impl<'a> Draw<'a> {
     /// A value of the right type, which may break what ties fields together.
     fn candidate(&mut self, schema: &Value) -> Value {
         let schema = &self.resolved(schema);
+        if let Some(ways) = schema["anyOf"].as_array().filter(|ways| schema["type"].is_null() && ways[0]["$ref"].is_string()) {
+            let way = self.pick(ways.len());
+            return self.candidate(&ways[way]);
+        }
         if let Some(words) = schema["enum"].as_array() {
             return words[self.pick(words.len())].clone();
         }
@@ -148,6 +152,8 @@ impl<'a> Draw<'a> {
                 ("name", _) if operation.path.contains("/throttles/") && !operation.id.starts_with("delete") => {
                     of_throttle(&operation.id)
                 }
+                // Clients take dots for steps in the path, however they are written.
+                (_, Value::String(text)) if [".", ".."].contains(&text.as_str()) => "dots".to_owned(),
                 (_, Value::String(text)) => text,
                 (_, other) => other.to_string(),
             };
@@ -297,9 +303,6 @@ async fn a_request_that_the_document_allows_is_not_refused_for_its_form() {
         let is_plain = operation.declared["parameters"].is_null() && operation.body().is_none();
         for _ in 0..if is_plain { 1 } else { EACH } {
             let ask = draw.ask(&operation);
-            if operation.id == "edit_throttle" && ask.body.as_ref().is_some_and(is_empty_edit) {
-                continue;
-            }
             let (status, said) = contract.ask(&operation, &ask).await;
             assert!(![400, 415, 422].contains(&status), "{} {ask:?}: {status} {said}", operation.id);
             asked += 1;
@@ -307,12 +310,6 @@ async fn a_request_that_the_document_allows_is_not_refused_for_its_form() {
         }
     }
     assert!(asked > 1000 && taken > 600, "{asked} were sent and {taken} taken");
-}
-
-/// An edit that turns nothing.
-fn is_empty_edit(body: &crate::support::contract::Body) -> bool {
-    let crate::support::contract::Body::Json(body) = body else { return false };
-    body.as_object().unwrap().keys().all(|name| ["by", "why"].contains(&name.as_str()))
 }
 
 /// Values of a field that its schema forbids.
@@ -376,7 +373,8 @@ async fn a_request_that_breaks_one_bound_of_the_document_is_refused() {
     for operation in contract.operations() {
         let Some(schema) = operation.body() else { continue };
         let is_list = schema["type"] == "array";
-        let of_one = draw.resolved(if is_list { &schema["items"] } else { schema });
+        let of_one = if is_list { &schema["items"] } else { schema.pointer("/anyOf/0").unwrap_or(schema) };
+        let of_one = draw.resolved(of_one);
         let required: Vec<&str> = of_one["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         let mut wrong: Vec<(String, Value)> = vec![("a field that is none".into(), json!({"nonsense": 1}))];
         for (name, limits) in of_one["properties"].as_object().unwrap() {
