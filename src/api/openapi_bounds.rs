@@ -1,4 +1,4 @@
-//! What values may be, for `/openapi.json`: the limits with which requests are read, and those of what is answered.
+//! Bounds of values, for `/openapi.json`: the limits with which requests are read, and those of what is answered.
 //!
 //! A body takes no field but its own. Lengths are in bytes; the document says them as lengths, which they are for ASCII, and as
 //! `x-max-bytes`.
@@ -539,7 +539,7 @@ fn named(field: &str) -> Option<Value> {
     })
 }
 
-/// What a figure of an answer can be; whatever else is said of it stays.
+/// Bounds of a figure of an answer; everything else that is said of it stays.
 fn answered(schema: &str, field: &str) -> Option<Value> {
     if schema == "Knobs"
         && let Some(knob) = knob(field)

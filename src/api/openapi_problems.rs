@@ -1,4 +1,4 @@
-//! What can go wrong in each operation, for `/openapi.json`: by status, with the codes of `docs/reference/errors.md`.
+//! Problems of each operation, for `/openapi.json`: by status, with the codes of `docs/reference/errors.md`.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use Code::{
     NotificationNotFound, PoolNotFound, QueueLost, ScheduleNotFound, ThrottleNotFound, ThrottlesLost, TooManyStreams, WrongState,
 };
 
-/// What only some operations answer: what is not there, what forbids it, and the store that may be away. The rest follows from what
+/// Codes that only some operations answer: something is not there, forbidden, or in a store that is away. The rest follows from what
 /// an operation takes.
 const OWN: &[(&str, &[Code])] = &[
     ("list_jobs", &[QueueLost]),

@@ -31,7 +31,7 @@ pub struct ThrottleDeleted {
     throttle: String,
     /// Jobs of it that wait, counted up to 10,000 of each state: they are kept, and run when the throttle is made again.
     waiting: Count,
-    /// What went wrong beside the change.
+    /// Troubles beside the change.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<String>,
 }

@@ -198,7 +198,7 @@ impl Knob {
         !matches!(self.kind, Kind::Record | Kind::Count | Kind::Steps)
     }
 
-    /// What a person may set it to, as JSON Schema; `null` gives it its default back.
+    /// Describes as JSON Schema the values that a person may set; `null` gives it its default back.
     pub fn schema(&self) -> Value {
         let null = if self.name == "rps" { Vec::new() } else { vec!["null"] };
         let kinds = |kind: &'static str| [vec![kind], null.clone()].concat();

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::support::contract::{Ask, Contract, NOBODY, Operation, contract};
 
-/// What cannot be brought about here: events that a provider has signed.
+/// Answers that other tests bring about: events that a provider has signed.
 const ELSEWHERE: [(&str, u16); 1] = [("tell_provider_events", 204)];
 
 fn ask() -> Ask {

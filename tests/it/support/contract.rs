@@ -236,7 +236,7 @@ impl Contract {
         self.operations().into_iter().find(|one| one.id == id).unwrap_or_else(|| panic!("no operation {id}"))
     }
 
-    /// What a schema of the document says, as a judge of values.
+    /// Builds a judge of values from a schema of the document.
     pub fn judge(&self, schema: &Value) -> Arc<Validator> {
         let mut validators = self.validators.lock().unwrap();
         let built = validators.entry(schema.to_string()).or_insert_with(|| {
