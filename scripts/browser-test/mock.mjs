@@ -3,7 +3,7 @@
 //   node scripts/browser-test/mock.mjs [--port 8099] [--phase steady|open|recovered] [--empty] [--token TOKEN]
 //
 // The story repeats: a reindex cruises at its setpoint, its documents get ten times harder, the breaker trips, probes, and the
-// governor finds the new rate. POST /__mock {"fail": "down" | "401" | "stream" | "pools" | null, "edit": {"throttle", "by", "knobs"},
+// governor finds the new rate. POST /__mock {"fail": "down" | "401" | "stream" | "pools" | "delete" | null, "edit": {"throttle", "by", "knobs"},
 // "story": "open"} makes it misbehave.
 
 import { createServer } from 'node:http';
@@ -460,6 +460,11 @@ export async function startMock({ port = 0, phase = 'steady', empty = false, tok
         const limit = Number(new URL(request.url, 'http://mock').searchParams.get('limit') ?? 20);
         const own = world.decisions.filter((d) => d.throttle === t.name).slice(0, limit);
         return send(200, { throttle: t.name, sentence: `${world.effective(t)} rps, ${t.reason || 'set by hand'}.`, decisions: own });
+      }
+      if (request.method === 'DELETE') {
+        if (fail === 'delete') return refuse(problem(409, 'something else needs it', [], `${t.name} is the parent of others`));
+        world.throttles.delete(t.name);
+        return send(200, { throttle: t.name, waiting: { jobs: Math.round(t.ready), more: false } });
       }
       if (request.method === 'PATCH') {
         const body = JSON.parse(text);

@@ -518,6 +518,32 @@ async function mockChecks(page, mock, url) {
     await page.until('that it is gone', `!${row('import')}`);
   });
 
+  await check('a throttle is deleted after a question that takes name and reason, and a refusal is told beside the button', async () => {
+    const faults = [];
+    const of = panelOf('notify.chat');
+    const button = `${of}.querySelector('.delete button')`;
+    await page.evaluate(`${of}.querySelector('details.drawer').open = true; ${button}.click()`);
+    await page.until('the question', `document.querySelector('dialog.ask')?.open && /Delete notify.chat/.test(document.querySelector('dialog.ask').textContent)`);
+    await shot(page, 'delete-question', false);
+    await page.evaluate(`[...document.querySelectorAll('dialog.ask button')].find((b) => b.textContent === 'Cancel').click()`);
+    if (page.requests.some((r) => r.method === 'DELETE' && r.url.includes('/throttles/notify.chat'))) faults.push('a cancelled question deletes');
+    provoked.push(/409/);
+    mock.steer({ fail: 'delete' });
+    await page.evaluate(`${button}.click()`);
+    await answer({ why: 'a test' }, 'Delete');
+    await page.until('the refusal', `/is the parent of/.test(${of}.querySelector('.delete .error').textContent) && !${of}.querySelector('.delete .error').hidden`);
+    mock.steer({ fail: null });
+    await page.evaluate(`${button}.click()`);
+    await answer({ why: 'a test' }, 'Delete');
+    await page.until('the end of the panel', `!${of}`);
+    const sent = mock.requests.findLast((r) => r.startsWith('DELETE'));
+    if (!/\/throttles\/notify\.chat\?by=browser-test&why=a\+test$/.test(sent ?? '')) faults.push(`asked was ${sent}`);
+    if (!/notify.chat is deleted/.test(await page.evaluate(`document.getElementById('aloud').textContent`))) faults.push('it is not said aloud');
+    const limits = await page.evaluate(`(() => { document.querySelector('#api-limits').open = true; return [...document.querySelectorAll('#api-throttles .delete')].some((row) => !row.hidden); })()`);
+    if (limits) faults.push('a limit of the API can be deleted');
+    return faults;
+  });
+
   await check('everything is paused and resumed from the header', async () => {
     await page.evaluate(`document.getElementById('pause-all').click()`);
     await answer({ why: 'the database moves' }, 'Pause everything');

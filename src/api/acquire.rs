@@ -18,22 +18,22 @@ use super::waiting;
 use crate::throttle::{self, Answer, Ask, GUEST, Grant, Holder, LaneAsk, Limit, Name, check_cost};
 
 /// The most units of one ask.
-const WANT_MAX: i64 = 100_000;
+pub(super) const WANT_MAX: i64 = 100_000;
 
 /// The most jobs that one holder may hold.
-const HELD_MAX: i64 = 1_000_000;
+pub(super) const HELD_MAX: i64 = 1_000_000;
 
 /// The longest name of a holder, in bytes.
-const HOLDER_BYTES_MAX: usize = 200;
+pub(super) const HOLDER_BYTES_MAX: usize = 200;
 
 /// The longest that a holder's word may stand, in seconds.
-const TTL_S_MAX: f64 = 120.0;
+pub(super) const TTL_S_MAX: f64 = 120.0;
 
 /// How long a holder's word stands if it does not say.
 const TTL_S: f64 = 30.0;
 
 /// The longest that a request may wait for its tokens, in milliseconds: below the time-outs of most proxies.
-const WAIT_MS_MAX: i64 = 30_000;
+pub(super) const WAIT_MS_MAX: i64 = 30_000;
 
 /// A waiting request asks again after so long at the latest, because a person may turn the knob up.
 const NAP_MAX: Duration = Duration::from_secs(1);

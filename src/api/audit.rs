@@ -12,7 +12,7 @@ use crate::throttle::{Change, Status};
 use super::auth::Caller;
 use super::postgres;
 use super::problem::{Code, Problem};
-use super::query::Query;
+use super::query::{PAGE_MAX, Query};
 use super::state::App;
 use super::within::{ONE, within};
 
@@ -102,7 +102,7 @@ pub async fn note(app: &App, entry: &Entry) -> Option<String> {
     responses((status = 200, body = Audit)))]
 pub async fn list(State(app): State<App>, Pairs(pairs): Pairs<Vec<(String, String)>>) -> Result<Json<Audit>, Problem> {
     let mut query = Query::open(pairs, &["limit"]);
-    let limit = query.whole("limit", 1..=1000).unwrap_or(100);
+    let limit = query.whole("limit", 1..=PAGE_MAX).unwrap_or(100);
     if !query.errors.is_empty() {
         return Err(Problem::fields(Code::InvalidQuery, query.errors));
     }

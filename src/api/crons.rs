@@ -13,7 +13,7 @@ use super::fields::{self, Errors, Fields, Place};
 use super::jobs::{kinds_elsewhere, warnings};
 use super::jobs_input::{self, Known};
 use super::moves::Reason;
-use super::operate::{signed, signed_of_query};
+use super::operate::{BY_BYTES_MAX, WHY_BYTES_MAX, signed, signed_of_query};
 use super::problem::{Code, Problem};
 use super::query::Query;
 use super::state::App;
@@ -25,8 +25,13 @@ use crate::jobs::NewJob;
 
 /// What a schedule has besides the fields of its job.
 const OWN_FIELDS: [&str; 7] = ["expression", "time_zone", "catch_up", "overlap", "paused", "by", "why"];
+/// The longest expression, in bytes.
+pub(super) const EXPRESSION_BYTES_MAX: usize = 256;
+/// The longest name of a time zone, in bytes.
+pub(super) const ZONE_BYTES_MAX: usize = 64;
 /// Fields of a job that the schedule sets itself.
-const SET_BY_SCHEDULE: [&str; 7] = ["run_at", "unique_key", "unique_for", "debounce", "debounce_max", "replace", "traceparent"];
+pub(super) const SET_BY_SCHEDULE: [&str; 7] =
+    ["run_at", "unique_key", "unique_for", "debounce", "debounce_max", "replace", "traceparent"];
 
 /// A schedule to be; besides these it has the fields of a job, without those that only make sense for one job.
 #[derive(utoipa::ToSchema)]
@@ -284,10 +289,12 @@ fn read(name: String, value: Value, known: &Known<'_>) -> Result<(NewSchedule, O
     let mut read = Errors::default();
     if let Some(mut fields) = Fields::open(Value::Object(own), "", &OWN_FIELDS, &mut read) {
         match fields.take("expression") {
-            Some(value) => schedule.expression = fields.text_of("expression", value, 1..=256).unwrap_or_default(),
+            Some(value) => {
+                schedule.expression = fields.text_of("expression", value, 1..=EXPRESSION_BYTES_MAX).unwrap_or_default()
+            }
             None => fields.wrong("expression", "the field is missing; allowed: a cron expression such as \"30 2 * * *\""),
         }
-        if let Some(zone) = fields.text("time_zone", 1..=64) {
+        if let Some(zone) = fields.text("time_zone", 1..=ZONE_BYTES_MAX) {
             schedule.time_zone = zone;
         }
         if let Some(value) = fields.take("catch_up") {
@@ -301,8 +308,8 @@ fn read(name: String, value: Value, known: &Known<'_>) -> Result<(NewSchedule, O
             Some(other) => fields.wrong("paused", format!("{} is not true or false", fields::describe(&other))),
             None => {}
         }
-        by = fields.text("by", 1..=100);
-        why = fields.text("why", 0..=1000).unwrap_or_default();
+        by = fields.text("by", 1..=BY_BYTES_MAX);
+        why = fields.text("why", 0..=WHY_BYTES_MAX).unwrap_or_default();
     }
     if read.is_empty() {
         for problem in schedule.problems() {

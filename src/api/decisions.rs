@@ -5,7 +5,7 @@ use axum::extract::{Query as Pairs, State};
 use serde::Serialize;
 
 use super::problem::{Code, Problem};
-use super::query::Query;
+use super::query::{PAGE_MAX, Query};
 use super::state::{App, Decision};
 use super::within::{MANY, within};
 use crate::jobs::Failure;
@@ -33,7 +33,7 @@ pub struct Failures {
     responses((status = 200, body = Decided)))]
 pub async fn list(State(app): State<App>, Pairs(pairs): Pairs<Vec<(String, String)>>) -> Result<Json<Decided>, Problem> {
     let mut query = Query::open(pairs, &["throttle", "limit"]);
-    let limit = query.whole("limit", 1..=1000).unwrap_or(100);
+    let limit = query.whole("limit", 1..=PAGE_MAX).unwrap_or(100);
     let throttle = query.text("throttle", throttle::name::MAX_BYTES);
     if !query.errors.is_empty() {
         return Err(Problem::fields(Code::InvalidQuery, query.errors));
@@ -48,7 +48,7 @@ pub async fn list(State(app): State<App>, Pairs(pairs): Pairs<Vec<(String, Strin
     responses((status = 200, body = Failures)))]
 pub async fn failures(State(app): State<App>, Pairs(pairs): Pairs<Vec<(String, String)>>) -> Result<Json<Failures>, Problem> {
     let mut query = Query::open(pairs, &["limit"]);
-    let limit = query.whole("limit", 1..=1000).unwrap_or(100);
+    let limit = query.whole("limit", 1..=PAGE_MAX).unwrap_or(100);
     if !query.errors.is_empty() {
         return Err(Problem::fields(Code::InvalidQuery, query.errors));
     }

@@ -16,7 +16,7 @@ use super::jobs_input::{self, KEY_BYTES_MAX, KIND_BYTES_MAX, Known};
 use super::metrics::BacklogAnswer;
 use super::postgres;
 use super::problem::{Code, Problem};
-use super::query::Query;
+use super::query::{PAGE_MAX, Query};
 use super::scopes::TokenScope;
 use super::shown::mask_args;
 use super::state::App;
@@ -30,7 +30,7 @@ use crate::throttle::{self, Ask, LaneAsk, Name, Store};
 const WARNED_THROTTLES_MAX: usize = 100;
 
 /// What `state` may be in a search: a state, or any of those in which a job has ended.
-const SEARCHED: [(&str, Searched); 8] = [
+pub(super) const SEARCHED: [(&str, Searched); 8] = [
     ("scheduled", Searched::In(JobState::Scheduled)),
     ("ready", Searched::In(JobState::Ready)),
     ("running", Searched::In(JobState::Running)),
@@ -43,7 +43,7 @@ const SEARCHED: [(&str, Searched); 8] = [
 
 /// The state that a search asks for.
 #[derive(Clone, Copy)]
-enum Searched {
+pub(super) enum Searched {
     In(JobState),
     Ended,
 }
@@ -233,7 +233,7 @@ pub async fn list(State(app): State<App>, Pairs(pairs): Pairs<Vec<(String, Strin
         created_after: query.time("created_after"),
         created_before: query.time("created_before"),
         before: query.whole("before", 1..=i64::MAX),
-        limit: query.whole("limit", 1..=1000).unwrap_or(100),
+        limit: query.whole("limit", 1..=PAGE_MAX).unwrap_or(100),
     };
     if let (Some(from), Some(to)) = (filter.created_after, filter.created_before)
         && from >= to
@@ -274,7 +274,7 @@ pub async fn attempts(
 ) -> Result<Json<Attempts>, Problem> {
     let id = id_of(&id)?;
     let mut query = Query::open(pairs, &["limit", "before"]);
-    let limit = query.whole("limit", 1..=1000).unwrap_or(100);
+    let limit = query.whole("limit", 1..=PAGE_MAX).unwrap_or(100);
     let before = query.time("before");
     if !query.errors.is_empty() {
         return Err(Problem::fields(Code::InvalidQuery, query.errors));

@@ -41,6 +41,10 @@ pub const SPAN_MAX_S: f64 = 366.0 * 86_400.0;
 pub const TIMEOUT_MIN_S: f64 = 1e-6;
 /// The longest that one job can stand for a row of them: 3660 days, in seconds.
 pub const DEBOUNCE_MAX_MAX_S: f64 = 10.0 * SPAN_MAX_S;
+/// The priorities: 0 runs first.
+pub const PRIORITIES: std::ops::RangeInclusive<i64> = 0..=3;
+/// Attempts before a job is dead.
+pub const MAX_ATTEMPTS: std::ops::RangeInclusive<i64> = 1..=1000;
 /// What a trace parent looks like.
 const TRACEPARENT_EXAMPLE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 /// The most jobs of one batch.
@@ -123,13 +127,13 @@ fn job(value: Value, at: &str, known: &Known<'_>, errors: &mut Errors) -> Option
     if let Some(key) = fields.text("key", 0..=KEY_BYTES_MAX) {
         job.key = key;
     }
-    if let Some(priority) = fields.whole("priority", 0..=3, " (0 runs first)") {
+    if let Some(priority) = fields.whole("priority", PRIORITIES, " (0 runs first)") {
         job.priority = priority as i32;
     }
     if let Some(value) = fields.take_nullable("run_at") {
         job.run_at = run_at(&mut fields, &value);
     }
-    if let Some(attempts) = fields.whole("max_attempts", 1..=1000, "") {
+    if let Some(attempts) = fields.whole("max_attempts", MAX_ATTEMPTS, "") {
         job.max_attempts = attempts as i32;
     }
     let unique_key = fields.take_nullable("unique_key");

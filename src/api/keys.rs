@@ -12,6 +12,8 @@ use super::audit::{self, Entry};
 use super::auth::Caller;
 use super::body;
 use super::fields::{Errors, Fields, Place};
+use super::moves::Reason;
+use super::operate::{BY_BYTES_MAX, WHY_BYTES_MAX};
 use super::problem::{Code, Problem};
 use super::state::App;
 use super::throttles::{name_of, status};
@@ -20,7 +22,7 @@ use crate::throttle::{MAX_PAUSE, check_key};
 /// A pause to be.
 #[derive(utoipa::ToSchema)]
 #[expect(dead_code, reason = "it describes the body; the fields are checked one by one")]
-pub struct Pause {
+pub struct KeyPause {
     /// How long from now, in seconds, above 0 and at most 30 days. A longer pause that is in force already stays.
     seconds: f64,
     /// Why; shown to people.
@@ -31,7 +33,7 @@ pub struct Pause {
 
 /// A pause in force.
 #[derive(Serialize, utoipa::ToSchema)]
-pub struct Paused {
+pub struct KeyPaused {
     /// The throttle.
     throttle: String,
     /// The key.
@@ -45,7 +47,7 @@ pub struct Paused {
 
 /// A pause that has ended.
 #[derive(Serialize, utoipa::ToSchema)]
-pub struct Resumed {
+pub struct KeyResumed {
     /// The throttle.
     throttle: String,
     /// The key.
@@ -60,14 +62,14 @@ pub struct Resumed {
 /// Pauses a key.
 #[utoipa::path(post, path = "/api/v1/throttles/{name}/keys/{key}/pause", operation_id = "pause_key", tag = "throttles",
     params(("name" = String, Path, description = "The throttle."), ("key" = String, Path, description = "The key, percent-encoded; a lone `-` for jobs without one, and a key of minuses only has one more.")),
-    request_body = Pause,
-    responses((status = 200, body = Paused)))]
+    request_body = KeyPause,
+    responses((status = 200, body = KeyPaused)))]
 pub async fn pause(
     State(app): State<App>,
     Extension(caller): Extension<Caller>,
     Path((name, key)): Path<(String, String)>,
     request: Request,
-) -> Result<Json<Paused>, Problem> {
+) -> Result<Json<KeyPaused>, Problem> {
     let (name, key) = (name_of(name)?, key_of(key)?);
     let mut errors = Errors::default();
     let mut seconds = None;
@@ -81,8 +83,8 @@ pub async fn pause(
                 fields.wrong("seconds", format!("the field is missing; allowed: a number above 0, at most {most} (30 days)"));
             }
         }
-        why = fields.text("why", 0..=1000).unwrap_or_default();
-        by = fields.text("by", 1..=100).unwrap_or(by);
+        why = fields.text_or_null("why", 0..=WHY_BYTES_MAX).unwrap_or_default();
+        by = fields.text_or_null("by", 1..=BY_BYTES_MAX).unwrap_or(by);
     }
     let Some(seconds) = seconds.filter(|_| errors.is_empty()) else {
         return Err(Problem::fields(Code::InvalidFields, errors));
@@ -95,26 +97,27 @@ pub async fn pause(
     let mut entry = Entry::now(by, "key.pause", name.to_string(), why).by(&caller);
     entry.after = Some(json!({"key": key, "seconds": seconds, "until": until}));
     let warnings = audit::note(&app, &entry).await.into_iter().collect();
-    Ok(Json(Paused { throttle: name.to_string(), key, until, warnings }))
+    Ok(Json(KeyPaused { throttle: name.to_string(), key, until, warnings }))
 }
 
 /// Ends the pause of a key.
 #[utoipa::path(post, path = "/api/v1/throttles/{name}/keys/{key}/resume", operation_id = "resume_key", tag = "throttles",
     params(("name" = String, Path, description = "The throttle."), ("key" = String, Path, description = "The key, percent-encoded; a lone `-` for jobs without one, and a key of minuses only has one more.")),
-    responses((status = 200, body = Resumed)))]
+    request_body = Reason,
+    responses((status = 200, body = KeyResumed)))]
 pub async fn resume(
     State(app): State<App>,
     Extension(caller): Extension<Caller>,
     Path((name, key)): Path<(String, String)>,
     request: Request,
-) -> Result<Json<Resumed>, Problem> {
+) -> Result<Json<KeyResumed>, Problem> {
     let (name, key) = (name_of(name)?, key_of(key)?);
     let mut errors = Errors::default();
     let (mut why, mut by) = (String::new(), caller.who().to_owned());
-    let value: Value = body::json_or_empty(request, body::ONE_BYTES_MAX).await?;
+    let value: Value = body::json_or_nothing(request, body::ONE_BYTES_MAX).await?;
     if let Some(mut fields) = Fields::open(value, "", &["why", "by"], &mut errors) {
-        why = fields.text("why", 0..=1000).unwrap_or_default();
-        by = fields.text("by", 1..=100).unwrap_or(by);
+        why = fields.text_or_null("why", 0..=WHY_BYTES_MAX).unwrap_or_default();
+        by = fields.text_or_null("by", 1..=BY_BYTES_MAX).unwrap_or(by);
     }
     if !errors.is_empty() {
         return Err(Problem::fields(Code::InvalidFields, errors));
@@ -126,7 +129,7 @@ pub async fn resume(
     let mut entry = Entry::now(by, "key.resume", name.to_string(), why).by(&caller);
     entry.after = Some(json!({"key": key, "resumed": resumed}));
     let warnings = audit::note(&app, &entry).await.into_iter().collect();
-    Ok(Json(Resumed { throttle: name.to_string(), key, resumed, warnings }))
+    Ok(Json(KeyResumed { throttle: name.to_string(), key, resumed, warnings }))
 }
 
 /// The key in a path, checked.

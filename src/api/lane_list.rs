@@ -13,7 +13,7 @@ use super::jobs::encoded;
 use super::jobs_input::KEY_BYTES_MAX;
 use super::keys::key_of_part;
 use super::problem::{Code, Problem};
-use super::query::Query;
+use super::query::{PAGE_MAX, Query};
 use super::state::App;
 use super::throttle_view::since_s;
 use super::throttles::name_of;
@@ -22,10 +22,11 @@ use crate::jobs::{LaneDepth, LanesAfter};
 use crate::throttle::{KeyState, Name};
 
 /// The orders in which lanes can be listed.
-const ORDERS: [(&str, Order); 2] = [("depth", Order::Depth), ("key", Order::Key)];
+pub(super) const ORDERS: [(&str, Order); 2] = [("depth", Order::Depth), ("key", Order::Key)];
 
+/// An order of lanes.
 #[derive(Clone, Copy, PartialEq)]
-enum Order {
+pub(super) enum Order {
     Depth,
     Key,
 }
@@ -110,7 +111,7 @@ pub async fn list(
 ) -> Result<impl IntoResponse, Problem> {
     let mut query = Query::open(pairs, &["order", "key", "limit", "after"]);
     let order = query.word("order", &ORDERS).unwrap_or(Order::Depth);
-    let limit = query.whole("limit", 1..=1000).unwrap_or(100);
+    let limit = query.whole("limit", 1..=PAGE_MAX).unwrap_or(100);
     let key = query.text_or_empty("key", KEY_BYTES_MAX + 1).map(key_of_part);
     let after = query.text("after", KEY_BYTES_MAX + 1);
     let after = match (order, after) {

@@ -21,9 +21,9 @@ use crate::jobs::Count;
 use crate::throttle::Name;
 
 /// The heaviest lane.
-const WEIGHT_MAX: f64 = 1000.0;
+pub(super) const WEIGHT_MAX: f64 = 1000.0;
 /// The lightest lane.
-const WEIGHT_MIN: f64 = 0.001;
+pub(super) const WEIGHT_MIN: f64 = 0.001;
 
 /// One lane as it is now.
 #[derive(Serialize, utoipa::ToSchema)]

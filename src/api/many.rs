@@ -15,16 +15,16 @@ use crate::jobs::{CancelFilter, DeadFilter, State as JobState};
 use crate::throttle::name::MAX_BYTES as THROTTLE_BYTES_MAX;
 
 /// States that can be cancelled, by their words.
-const LIVE: [(&str, JobState); 4] = [
+pub(super) const LIVE: [(&str, JobState); 4] = [
     ("ready", JobState::Ready),
     ("scheduled", JobState::Scheduled),
     ("retryable", JobState::Retryable),
     ("running", JobState::Running),
 ];
 /// The longest pattern, in bytes.
-const PATTERN_BYTES_MAX: usize = 500;
+pub(super) const PATTERN_BYTES_MAX: usize = 500;
 /// The most `%` of a pattern: each multiplies the time that a match may take.
-const PATTERN_WILDCARDS_MAX: usize = 5;
+pub(super) const PATTERN_WILDCARDS_MAX: usize = 5;
 
 /// Which jobs to cancel; at least one of the filters.
 #[derive(utoipa::ToSchema)]
@@ -152,7 +152,7 @@ pub async fn discard(
 }
 
 /// The filters of dead jobs.
-const DEAD_FILTERS: [&str; 6] = ["kind", "throttle", "key", "error_like", "died_after", "died_before"];
+pub(super) const DEAD_FILTERS: [&str; 6] = ["kind", "throttle", "key", "error_like", "died_after", "died_before"];
 
 fn dead(fields: &mut Fields<'_>) -> DeadFilter {
     need_one_of(fields, &DEAD_FILTERS);

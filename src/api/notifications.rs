@@ -13,7 +13,7 @@ use super::auth::Caller;
 use super::jobs::{encoded, id_of, note_backlogs, refused, traceparent, warnings};
 use super::notifications_input;
 use super::problem::{Code, Problem};
-use super::query::Query;
+use super::query::{PAGE_MAX, Query};
 use super::state::App;
 use super::within::{MANY, ONE, within};
 use super::{body, jobs_input, leave};
@@ -134,7 +134,7 @@ pub async fn list(State(app): State<App>, Pairs(pairs): Pairs<Vec<(String, Strin
         pool: query.text("pool", crate::throttle::name::MAX_BYTES),
         account: query.text("account", jobs_input::KEY_BYTES_MAX),
         before: query.whole("cursor", 1..=i64::MAX),
-        limit: query.whole("limit", 1..=1000).unwrap_or(100),
+        limit: query.whole("limit", 1..=PAGE_MAX).unwrap_or(100),
     };
     if !query.errors.is_empty() {
         return Err(Problem::fields(Code::InvalidQuery, query.errors));

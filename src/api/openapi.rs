@@ -1,15 +1,31 @@
 //! `/openapi.json`: OpenAPI 3.1, generated from the declarations that make the routes.
+//!
+//! The declarations know shapes and words. What a value may be comes from the constants with which requests are read
+//! ([`super::openapi_bounds`]), and what can go wrong from the codes of problems ([`super::openapi_problems`]).
+
+use std::collections::BTreeSet;
 
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
+use serde_json::{Map, Value, json};
 use utoipa::PartialSchema as _;
-use utoipa::openapi::path::Operation;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
-use utoipa::openapi::{ContentBuilder, Info, License, OpenApi, Ref, RefOr, ResponseBuilder};
+use utoipa::openapi::{Info, License, OpenApi};
 
-use super::problem::{self, ProblemBody};
+use super::problem::ProblemBody;
 use super::state::App;
+use super::{openapi_bounds, openapi_examples, openapi_problems};
+
+/// The methods of an item of the document.
+pub(super) const METHODS: [&str; 5] = ["get", "put", "post", "patch", "delete"];
+
+/// Schemas that no operation names: what the events of the stream hold.
+const OF_THE_STREAM: [&str; 4] = ["Tick", "Decision", "Failure", "AuditEntry"];
+
+/// Bodies that are as another one without a field: the new name, the other, the field, and the operation that takes it.
+const WITHOUT: [(&str, &str, &str, &str); 2] =
+    [("Peek", "Wanted", "wait_ms", "peek_tokens"), ("DeadDiscard", "DeadMany", "keep_attempts", "discard_dead")];
 
 /// Shows this document.
 #[utoipa::path(get, path = "/openapi.json", operation_id = "show_openapi", tag = "meta",
@@ -18,8 +34,8 @@ pub async fn show(State(app): State<App>) -> Response {
     ([(CONTENT_TYPE, "application/json")], app.openapi.clone()).into_response()
 }
 
-/// Completes what the routes have declared: who we are, the token, and the problem that every operation may answer.
-pub fn document(mut api: OpenApi) -> OpenApi {
+/// Completes what the routes have declared; `has_tokens` tells whether this server asks for a token.
+pub fn document(mut api: OpenApi, has_tokens: bool) -> Value {
     let mut info = Info::new("Flyball", env!("CARGO_PKG_VERSION"));
     info.description = Some(
         "Background jobs that go as fast as the things they touch can bear, and no faster. Errors are RFC 9457 problems that list every wrong field."
@@ -29,9 +45,7 @@ pub fn document(mut api: OpenApi) -> OpenApi {
     license.identifier = Some("MIT OR Apache-2.0".to_owned());
     info.license = Some(license);
     api.info = info;
-    api.security = Some(vec![SecurityRequirement::new::<_, [&str; 0], &str>("token", [])]);
     let components = api.components.get_or_insert_default();
-    components.add_security_scheme("token", SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer)));
     for (name, schema) in [
         ("Problem", ProblemBody::schema()),
         ("FieldError", super::fields::FieldError::schema()),
@@ -42,26 +56,135 @@ pub fn document(mut api: OpenApi) -> OpenApi {
     ] {
         components.schemas.insert(name.to_owned(), schema);
     }
-    for item in api.paths.paths.values_mut() {
-        let operations = [&mut item.get, &mut item.post, &mut item.patch, &mut item.put, &mut item.delete];
-        operations.into_iter().flatten().for_each(may_answer_a_problem);
+    if has_tokens {
+        components.add_security_scheme("token", SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer)));
+        api.security = Some(vec![SecurityRequirement::new::<_, [&str; 0], &str>("token", [])]);
     }
-    api
+    let mut document = serde_json::to_value(&api).unwrap_or_default();
+    document["servers"] = json!([{ "url": "/", "description": "This server." }]);
+    flatten(&mut document);
+    part(&mut document);
+    openapi_bounds::apply(&mut document);
+    for (path, method, operation) in operations(&mut document) {
+        if !has_tokens {
+            operation.remove("security");
+        }
+        describe_answers(operation);
+        openapi_bounds::apply_to_operation(operation);
+        openapi_problems::apply(&path, &method, operation, has_tokens);
+        openapi_examples::apply(operation);
+    }
+    prune(&mut document);
+    document
 }
 
-fn may_answer_a_problem(operation: &mut Operation) {
-    // Every answer must be described; where a route says nothing more, what it does says enough.
-    for response in operation.responses.responses.values_mut() {
-        if let (RefOr::T(response), Some(summary)) = (response, &operation.summary)
-            && response.description.is_empty()
-        {
-            response.description.clone_from(summary);
+/// Every operation with its path and method.
+pub(super) fn operations(document: &mut Value) -> Vec<(String, String, &mut Map<String, Value>)> {
+    let Some(paths) = document.get_mut("paths").and_then(Value::as_object_mut) else { return Vec::new() };
+    paths
+        .iter_mut()
+        .filter_map(|(path, item)| Some((path, item.as_object_mut()?)))
+        .flat_map(|(path, item)| item.iter_mut().map(move |(method, operation)| (path.clone(), method.clone(), operation)))
+        .filter(|(_, method, _)| METHODS.contains(&method.as_str()))
+        .filter_map(|(path, method, operation)| Some((path, method, operation.as_object_mut()?)))
+        .collect()
+}
+
+/// The identifier of an operation.
+pub(super) fn id_of(operation: &Map<String, Value>) -> &str {
+    operation.get("operationId").and_then(Value::as_str).unwrap_or_default()
+}
+
+/// Makes one flat object of each that is put together of others: an object that allows no field but its own cannot be a part of one
+/// that has more.
+fn flatten(document: &mut Value) {
+    let Some(schemas) = document.pointer_mut("/components/schemas").and_then(Value::as_object_mut) else { return };
+    let all = schemas.clone();
+    for schema in schemas.values_mut().filter(|schema| schema.get("allOf").is_some()) {
+        let flat = flat(schema, &all);
+        *schema = flat;
+    }
+}
+
+fn flat(schema: &Value, all: &Map<String, Value>) -> Value {
+    let named = schema.get("$ref").and_then(Value::as_str).and_then(|name| all.get(name.rsplit('/').next()?));
+    let schema = named.unwrap_or(schema);
+    let Some(parts) = schema.get("allOf").and_then(Value::as_array) else { return schema.clone() };
+    let mut whole = schema.as_object().cloned().unwrap_or_default();
+    whole.remove("allOf");
+    whole.insert("type".to_owned(), json!("object"));
+    let (mut properties, mut required) = (Map::new(), BTreeSet::new());
+    for part in parts.iter().map(|part| flat(part, all)) {
+        properties.extend(part.get("properties").and_then(Value::as_object).cloned().unwrap_or_default());
+        let names = part.get("required").and_then(Value::as_array).cloned().unwrap_or_default();
+        required.extend(names.into_iter().filter_map(|name| name.as_str().map(str::to_owned)));
+    }
+    whole.insert("properties".to_owned(), Value::Object(properties));
+    whole.insert("required".to_owned(), json!(required));
+    Value::Object(whole)
+}
+
+/// Gives operations that take less than others a body of their own.
+fn part(document: &mut Value) {
+    for (name, other, field, operation) in WITHOUT {
+        let Some(schemas) = document.pointer_mut("/components/schemas").and_then(Value::as_object_mut) else { return };
+        let Some(mut schema) = schemas.get(other).cloned() else { continue };
+        if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) {
+            properties.remove(field);
+        }
+        schemas.insert(name.to_owned(), schema);
+        for (_, _, found) in operations(document).into_iter().filter(|(_, _, found)| id_of(found) == operation) {
+            if let Some(body) = found.get_mut("requestBody").and_then(|body| body.pointer_mut("/content/application~1json")) {
+                body["schema"] = json!({ "$ref": format!("#/components/schemas/{name}") });
+            }
         }
     }
-    let content = ContentBuilder::new().schema(Some(RefOr::Ref(Ref::from_schema_name("Problem")))).build();
-    let response = ResponseBuilder::new()
-        .description("Why not; docs/reference/errors.md lists the codes.")
-        .content(problem::MEDIA_TYPE, content)
-        .build();
-    operation.responses.responses.insert("default".to_owned(), RefOr::T(response));
 }
+
+/// Every answer must be described; where a route says nothing more, what it does says enough.
+fn describe_answers(operation: &mut Map<String, Value>) {
+    let summary = operation.get("summary").cloned().unwrap_or_default();
+    let answers = operation.get_mut("responses").and_then(Value::as_object_mut);
+    for answer in answers.into_iter().flat_map(|answers| answers.values_mut()) {
+        if answer["description"].as_str().is_none_or(str::is_empty) {
+            answer["description"] = summary.clone();
+        }
+    }
+}
+
+/// Takes away the schemas that nothing leads to.
+fn prune(document: &mut Value) {
+    let mut known: BTreeSet<String> = OF_THE_STREAM.map(str::to_owned).into();
+    references(&document["paths"], &mut known);
+    let Some(schemas) = document.pointer_mut("/components/schemas").and_then(Value::as_object_mut) else { return };
+    loop {
+        let mut more = known.clone();
+        for name in &known {
+            schemas.get(name).into_iter().for_each(|schema| references(schema, &mut more));
+        }
+        if more.len() == known.len() {
+            break;
+        }
+        known = more;
+    }
+    schemas.retain(|name, _| known.contains(name));
+}
+
+fn references(value: &Value, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Array(items) => items.iter().for_each(|item| references(item, found)),
+        Value::Object(map) => {
+            for (name, item) in map {
+                match item.as_str().filter(|_| name == "$ref").and_then(|text| text.rsplit('/').next()) {
+                    Some(name) => drop(found.insert(name.to_owned())),
+                    None => references(item, found),
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+#[path = "openapi_tests.rs"]
+mod tests;

@@ -14,7 +14,12 @@ use crate::jobs::{BATCH_JOBS_MAX, Count, Signed, Walk, Walked};
 /// Jobs that one request changes where it does not say how many.
 const JOBS_DEFAULT: i64 = 1000;
 /// The longest place to go on from, in bytes.
-const START_BYTES_MAX: usize = 100;
+pub(super) const START_BYTES_MAX: usize = 100;
+
+/// The longest name of who asks, in bytes.
+pub const BY_BYTES_MAX: usize = 100;
+/// The longest reason, in bytes.
+pub const WHY_BYTES_MAX: usize = 1000;
 
 /// The fields of every change of many jobs.
 pub const FIELDS: [&str; 5] = ["limit", "dry_run", "start", "by", "why"];
@@ -69,8 +74,8 @@ pub fn from_body<T>(
     let mut errors = Errors::default();
     let found = Fields::open(value, "", &allowed, &mut errors).map(|mut fields| {
         let found = read(&mut fields);
-        let why = fields.text_or_null("why", 0..=1000).unwrap_or_default();
-        let by = fields.text_or_null("by", 1..=100).unwrap_or_else(|| caller.who().to_owned());
+        let why = fields.text_or_null("why", 0..=WHY_BYTES_MAX).unwrap_or_default();
+        let by = fields.text_or_null("by", 1..=BY_BYTES_MAX).unwrap_or_else(|| caller.who().to_owned());
         (found, Signed { by, why, via: caller.via() })
     });
     found.filter(|_| errors.is_empty()).ok_or_else(|| Problem::fields(Code::InvalidFields, errors))
@@ -97,8 +102,8 @@ pub fn walk_of_query(query: &mut Query) -> Walk {
 /// Who signs, from a query.
 pub fn signed_of_query(query: &mut Query, caller: &Caller) -> Signed {
     Signed {
-        by: query.text("by", 100).unwrap_or_else(|| caller.who().to_owned()),
-        why: query.text("why", 1000).unwrap_or_default(),
+        by: query.text("by", BY_BYTES_MAX).unwrap_or_else(|| caller.who().to_owned()),
+        why: query.text("why", WHY_BYTES_MAX).unwrap_or_default(),
         via: caller.via(),
     }
 }

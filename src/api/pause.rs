@@ -21,7 +21,7 @@ use crate::throttle::Change;
 
 /// Whether everything is paused.
 #[derive(Serialize, utoipa::ToSchema)]
-pub struct Paused {
+pub struct PauseState {
     /// The pause in force; `null` if there is none.
     paused: Option<Pause>,
     /// Whether this request has changed that.
@@ -29,37 +29,37 @@ pub struct Paused {
 }
 
 /// Shows whether everything is paused.
-#[utoipa::path(get, path = "/api/v1/pause", operation_id = "show_pause", tag = "pause", responses((status = 200, body = Paused)))]
-pub async fn show(State(app): State<App>) -> Result<Json<Paused>, Problem> {
+#[utoipa::path(get, path = "/api/v1/pause", operation_id = "show_pause", tag = "pause", responses((status = 200, body = PauseState)))]
+pub async fn show(State(app): State<App>) -> Result<Json<PauseState>, Problem> {
     let paused = within(ONE, app.deps.queue.paused()).await?;
-    Ok(Json(Paused { paused, changed: false }))
+    Ok(Json(PauseState { paused, changed: false }))
 }
 
 /// Pauses everything: no worker claims a job until it is resumed; what runs goes on.
 #[utoipa::path(post, path = "/api/v1/pause", operation_id = "pause_all", tag = "pause", request_body = Reason,
-    responses((status = 200, body = Paused)))]
+    responses((status = 200, body = PauseState)))]
 pub async fn pause(
     State(app): State<App>,
     Extension(caller): Extension<Caller>,
     request: Request,
-) -> Result<Json<Paused>, Problem> {
+) -> Result<Json<PauseState>, Problem> {
     let ((), signed) = signed(request, &caller, &[], |_| ()).await?;
     let changed = within(ONE, app.deps.queue.pause_all(&signed)).await?;
     let paused = within(ONE, app.deps.queue.paused()).await?;
-    Ok(Json(Paused { paused, changed }))
+    Ok(Json(PauseState { paused, changed }))
 }
 
 /// Ends the pause of everything.
 #[utoipa::path(post, path = "/api/v1/resume", operation_id = "resume_all", tag = "pause", request_body = Reason,
-    responses((status = 200, body = Paused)))]
+    responses((status = 200, body = PauseState)))]
 pub async fn resume(
     State(app): State<App>,
     Extension(caller): Extension<Caller>,
     request: Request,
-) -> Result<Json<Paused>, Problem> {
+) -> Result<Json<PauseState>, Problem> {
     let ((), signed) = signed(request, &caller, &[], |_| ()).await?;
     let changed = within(ONE, app.deps.queue.resume_all(&signed)).await?;
-    Ok(Json(Paused { paused: None, changed }))
+    Ok(Json(PauseState { paused: None, changed }))
 }
 
 /// Pauses a throttle: nothing flows through it until it is resumed; its knobs are kept.

@@ -20,7 +20,7 @@ const EVENTS: i64 = 50;
 
 /// All pools.
 #[derive(Serialize, utoipa::ToSchema)]
-pub struct List {
+pub struct PoolList {
     /// In the order of their names.
     #[schema(value_type = Vec<PoolView>)]
     pools: Vec<Arc<PoolView>>,
@@ -28,7 +28,7 @@ pub struct List {
 
 /// One pool.
 #[derive(Serialize, utoipa::ToSchema)]
-pub struct Shown {
+pub struct PoolShown {
     /// How it stands.
     #[serde(flatten)]
     #[schema(value_type = PoolView)]
@@ -39,39 +39,39 @@ pub struct Shown {
 
 /// Whether an account was resumed.
 #[derive(Serialize, utoipa::ToSchema)]
-pub struct Resumed {
+pub struct AccountResumed {
     /// Whether it was blocked, or its breaker open.
     changed: bool,
 }
 
 /// Lists the pools with their accounts.
-#[utoipa::path(get, path = "/api/v1/pools", operation_id = "list_pools", tag = "pools", responses((status = 200, body = List)))]
-pub async fn list(State(app): State<App>) -> Json<List> {
-    Json(List { pools: app.deps.desks.iter().map(Desk::view).collect() })
+#[utoipa::path(get, path = "/api/v1/pools", operation_id = "list_pools", tag = "pools", responses((status = 200, body = PoolList)))]
+pub async fn list(State(app): State<App>) -> Json<PoolList> {
+    Json(PoolList { pools: app.deps.desks.iter().map(Desk::view).collect() })
 }
 
 /// Shows one pool with the newest changes of its accounts' breakers.
 #[utoipa::path(get, path = "/api/v1/pools/{name}", operation_id = "show_pool", tag = "pools",
     params(("name" = String, Path, description = "Its name.")),
-    responses((status = 200, body = Shown)))]
-pub async fn show(State(app): State<App>, Path(name): Path<String>) -> Result<Json<Shown>, Problem> {
+    responses((status = 200, body = PoolShown)))]
+pub async fn show(State(app): State<App>, Path(name): Path<String>) -> Result<Json<PoolShown>, Problem> {
     let pool = desk(&app, &name)?.view();
     let alarms = Alarms::new(app.deps.queue.clone());
     let events = within(ONE, alarms.newest(&name, EVENTS)).await?;
-    Ok(Json(Shown { pool, events }))
+    Ok(Json(PoolShown { pool, events }))
 }
 
 /// Ends the block of an account and closes its breaker, for instance because its owner has paid.
 #[utoipa::path(post, path = "/api/v1/pools/{name}/accounts/{account}/resume", operation_id = "resume_account", tag = "pools",
     params(("name" = String, Path, description = "The pool."), ("account" = String, Path, description = "The account.")),
     request_body = Reason,
-    responses((status = 200, body = Resumed)))]
+    responses((status = 200, body = AccountResumed)))]
 pub async fn resume(
     State(app): State<App>,
     Extension(caller): Extension<Caller>,
     Path((name, account)): Path<(String, String)>,
     request: Request,
-) -> Result<Json<Resumed>, Problem> {
+) -> Result<Json<AccountResumed>, Problem> {
     let desk = desk(&app, &name)?;
     if desk.pool().account(&account).is_none() {
         let message =
@@ -81,7 +81,7 @@ pub async fn resume(
     let ((), signed) = signed(request, &caller, &[], |_| ()).await?;
     let changed = desk.resume(&account).await?;
     tracing::info!(pool = name, account, by = %signed.by, why = %signed.why, changed, "a person resumed an account");
-    Ok(Json(Resumed { changed }))
+    Ok(Json(AccountResumed { changed }))
 }
 
 fn desk<'a>(app: &'a App, name: &str) -> Result<&'a Desk, Problem> {

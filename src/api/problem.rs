@@ -66,6 +66,8 @@ pub enum Code {
     WrongState,
     /// Somebody else changed the knobs meanwhile.
     Conflict,
+    /// Something else needs what shall be taken away.
+    InUse,
     /// The body is too large.
     TooLarge,
     /// The body is not sent as JSON.
@@ -76,7 +78,7 @@ pub enum Code {
     Internal,
     /// Postgres does not answer.
     QueueLost,
-    /// Redis does not answer.
+    /// Redis does not answer, or refuses.
     ThrottlesLost,
     /// A part of the system is not there yet, or no longer.
     NotReady,
@@ -90,7 +92,7 @@ pub enum Code {
 
 impl Code {
     /// All codes, in the order of their status.
-    pub const ALL: [Self; 32] = [
+    pub const ALL: [Self; 33] = [
         Self::MalformedJson,
         Self::InvalidQuery,
         Self::InvalidPath,
@@ -112,6 +114,7 @@ impl Code {
         Self::RequestTimeout,
         Self::WrongState,
         Self::Conflict,
+        Self::InUse,
         Self::TooLarge,
         Self::UnsupportedMediaType,
         Self::InvalidFields,
@@ -149,13 +152,14 @@ impl Code {
             Self::RequestTimeout => ("request_timeout", 408, "The body took too long to arrive"),
             Self::WrongState => ("wrong_state", 409, "The state of the job forbids it"),
             Self::Conflict => ("conflict", 409, "The knobs changed meanwhile"),
+            Self::InUse => ("in_use", 409, "Something else needs it"),
             Self::TooLarge => ("too_large", 413, "The body is too large"),
             Self::UnsupportedMediaType => ("unsupported_media_type", 415, "The body must be sent as JSON"),
             Self::InvalidFields => ("invalid_fields", 422, "The body has wrong fields"),
             Self::TooManyRequests => ("too_many_requests", 429, "Too many requests"),
             Self::Internal => ("internal", 500, "Flyball failed"),
             Self::QueueLost => ("queue_lost", 503, "Postgres does not answer"),
-            Self::ThrottlesLost => ("throttles_lost", 503, "Redis does not answer"),
+            Self::ThrottlesLost => ("throttles_lost", 503, "Redis does not answer, or refuses"),
             Self::NotReady => ("not_ready", 503, "Flyball is not ready"),
             Self::TooManyStreams => ("too_many_streams", 503, "Too many live streams are open"),
             Self::Overloaded => ("overloaded", 503, "Flyball has too much at hand"),

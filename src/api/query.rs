@@ -17,7 +17,11 @@ pub fn unreadable(query: &str) -> Option<Problem> {
     Some(Problem::at(Code::InvalidQuery, Place::Query, &clipped(name), "is not UTF-8; allowed: percent-encoded UTF-8"))
 }
 
-/// The parameters of one request, being read. An empty value counts as absent, where it has no meaning of its own.
+/// The longest page of a list.
+pub const PAGE_MAX: i64 = 1000;
+
+/// The parameters of one request, being read. An empty text counts as absent, where it has no meaning of its own; an empty number, time or
+/// word is wrong as any other that is none.
 #[derive(Debug)]
 pub struct Query {
     values: BTreeMap<String, String>,
@@ -65,7 +69,7 @@ impl Query {
     }
 
     fn take(&mut self, name: &str) -> Option<String> {
-        self.values.remove(name).filter(|text| !text.is_empty())
+        self.values.remove(name)
     }
 
     /// A whole number in `range`.
@@ -141,10 +145,15 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_value_counts_as_absent() {
-        let mut query = Query::open(pairs(&[("state", ""), ("limit", "")]), &["limit", "state"]);
-        assert_eq!((query.whole("limit", 1..=10), query.text("state", 10)), (None, None));
-        assert!(query.errors.is_empty());
+    fn an_empty_text_counts_as_absent_and_an_empty_number_time_or_word_is_wrong() {
+        let names = ["kind", "limit", "state", "before", "dry_run"];
+        let mut query = Query::open(names.iter().map(|name| ((*name).to_owned(), String::new())).collect(), &names);
+
+        assert_eq!((query.text("kind", 10), query.whole("limit", 1..=10)), (None, None));
+        assert_eq!((query.word("state", &[("ready", 1)]), query.time("before"), query.flag("dry_run")), (None, None, None));
+
+        let pointers: Vec<&str> = query.errors.listed.iter().map(|error| error.pointer.as_str()).collect();
+        assert_eq!(pointers, ["/limit", "/state", "/before", "/dry_run"]);
     }
 
     #[test]

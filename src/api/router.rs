@@ -13,7 +13,8 @@ use super::problem::{self, Code, Problem};
 use super::state::{App, Deps};
 use super::{
     acquire, assets, audit, auth, budget, crons, decisions, fields, gate, guard, health, jobs, keys, lane_list, lanes, many,
-    metrics, moves, notifications, openapi, pause, pools, provider_events, stream, suppressions, throttles, workers,
+    metrics, moves, notifications, openapi, pause, pools, provider_events, stream, suppressions, throttle_delete, throttles,
+    workers,
 };
 
 /// The API: every route here is in `/openapi.json`, because the document is made from this.
@@ -32,7 +33,7 @@ pub fn api() -> OpenApiRouter<App> {
         .routes(routes!(pause::show, pause::pause))
         .routes(routes!(pause::resume))
         .routes(routes!(throttles::list))
-        .routes(routes!(throttles::show, throttles::edit))
+        .routes(routes!(throttles::show, throttles::edit, throttle_delete::delete))
         .routes(routes!(throttles::why))
         .routes(routes!(pause::pause_throttle))
         .routes(routes!(pause::resume_throttle))
@@ -79,7 +80,7 @@ fn pages() -> Router<App> {
 /// Everything, with what every request passes on its way in and out (the last layer is the outermost).
 pub fn router(deps: Deps) -> Router {
     let (routes, declared) = api().split_for_parts();
-    let document = openapi::document(declared).to_json().unwrap_or_default();
+    let document = openapi::document(declared, !deps.tokens.is_empty()).to_string();
     let app = App::new(deps, document);
     routes
         .merge(pages())

@@ -8,16 +8,19 @@ use serde::Serialize;
 
 use super::auth::Caller;
 use super::jobs::encoded;
-use super::operate::{signed, signed_of_query};
+use super::operate::{WHY_BYTES_MAX, signed, signed_of_query};
 use super::problem::{Code, Problem};
-use super::query::Query;
+use super::query::{PAGE_MAX, Query};
 use super::state::App;
 use super::within::{MANY, ONE, within};
 use crate::notify::Suppression;
 use crate::providers::{Channel, Recipient};
 
 /// The longest recipient, in bytes.
-const RECIPIENT_BYTES_MAX: usize = 4096;
+pub(super) const RECIPIENT_BYTES_MAX: usize = 4096;
+
+/// The longest cursor, in bytes.
+pub(super) const CURSOR_BYTES_MAX: usize = 100;
 
 /// The digits of a digest.
 const DIGEST_DIGITS: usize = 64;
@@ -35,6 +38,8 @@ pub struct NewSuppression {
     reason: Option<String>,
     /// Who asks; for the audit log.
     by: Option<String>,
+    /// Why, for the audit log, where that is another reason.
+    why: Option<String>,
 }
 
 /// What was changed.
@@ -67,8 +72,8 @@ pub async fn list(State(app): State<App>, Pairs(pairs): Pairs<Vec<(String, Strin
     let mut query = Query::open(pairs, &["channel", "recipient", "limit", "cursor"]);
     let channel = query.word("channel", &Channel::WORDS);
     let recipient = query.text("recipient", RECIPIENT_BYTES_MAX);
-    let limit = query.whole("limit", 1..=1000).unwrap_or(100);
-    let cursor = query.text("cursor", 100);
+    let limit = query.whole("limit", 1..=PAGE_MAX).unwrap_or(100);
+    let cursor = query.text("cursor", CURSOR_BYTES_MAX);
     let after = cursor.as_deref().map(place);
     if after == Some(None) {
         query.wrong("cursor", "it is not a place to go on from; give what \"next\" says, or leave it out");
@@ -111,7 +116,7 @@ pub async fn add(
         let missing: Vec<&str> = ["channel", "recipient"].into_iter().filter(|name| !fields.has(name)).collect();
         let channel = fields.word("channel", &Channel::WORDS);
         let recipient = fields.text_or_null("recipient", 1..=RECIPIENT_BYTES_MAX);
-        let reason = fields.text_or_null("reason", 0..=1000).unwrap_or_default();
+        let reason = fields.text_or_null("reason", 0..=WHY_BYTES_MAX).unwrap_or_default();
         for name in missing {
             let allowed = if name == "channel" {
                 "one of sms, email, push, chat, webhook"

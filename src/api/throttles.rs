@@ -15,8 +15,9 @@ use serde_json::Value;
 use super::audit::{self, Entry};
 use super::auth::Caller;
 use super::fields::{Errors, Fields, Place};
+use super::operate::{BY_BYTES_MAX, WHY_BYTES_MAX};
 use super::problem::{Code, Problem};
-use super::query::Query;
+use super::query::{PAGE_MAX, Query};
 use super::sample::Sample;
 use super::state::{App, Decision};
 use super::throttle_view::{View, explain};
@@ -159,7 +160,7 @@ pub async fn why(
     Pairs(pairs): Pairs<Vec<(String, String)>>,
 ) -> Result<Json<Why>, Problem> {
     let mut query = Query::open(pairs, &["limit"]);
-    let limit = query.whole("limit", 1..=1000).unwrap_or(20);
+    let limit = query.whole("limit", 1..=PAGE_MAX).unwrap_or(20);
     if !query.errors.is_empty() {
         return Err(Problem::fields(Code::InvalidQuery, query.errors));
     }
@@ -221,8 +222,8 @@ fn change(app: &App, name: &Name, value: Value) -> Result<Change, Errors> {
     let knobs: BTreeMap<String, Value> = {
         let allowed = [settable(), vec!["by", "why"]].concat();
         let Some(mut fields) = Fields::open(value, "", &allowed, &mut errors) else { return Err(errors) };
-        change.by = fields.text("by", 1..=100).unwrap_or_default();
-        change.why = fields.text("why", 0..=1000).unwrap_or_default();
+        change.by = fields.text("by", 1..=BY_BYTES_MAX).unwrap_or_default();
+        change.why = fields.text("why", 0..=WHY_BYTES_MAX).unwrap_or_default();
         fields.rest().into_iter().filter(|(field, _)| knob(field).is_some_and(Knob::is_settable)).collect()
     };
     match (app.deps.check_knobs)(&knobs) {

@@ -11,8 +11,8 @@ use super::exit::Failure;
 use super::output::say;
 use super::signed::Signed;
 use super::{connect, output, when};
+use crate::api::throttle_delete::{Kept, take_away};
 use crate::config::Settings;
-use crate::throttle::postgres::Record;
 use crate::throttle::{Change, Error, Knobs, LAW, MAX_PAUSE, Name, Status, Store, check_key, foreign};
 
 #[derive(clap::Subcommand)]
@@ -335,14 +335,20 @@ async fn import_one(
     }
 }
 
-/// Deletes a throttle. Its record is forgotten first, or the keeper of knobs would restore it.
+/// Deletes a throttle and writes the audit entry.
 async fn delete(store: &Arc<dyn Store>, settings: &Settings, name: &Name, signed: &Signed) -> anyhow::Result<()> {
-    let Some(before) = store.status(name).await? else {
-        bail!(Failure::NotFound(format!("there is no throttle {name}; nothing was deleted")));
-    };
+    // A name that is not there is told even where Postgres is away.
+    if store.status(name).await?.is_none() {
+        bail!(Failure::NotFound(Kept::Unknown(name.clone()).to_string()));
+    }
     let queue = connect::queue(settings).await?;
-    Record::new(queue.pool.clone()).forget(name).await?;
-    store.delete(name).await?;
+    let before = match take_away(&**store, &queue, name).await {
+        Ok(before) => before,
+        Err(unknown @ Kept::Unknown(_)) => bail!(Failure::NotFound(unknown.to_string())),
+        Err(parent @ Kept::Parent { .. }) => bail!(Failure::Refused(parent.to_string())),
+        Err(Kept::Throttles(error)) => return Err(error.into()),
+        Err(Kept::Queue(error)) => return Err(error.into()),
+    };
     let mut entry = crate::api::Entry::now(signed.by.clone(), "throttle.delete", name.to_string(), signed.why.clone());
     entry.before = Some(serde_json::to_value(&before.raw)?);
     crate::api::postgres::write_audit(&queue.pool, &entry).await?;

@@ -159,7 +159,7 @@ impl NewSchedule {
 }
 
 /// A problem with a schedule.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
     /// The name of the field.
     pub field: &'static str,

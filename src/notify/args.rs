@@ -36,16 +36,25 @@ pub const USUAL_PRIORITY: i32 = 2;
 const USUAL_CATEGORY: &str = "transactional";
 
 /// Longest recipient, in bytes.
-const TO_BYTES: usize = 2048;
+pub(crate) const TO_BYTES: usize = 2048;
+
+/// Longest sender, in bytes.
+pub(crate) const FROM_BYTES: usize = TO_BYTES;
+
+/// Longest name of a pool or provider, in bytes.
+pub(crate) const PROVIDER_BYTES: usize = 128;
+
+/// Words of `on_ambiguous`.
+pub(crate) const ON_AMBIGUOUS: [(&str, OnAmbiguous); 2] = [("retry", OnAmbiguous::Retry), ("dead", OnAmbiguous::Dead)];
 
 /// Longest name of a category, in bytes.
-const CATEGORY_BYTES: usize = 64;
+pub(crate) const CATEGORY_BYTES: usize = 64;
 
 /// Longest `valid_for_s`, in seconds: 30 days.
-const VALID_FOR_MAX_S: f64 = 30.0 * 86_400.0;
+pub(crate) const VALID_FOR_MAX_S: f64 = 30.0 * 86_400.0;
 
 /// Most fields of `extra`.
-const EXTRA_MAX: usize = 64;
+pub(crate) const EXTRA_MAX: usize = 64;
 
 /// The texts of a message, either literal or templates.
 #[derive(Clone, Default, PartialEq)]
@@ -100,9 +109,9 @@ impl Notification {
         {
             read.complain("priority", "must be critical, high, normal or low");
         }
-        let from = read.text("from", TO_BYTES);
+        let from = read.text("from", FROM_BYTES);
         let category = read.text("category", CATEGORY_BYTES).unwrap_or_else(|| USUAL_CATEGORY.to_owned());
-        let provider = read.text("provider", 128);
+        let provider = read.text("provider", PROVIDER_BYTES);
         let (extra, valid_for, on_ambiguous) = (read.extra(), read.valid_for(), read.on_ambiguous());
         match (channel, to) {
             (Some(channel), Some(to)) if issues.is_empty() => {
@@ -289,14 +298,12 @@ impl Reader<'_> {
     }
 
     fn on_ambiguous(&mut self) -> Option<OnAmbiguous> {
-        match self.text("on_ambiguous", 16)?.as_str() {
-            "retry" => Some(OnAmbiguous::Retry),
-            "dead" => Some(OnAmbiguous::Dead),
-            _ => {
-                self.complain("on_ambiguous", "must be retry or dead");
-                None
-            }
+        let said = self.text("on_ambiguous", 16)?;
+        let found = ON_AMBIGUOUS.iter().find(|(word, _)| *word == said).map(|(_, found)| *found);
+        if found.is_none() {
+            self.complain("on_ambiguous", "must be retry or dead");
         }
+        found
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{Knobs, Name, Problem};
 
@@ -199,6 +199,39 @@ impl Knob {
     /// Returns true if a person may set the knob through an entry point.
     pub fn is_settable(&self) -> bool {
         !matches!(self.kind, Kind::Record | Kind::Count | Kind::Steps)
+    }
+
+    /// Describes as JSON Schema the values that a person may set; `null` gives it its default back.
+    pub fn schema(&self) -> Value {
+        let null = if self.name == "rps" { Vec::new() } else { vec!["null"] };
+        let kinds = |kind: &'static str| [vec![kind], null.clone()].concat();
+        match self.kind {
+            Kind::Number { low, high, zero, unlimited } => {
+                // A value of its own meaning may lie outside of the range.
+                let apart: Vec<f64> =
+                    [(unlimited, -1.0), (zero, 0.0)].iter().filter(|(is, _)| *is).map(|(_, value)| *value).collect();
+                let least = apart.first().copied().unwrap_or(low);
+                let mut schema = json!({ "type": kinds("number"), "minimum": least, "maximum": high });
+                if !apart.is_empty() {
+                    schema["anyOf"] = json!([{ "minimum": low }, { "enum": apart }]);
+                }
+                schema
+            }
+            Kind::Whole { low, high, unlimited } => {
+                let least = if unlimited { -1 } else { low as i64 };
+                json!({ "type": kinds("integer"), "minimum": least, "maximum": high as i64 })
+            }
+            Kind::Choice(words) => {
+                let words: Vec<Value> = words.iter().map(|word| json!(word)).chain([Value::Null]).collect();
+                json!({ "type": kinds("string"), "enum": words })
+            }
+            Kind::Flag => json!({ "type": kinds("boolean") }),
+            Kind::Throttle => {
+                let most = super::name::MAX_BYTES;
+                json!({ "type": kinds("string"), "maxLength": most, "pattern": "^[A-Za-z0-9._\\-/:{}]*$" })
+            }
+            Kind::Record | Kind::Count | Kind::Steps => json!({ "readOnly": true }),
+        }
     }
 
     fn accepts(&self, value: f64) -> bool {

@@ -213,10 +213,12 @@ async fn knobs_are_turned_shown_and_refused_by_name() {
     assert_eq!(shell.ok(&["throttle", "list", "--json"]).json()["throttles"].as_array().unwrap().len(), 1);
 
     shell.ok(&["throttle", "pause", "hooks", "--key", "acme", "--seconds", "2592000"]);
+    shell.ok(&["throttle", "set", "child", "rps=1", "parent=hooks"]);
 
     let long = "k".repeat(513);
     let cases: &[(&[&str], i32, &str)] = &[
         (&["throttle", "delete", "old"], 3, "there is no throttle old"),
+        (&["throttle", "delete", "hooks"], 4, "hooks is the parent of child, which would stop without it"),
         (&["throttle", "set", "hooks", "rps=-5"], 4, "rps: -5 is not allowed: it must be a number from 0.000001"),
         (&["throttle", "set", "hooks", "rps=ten"], 4, "rps: \"ten\" is not allowed"),
         (&["throttle", "set", "hooks", "rps=NaN"], 4, "rps: \"NaN\" is not allowed"),

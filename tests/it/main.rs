@@ -38,6 +38,8 @@ mod notification_kind;
 mod notification_laws;
 mod notifications;
 mod notifications_api;
+mod openapi;
+mod openapi_bodies;
 mod operate;
 mod operate_doors;
 mod outbound;

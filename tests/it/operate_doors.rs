@@ -8,6 +8,7 @@ use std::time::Duration;
 use flyball::api::{self, Deps, Live, NoDecisions};
 use flyball::jobs::postgres::{Ending, Finish, LaneClaim, NewWorker};
 use flyball::jobs::{Kinds, NewJob, Queue, State};
+use flyball::throttle::postgres::Record;
 use flyball::throttle::{Change, Knobs, Name, Store};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -244,6 +245,65 @@ async fn many_jobs_are_counted_and_cancelled_over_http_step_by_step() {
         assert!(found, "{body}: {said}");
     }
     assert_eq!(house.state(stays).await, State::Ready, "what was refused has changed nothing");
+}
+
+#[tokio::test]
+async fn a_throttle_is_deleted_over_http_with_its_record_and_its_jobs_wait_for_it() {
+    let house = house().await;
+    house.turn("t", "5").await;
+    house.turn("api:enqueue", "5").await;
+    let record = Record::new(house.queue.pool.clone());
+    let name = Name::new("t").unwrap();
+    record.save(&name, &BTreeMap::from([("rps".to_owned(), "5".to_owned())])).await.unwrap();
+    house.enqueue(3, "t", "a").await;
+    house.enqueue(1, "other", "a").await;
+    let mut later = NewJob::new("http", json!({"url": "http://127.0.0.1/"})).throttle("t");
+    later.run_at = Some("2031-01-01T00:00:00Z".parse().unwrap());
+    house.queue.enqueue(&[later]).await.unwrap();
+
+    let deleted = house.ok(Method::DELETE, "/api/v1/throttles/t?by=ann&why=it+is+over", json!({})).await;
+
+    assert_eq!(deleted, json!({"throttle": "t", "waiting": {"jobs": 4, "more": false}}));
+    assert!(house.store.status(&name).await.unwrap().is_none());
+    assert!(record.load().await.unwrap().iter().all(|(kept, _)| *kept != name), "the keeper of knobs would restore it");
+    let entry = &house.get("/api/v1/audit").await["entries"][0];
+    assert_eq!((&entry["who"], &entry["action"], &entry["subject"]), (&json!("ann"), &json!("throttle.delete"), &json!("t")));
+    assert_eq!((&entry["why"], &entry["before"]["rps"], &entry["after"]), (&json!("it is over"), &json!("5"), &Value::Null));
+    let waiting = house.get("/api/v1/jobs?throttle=t").await;
+    assert!(
+        waiting["jobs"].as_array().unwrap().iter().all(|job| ["ready", "scheduled"].contains(&job["state"].as_str().unwrap()))
+    );
+    assert_eq!(waiting["jobs"].as_array().unwrap().len(), 4);
+
+    for (path, status, code) in [
+        ("t", 404, "throttle_not_found"),
+        ("api:enqueue", 409, "in_use"),
+        ("t%20x", 400, "invalid_path"),
+        ("other?force=true", 400, "invalid_query"),
+    ] {
+        let (answered, said) = house.send(Method::DELETE, &format!("/api/v1/throttles/{path}"), json!({})).await;
+        assert_eq!((answered.as_u16(), said["code"].as_str()), (status, Some(code)), "{path}: {said}");
+    }
+}
+
+#[tokio::test]
+async fn a_throttle_from_which_others_draw_is_not_deleted() {
+    let house = house().await;
+    house.turn("above", "5").await;
+    for child in ["one", "two"] {
+        let knobs = [("rps", "1"), ("parent", "above")].map(|(knob, value)| (knob.to_owned(), Some(value.to_owned())));
+        let change = Change { fields: BTreeMap::from(knobs), by: "test".into(), create: true, ..Change::default() };
+        house.store.set(&Name::new(child).unwrap(), &change).await.unwrap();
+    }
+
+    let (status, said) = house.send(Method::DELETE, "/api/v1/throttles/above", json!({})).await;
+    assert_eq!((status.as_u16(), said["code"].as_str()), (409, Some("in_use")), "{said}");
+    assert!(said["detail"].as_str().unwrap().contains("above is the parent of one, two"), "{said}");
+    assert!(house.store.status(&Name::new("above").unwrap()).await.unwrap().is_some());
+
+    for child in ["one", "two", "above"] {
+        house.ok(Method::DELETE, &format!("/api/v1/throttles/{child}"), json!({})).await;
+    }
 }
 
 #[tokio::test]

@@ -178,7 +178,7 @@ function drawThrottles(now) {
 /** @param {HTMLElement} parent @param {import('./state.js').Throttle[]} throttles */
 function place(parent, throttles) {
   for (const { name } of throttles) {
-    if (!panels.has(name)) panels.set(name, new Panel(name, { cursor, changed: (detail) => take({ type: 'throttle', data: detail }) }));
+    if (!panels.has(name)) panels.set(name, new Panel(name, { cursor, changed: (detail) => take({ type: 'throttle', data: detail }), deleted: (text) => { setText($('aloud'), text); askThrottles(); } }));
   }
   const wanted = throttles.map((t) => /** @type {Panel} */ (panels.get(t.name)).element);
   wanted.forEach((element, i) => {

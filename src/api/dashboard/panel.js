@@ -1,6 +1,6 @@
 // One throttle on the page: its chart, its numbers, the reason of its rate, its knobs.
 
-import { get, throttlePath } from './api.js';
+import { call, get, throttlePath } from './api.js';
 import { drawSparkline, prepare } from './chart.js';
 import { ChartView, swatch } from './chartview.js';
 import { ask, signature } from './dialog.js';
@@ -12,7 +12,7 @@ import { Lanes } from './lanes.js';
 import { FIELDS, valuesOf } from './knobs.js';
 import { OVERLOAD } from './plot.js';
 import { signalStyle } from './palette.js';
-import { facts } from './state.js';
+import { facts, isApiLimit } from './state.js';
 import { auditLine, handSentence, isObstacle, knobValue, learnedQuota, standing, turnsSlots } from './words.js';
 
 /** The sentence is asked for again after so many seconds, and with every decision; an older one gives way to plainer words. */
@@ -27,10 +27,11 @@ export function panelId(name) {
 export class Panel {
   /**
    * @param {string} name
-   * @param {{ cursor: import('./chartview.js').Cursor, changed: (detail: any) => void }} page
+   * @param {{ cursor: import('./chartview.js').Cursor, changed: (detail: any) => void, deleted: (text: string) => void }} page
    */
-  constructor(name, { cursor, changed }) {
+  constructor(name, { cursor, changed, deleted }) {
     this.name = name;
+    this.deleted = deleted;
     /** @type {any} */
     this.detail = null;
     this.chart = new ChartView(name, cursor);
@@ -64,6 +65,10 @@ export class Panel {
     this.edit = h('p', { class: 'audit-line' });
     this.knobSummary = h('span', { class: 'knob-values' });
     this.knobs = h('details', { class: 'drawer' }, h('summary', null, h('span', { class: 'drawer-title' }, 'Knobs'), this.knobSummary), this.form.element);
+    this.delete = h('button', { type: 'button', 'aria-label': `Delete ${name}`, onclick: () => this.askDelete() }, 'Delete …');
+    this.deleteError = h('p', { class: 'error', role: 'alert', hidden: true });
+    this.deleteRow = h('div', { class: 'delete', hidden: true }, this.delete, this.deleteError);
+    this.knobs.append(this.deleteRow);
     this.lanes = new Lanes(name);
     /** @type {{ text: string, at: number, decision: any } | null} why the throttle runs as it does, as the server last said */
     this.said = null;
@@ -117,6 +122,26 @@ export class Panel {
     return this.form.quick({ mode: byHand ? 'manual' : 'auto' }, () => signature(question));
   }
 
+  /** Takes the throttle away after a question that takes name and reason; jobs that wait are kept. */
+  async askDelete() {
+    const { name } = this;
+    const text = 'Its knobs are forgotten. Jobs that wait are kept, and none of them starts until the throttle is made again.';
+    const answer = await ask({ title: `Delete ${name}?`, action: 'Delete', danger: true, text });
+    if (!answer) return;
+    show(this.deleteError, false);
+    this.delete.disabled = true;
+    try {
+      const { waiting } = await call('DELETE', `${throttlePath(name)}?${new URLSearchParams(answer)}`);
+      const jobs = `${count(waiting.jobs)}${waiting.more ? ' or more' : ''} ${waiting.jobs === 1 ? 'job' : 'jobs'}`;
+      this.deleted(`${name} is deleted; ${waiting.jobs || waiting.more ? `${jobs} of it wait until it is made again` : 'no job of it waits'}.`);
+    } catch (error) {
+      setText(this.deleteError, /** @type {any} */ (error).message);
+      show(this.deleteError, true);
+    } finally {
+      this.delete.disabled = false;
+    }
+  }
+
   remove() {
     this.chart.remove();
     this.lanes.remove();
@@ -158,6 +183,7 @@ export class Panel {
     this.updateQuota(governor, time.now);
     this.updateSignals(last, governor);
     if (detail) this.form.update(detail);
+    show(this.deleteRow, Boolean(detail?.knobs) && !isApiLimit(throttle));
     const values = valuesOf(detail);
     setText(this.knobSummary, detail ? `${FIELDS.filter((f) => f.name !== 'mode' && !(f.kind === 'time' && (values[f.name] ?? null) === null)).map((f) => `${f.label} ${knobValue(f.name, values[f.name])}`).join(' · ')} · seq ${detail.seq}` : '');
     const edit = throttle.edits.find((e) => e.who !== 'governor');

@@ -49,7 +49,8 @@ export function editText(entry) {
     if (from === undefined || from === null) return `${name} ${knobValue(name, to)}`;
     return `${name} ${knobValue(name, from)} → ${knobValue(name, to)}`;
   });
-  if (parts.length === 0) return verb(entry.action);
+  // Of what is gone, how it stood is no change.
+  if (parts.length === 0 || String(entry.action).endsWith('.delete')) return verb(entry.action);
   const changed = parts.length > 6 ? `${parts.slice(0, 6).join(', ')} and ${parts.length - 6} more` : parts.join(', ');
   const said = entry.action === 'throttle.set' || changed === verb(entry.action) ? '' : `${verb(entry.action)}: `;
   return said + changed;

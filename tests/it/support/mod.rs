@@ -7,6 +7,7 @@
 //! create roles and become them. The role of the private stack may only create databases.
 #![allow(dead_code, reason = "each test file uses the part it needs")]
 
+pub mod contract;
 pub mod exporter;
 pub mod ledger;
 pub mod pgbouncer;

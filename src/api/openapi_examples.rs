@@ -1,0 +1,198 @@
+//! Examples for `/openapi.json`: a body for each operation that takes one, and the main answers. A test holds each against its schema.
+
+use serde_json::{Map, Value, json};
+
+use super::openapi::id_of;
+
+/// Puts the examples of an operation to its body and to its first good answer.
+pub(super) fn apply(operation: &mut Map<String, Value>) {
+    let id = id_of(operation).to_owned();
+    if let (Some(example), Some(content)) =
+        (body(&id), operation.get_mut("requestBody").and_then(|body| body.pointer_mut("/content/application~1json")))
+    {
+        content["example"] = example;
+    }
+    let answers = operation.get_mut("responses").and_then(Value::as_object_mut);
+    for (status, answered) in answers.into_iter().flatten() {
+        let Some(content) = answered.pointer_mut("/content/application~1json") else { continue };
+        if let Some(example) = answer(&id).filter(|_| status.starts_with('2')) {
+            content["example"] = of_status(&id, status, example);
+        }
+    }
+}
+
+/// The same answer where it comes with another status.
+fn of_status(operation: &str, status: &str, mut example: Value) -> Value {
+    if status == "200" && ["enqueue_job", "notify", "run_schedule"].contains(&operation) {
+        example["duplicate"] = json!(true);
+    }
+    if status == "200" && operation == "enqueue_jobs" {
+        example["jobs"][0]["duplicate"] = json!(true);
+    }
+    if status == "200" && operation == "suppress" {
+        example["changed"] = json!(false);
+    }
+    example
+}
+
+fn body(operation: &str) -> Option<Value> {
+    let signed = || json!({ "by": "alice", "why": "search is being upgraded" });
+    Some(match operation {
+        "enqueue_job" => new_job(),
+        "enqueue_jobs" => json!([new_job(), { "kind": "http", "args": { "url": "https://example.org/other" } }]),
+        "cancel_jobs" => json!({ "throttle": "hooks", "created_before": "2026-11-20T00:00:00Z", "dry_run": true }),
+        "requeue_dead" | "discard_dead" => json!({ "throttle": "hooks", "error_like": "timeout%", "limit": 500 }),
+        "retry_job" => json!({ "keep_attempts": false, "by": "alice" }),
+        "reschedule_job" => json!({ "run_at": "2030-01-31T09:30:00Z", "by": "alice", "why": "the receiver is down till then" }),
+        "edit_throttle" => json!({ "rps": 5, "mode": "manual", "by": "alice", "why": "search is being upgraded" }),
+        "acquire_tokens" => json!({ "key": "acme", "tokens": 2, "wait_ms": 1000 }),
+        "peek_tokens" => json!({ "key": "acme", "tokens": 2 }),
+        "return_tokens" => json!({ "key": "acme", "tokens": 2 }),
+        "pause_key" => json!({ "seconds": 5, "why": "429" }),
+        "weigh_lane" => json!({ "weight": 2.5, "by": "alice" }),
+        "set_schedule" => json!({
+            "expression": "30 2 * * MON-FRI", "time_zone": "Europe/Berlin", "kind": "http",
+            "args": { "url": "https://example.com/report" }, "by": "alice",
+        }),
+        "notify" => json!({ "channel": "email", "to": "ada@example.com", "subject": "Welcome", "body": "Hello Ada" }),
+        "suppress" => {
+            json!({ "channel": "email", "recipient": "ada@example.com", "reason": "asked for it by phone", "by": "alice" })
+        }
+        "pause_all" | "resume_all" | "pause_throttle" | "resume_throttle" | "resume_key" | "discard_job" | "resume_account"
+        | "run_schedule" | "pause_schedule" | "resume_schedule" => signed(),
+        _ => return None,
+    })
+}
+
+fn answer(operation: &str) -> Option<Value> {
+    let with = |mut whole: Value, more: Value| {
+        if let (Some(whole), Value::Object(more)) = (whole.as_object_mut(), more) {
+            whole.extend(more);
+        }
+        whole
+    };
+    let ticket = json!({ "id": ID, "duplicate": false, "replaced": false, "backlog": null });
+    Some(match operation {
+        "enqueue_job" => with(detail(), json!({ "duplicate": false, "replaced": false, "backlog": null, "warnings": [] })),
+        "enqueue_jobs" => json!({ "jobs": [ticket], "warnings": [] }),
+        "list_jobs" => json!({ "jobs": [summary()], "next": format!("/api/v1/jobs?limit=1&before={ID}") }),
+        "show_job" | "retry_job" | "reschedule_job" => with(
+            detail(),
+            json!({ "waiting": { "reason": "throttle hooks lets 5 a second through and others go first", "until": null } }),
+        ),
+        "cancel_job" | "discard_job" => with(detail(), json!({ "state": "cancelled", "waiting": null })),
+        "list_attempts" => json!({ "attempts": [attempt()], "next": null }),
+        "cancel_jobs" => json!({ "jobs": 10000, "requested": 0, "dry_run": true, "more": true, "next": null }),
+        "requeue_dead" | "discard_dead" | "purge_lane" => {
+            json!({ "jobs": 42, "requested": 0, "dry_run": false, "more": false, "next": null })
+        }
+        "list_failures" => json!({ "failures": [{
+            "job_id": ID, "kind": "http", "throttle": "hooks", "key": "acme", "attempt": 1, "outcome": "failed",
+            "error": "answered 500", "at": AT,
+        }] }),
+        "show_pause" => json!({ "paused": null, "changed": false }),
+        "pause_all" => json!({ "paused": { "since": AT, "by": "alice", "why": "search is being upgraded" }, "changed": true }),
+        "resume_all" => json!({ "paused": null, "changed": true }),
+        "list_throttles" => json!({ "at": AT, "throttles": [throttle()] }),
+        "show_throttle" | "edit_throttle" | "resume_throttle" => throttle(),
+        "pause_throttle" => with(throttle(), json!({ "paused": true, "state": "paused", "effective_rps": 0.0 })),
+        "delete_throttle" => json!({ "throttle": "hooks", "waiting": { "jobs": 532, "more": false } }),
+        "explain_throttle" => {
+            json!({ "throttle": "hooks", "sentence": "hooks runs at 5 a second; alice wrote its knobs last", "decisions": [] })
+        }
+        "acquire_tokens" | "peek_tokens" => json!({
+            "allowed": false, "granted": 0, "remaining": 1, "retry_after_ms": 400, "wait_s": 0.4, "until": AT,
+            "limit": { "level": "throttle" }, "reason": "throttle hooks lets 5 a second through and others go first",
+            "effective_rps": 5.0, "limits_concurrency": false,
+        }),
+        "return_tokens" => json!({ "throttle": "hooks", "key": "acme", "returned": 2.0, "remaining": 7 }),
+        "pause_key" => json!({ "throttle": "hooks", "key": "acme", "until": AT }),
+        "resume_key" => json!({ "throttle": "hooks", "key": "acme", "resumed": true }),
+        "list_lanes" => json!({ "throttle": "hooks", "at": AT, "next": null, "lanes": [{
+            "key": "acme", "depth": 532, "counted_at": AT, "oldest_ready_s": 61.5, "weight": 1.0, "first_seen": AT, "paused": null,
+        }] }),
+        "show_lane" | "weigh_lane" => json!({
+            "throttle": "hooks", "key": "acme", "weight": 2.5, "waiting": { "jobs": 532, "more": false }, "oldest_ready_s": 61.5,
+            "first_seen": AT, "paused": null,
+        }),
+        "list_schedules" => json!({ "crons": [schedule()] }),
+        "show_schedule" | "set_schedule" | "pause_schedule" | "resume_schedule" => schedule(),
+        "run_schedule" => json!({ "id": ID, "duplicate": false }),
+        "notify" => json!({ "id": ID, "pool": "mail", "duplicate": false, "warnings": [] }),
+        "suppress" => json!({ "suppressed": true, "changed": true }),
+        "unsuppress" => json!({ "suppressed": false, "changed": true }),
+        "resume_account" => json!({ "changed": true }),
+        "list_audit" => json!({ "entries": [{
+            "id": 7, "at": AT, "who": "alice", "token": "default", "tenant": null, "action": "throttle.set", "subject": "hooks",
+            "before": { "rps": "10" }, "after": { "rps": "5" }, "why": "search is being upgraded",
+        }] }),
+        "list_decisions" => json!({ "decisions": [] }),
+        "show_liveness" => json!({ "status": "alive" }),
+        "show_readiness" => json!({ "status": "ready", "checks": { "postgres": "ok", "redis": "ok" } }),
+        _ => return None,
+    })
+}
+
+/// The job of the examples.
+const ID: i64 = 450_359_962_737_050;
+
+/// When they happened.
+const AT: &str = "2026-11-20T15:04:05.2Z";
+
+fn new_job() -> Value {
+    json!({
+        "kind": "http", "args": { "method": "POST", "url": "https://example.org/hook" }, "throttle": "hooks", "key": "acme",
+        "max_attempts": 5, "timeout": "30 seconds",
+    })
+}
+
+fn summary() -> Value {
+    json!({
+        "id": ID, "kind": "http", "throttle": "hooks", "key": "acme", "state": "ready", "priority": 1, "attempt": 0,
+        "max_attempts": 5, "cost": 1.0, "created_at": AT, "due_at": null, "last_error": null,
+    })
+}
+
+fn attempt() -> Value {
+    json!({
+        "attempt": 1, "outcome": "failed", "worker": "web-1", "started_at": AT, "finished_at": AT, "error": "answered 500",
+    })
+}
+
+fn detail() -> Value {
+    let mut job = summary();
+    let more = json!({
+        "args": { "method": "POST", "url": "https://example.org/hook" }, "unique": false, "attempts": [], "worker": null,
+        "heartbeat_at": null, "heartbeat_age_s": null, "started_at": null, "timeout_s": 30.0, "traceparent": null,
+        "cancelling": false, "progress": null,
+    });
+    if let (Some(job), Value::Object(more)) = (job.as_object_mut(), more) {
+        job.extend(more);
+    }
+    job
+}
+
+fn throttle() -> Value {
+    json!({
+        "name": "hooks", "mode": "manual", "parent": null, "paused": false, "seq": 17, "effective_rps": 5.0, "achieved_rps": 4.9,
+        "limiting_share": 0.97, "state": "flowing", "problems": [], "governor": null,
+        "depth": { "ready": 532, "scheduled": 0, "running": 3, "dead": 1, "oldest_ready_s": 61.5, "at": AT },
+        "knobs": {
+            "rps": 5.0, "manual_until_ms": null, "burst": 1.0, "window": 1.0, "min": 0.1, "max": 1000.0, "safe_rps": 1.0,
+            "capacity": -1.0, "capacity_why": "", "key_rps": -1.0, "key_burst": 1.0, "on_store_loss": "closed", "borrow": false,
+            "on_429": "active-informed", "trust_scope": "key", "max_pause": null, "concurrency": -1, "key_concurrency": -1,
+            "weight": 1.0, "over_limit": "wait", "max_cost": 1000.0, "max_backlog": null, "on_backlog": "signal",
+            "valid_until_ms": null, "by": "alice", "at_ms": 1_795_273_445_200_i64, "why": "search is being upgraded",
+        },
+    })
+}
+
+fn schedule() -> Value {
+    json!({
+        "name": "nightly-report", "expression": "30 2 * * MON-FRI", "time_zone": "Europe/Berlin", "kind": "http",
+        "args": { "url": "https://example.com/report" }, "throttle": "default", "key": "", "priority": 1, "max_attempts": 10,
+        "cost": 1.0, "timeout": null, "catch_up": "one", "overlap": "skip", "paused": false, "next_at": "2026-11-23T01:30:00Z",
+        "upcoming": ["2026-11-23T01:30:00Z", "2026-11-24T01:30:00Z"], "last_at": "2026-11-20T01:30:00Z", "last_job_id": ID,
+        "skipped_at": null, "problem": null, "updated_at": AT,
+    })
+}

@@ -1,0 +1,327 @@
+//! A server with a document, and what the document promises of it: answers are held against it, requests are made from it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use flyball::api::{self, Deps, Leave, Live, NoDecisions, Secret, Token};
+use flyball::jobs::{Context, Handler, Job, Kinds, Outcome, Queue};
+use flyball::notify::{Deliveries, NotificationHandler};
+use flyball::providers::pool::{self, Desk};
+use flyball::providers::{Account, Limited, Pool, Pools, Provider};
+use flyball::throttle::{Knobs, Notes, RedisStore, Store};
+use futures_util::future::BoxFuture;
+use jsonschema::{Draft, Validator};
+use reqwest::{Method, Response};
+use serde_json::{Map, Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::{Database, database, patient_store, redis_prefix, tools};
+
+/// The token of whoever may do everything, where the server has tokens.
+pub const ADMIN: &str = "0123456789-admin";
+/// The token of somebody who may do nothing.
+pub const NOBODY: &str = "0123456789-nobody";
+
+/// Takes any arguments.
+struct Anything;
+
+impl Handler for Anything {
+    fn run(&self, _: Job, _: Context) -> BoxFuture<'_, Outcome> {
+        Box::pin(async { Outcome::Done })
+    }
+}
+
+/// A server and its document.
+pub struct Contract {
+    pub base: String,
+    pub client: reqwest::Client,
+    pub document: Value,
+    pub queue: Queue,
+    pub store: Arc<RedisStore>,
+    pub database: Database,
+    has_tokens: bool,
+    cancel: CancellationToken,
+    seen: Mutex<BTreeSet<(String, u16)>>,
+    validators: Mutex<BTreeMap<String, Arc<Validator>>>,
+}
+
+impl Drop for Contract {
+    fn drop(&mut self) {
+        self.cancel.cancel();
+    }
+}
+
+fn pool() -> Pool {
+    let account = |name: &str| Limited { account: Account { name: name.to_owned(), ..Account::default() }, rps: 5.0 };
+    Pool {
+        name: "mail".to_owned(),
+        provider: Provider::Mailgun,
+        accounts: vec![account("a1"), account("a2")],
+        shedding: true,
+        headroom: 1.0,
+        breaker_failures: 5,
+        breaker_window: Duration::from_secs(60),
+        breaker_cooldown: Duration::from_secs(30),
+        alert_url: None,
+        alert_secret: None,
+        retry_ambiguous: true,
+        valid_for: Duration::from_secs(3600),
+        requeue_on_recovery: true,
+        timeout: Duration::from_secs(10),
+    }
+}
+
+/// Starts a server on stores of its own, with or without tokens.
+pub async fn contract(has_tokens: bool) -> Contract {
+    let (database, prefix) = (database().await, redis_prefix());
+    let queue = Queue::connect(database.url(), 6, Duration::from_secs(30)).await.unwrap();
+    let store = Arc::new(patient_store(&prefix).await);
+    let pools = Arc::new(Pools(BTreeMap::from([("mail".to_owned(), pool())])));
+    let (tell, _changes) = tokio::sync::mpsc::unbounded_channel();
+    let (as_store, notes): (Arc<dyn Store>, Arc<dyn Notes>) = (store.clone(), store.clone());
+    let desk = Desk::open(pool(), as_store, notes, tell).unwrap();
+    pool::seed(&desk).await.unwrap();
+    let mut kinds = Kinds::default();
+    kinds.register("anything", Anything);
+    kinds.register("notification", NotificationHandler::new(pools.clone(), None));
+    for kind in ["anything", "notification"] {
+        sqlx::query("select flyball.register_kind($1)").bind(kind).execute(&queue.pool).await.unwrap();
+    }
+    let cancel = CancellationToken::new();
+    let tokens = [Token::new("default", Secret::new(ADMIN)), Token::of("nobody", None, Leave::default(), Secret::new(NOBODY))];
+    let deps = Deps {
+        queue: queue.clone(),
+        throttles: store.clone(),
+        check_knobs: Knobs::check,
+        kinds,
+        desks: vec![desk],
+        pools,
+        deliveries: Deliveries::new(queue.pool.clone()),
+        tools: tools(),
+        public_url: String::new(),
+        decisions: Arc::new(NoDecisions),
+        live: Live::default(),
+        tokens: tokens.into_iter().filter(|_| has_tokens).collect(),
+        registry: Arc::default(),
+        cancel: cancel.clone(),
+    };
+    let listener = api::bind("127.0.0.1:0", has_tokens).await.unwrap();
+    let base = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(api::serve(deps, listener));
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let token = if has_tokens { ADMIN } else { "none" };
+    let document = client.get(format!("{base}/openapi.json")).bearer_auth(token).send().await.unwrap().json().await.unwrap();
+    Contract {
+        base,
+        client,
+        document,
+        queue,
+        store,
+        database,
+        has_tokens,
+        cancel,
+        seen: Mutex::default(),
+        validators: Mutex::default(),
+    }
+}
+
+/// A request to an operation of the document.
+#[derive(Clone, Debug, Default)]
+pub struct Ask {
+    pub parts: Vec<(String, String)>,
+    pub query: String,
+    pub headers: Vec<(String, String)>,
+    pub body: Option<Body>,
+    pub token: Option<&'static str>,
+}
+
+#[derive(Clone, Debug)]
+pub enum Body {
+    Json(Value),
+    /// Of a media type.
+    Text(&'static str, String),
+}
+
+impl Ask {
+    pub fn part(mut self, name: &str, value: impl ToString) -> Self {
+        self.parts.push((name.to_owned(), value.to_string()));
+        self
+    }
+
+    pub fn query(self, query: &str) -> Self {
+        Self { query: query.to_owned(), ..self }
+    }
+
+    pub fn header(mut self, name: &str, value: &str) -> Self {
+        self.headers.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    pub fn json(self, body: Value) -> Self {
+        Self { body: Some(Body::Json(body)), ..self }
+    }
+
+    pub fn text(self, media: &'static str, body: impl Into<String>) -> Self {
+        Self { body: Some(Body::Text(media, body.into())), ..self }
+    }
+
+    pub fn token(self, token: &'static str) -> Self {
+        Self { token: Some(token), ..self }
+    }
+}
+
+/// An operation: method, template and declaration.
+#[derive(Clone, Debug)]
+pub struct Operation {
+    pub id: String,
+    pub method: Method,
+    pub path: String,
+    pub declared: Value,
+}
+
+impl Operation {
+    /// The schema of its JSON body, where it takes one.
+    pub fn body(&self) -> Option<&Value> {
+        self.declared.pointer("/requestBody/content/application~1json/schema")
+    }
+
+    /// Its parameters of one place.
+    pub fn parameters(&self, place: &str) -> Vec<&Value> {
+        let all = self.declared["parameters"].as_array().map(Vec::as_slice).unwrap_or_default();
+        all.iter().filter(|parameter| parameter["in"] == place).collect()
+    }
+
+    /// The statuses that are declared, but for the default.
+    pub fn statuses(&self) -> Vec<u16> {
+        self.declared["responses"].as_object().unwrap().keys().filter_map(|status| status.parse().ok()).collect()
+    }
+}
+
+/// Schemas of answers allow more fields, for clients of tomorrow; a server of today shows none that is not declared.
+fn strict(value: &Value) -> Value {
+    match value {
+        Value::Array(items) => items.iter().map(strict).collect(),
+        Value::Object(map) => {
+            let mut strict: Map<String, Value> = map.iter().map(|(name, below)| (name.clone(), self::strict(below))).collect();
+            if map.get("type") == Some(&json!("object"))
+                && map.contains_key("properties")
+                && !map.contains_key("additionalProperties")
+            {
+                strict.insert("additionalProperties".to_owned(), json!(false));
+            }
+            Value::Object(strict)
+        }
+        other => other.clone(),
+    }
+}
+
+impl Contract {
+    pub fn operations(&self) -> Vec<Operation> {
+        let paths = self.document["paths"].as_object().unwrap();
+        let of_item = |(path, item): (&String, &Value)| {
+            let methods = item.as_object().unwrap().clone();
+            let path = path.clone();
+            methods.into_iter().filter(|(_, one)| one["operationId"].is_string()).map(move |(method, declared)| Operation {
+                id: declared["operationId"].as_str().unwrap().to_owned(),
+                method: method.to_uppercase().parse().unwrap(),
+                path: path.clone(),
+                declared,
+            })
+        };
+        paths.iter().flat_map(of_item).collect()
+    }
+
+    pub fn operation(&self, id: &str) -> Operation {
+        self.operations().into_iter().find(|one| one.id == id).unwrap_or_else(|| panic!("no operation {id}"))
+    }
+
+    /// Builds a judge of values from a schema of the document.
+    pub fn judge(&self, schema: &Value) -> Arc<Validator> {
+        let mut validators = self.validators.lock().unwrap();
+        let built = validators.entry(schema.to_string()).or_insert_with(|| {
+            let mut whole = strict(schema);
+            whole["components"] = strict(&self.document["components"]);
+            let options = jsonschema::options().with_draft(Draft::Draft202012).should_validate_formats(true);
+            Arc::new(options.build(&whole).unwrap())
+        });
+        built.clone()
+    }
+
+    /// Everything that a schema holds against a value.
+    pub fn faults(&self, schema: &Value, value: &Value) -> Vec<String> {
+        self.judge(schema).iter_errors(value).map(|fault| format!("{}: {fault}", fault.instance_path())).collect()
+    }
+
+    /// Sends a request; whatever it is, the answer must be one that the document declares.
+    pub async fn ask(&self, operation: &Operation, ask: &Ask) -> (u16, Value) {
+        let response = self.send(operation, ask).await;
+        let status = response.status().as_u16();
+        let media = response.headers().get("content-type").map(|media| media.to_str().unwrap().to_owned()).unwrap_or_default();
+        if media.starts_with("text/event-stream") {
+            assert!(operation.declared["responses"]["200"]["content"].get("text/event-stream").is_some());
+            self.seen.lock().unwrap().insert((operation.id.clone(), status));
+            return (status, Value::Null);
+        }
+        let text = response.text().await.unwrap();
+        let value = serde_json::from_str(&text).unwrap_or(Value::String(text));
+        self.hold(operation, status, &media, &value, ask);
+        (status, value)
+    }
+
+    pub async fn send(&self, operation: &Operation, ask: &Ask) -> Response {
+        let mut path = operation.path.clone();
+        for (name, value) in &ask.parts {
+            let part: String = value.bytes().map(|byte| format!("%{byte:02X}")).collect();
+            path = path.replace(&format!("{{{name}}}"), &part);
+        }
+        assert!(!path.contains('{'), "{path}");
+        let query = if ask.query.is_empty() { String::new() } else { format!("?{}", ask.query) };
+        let mut request = self.client.request(operation.method.clone(), format!("{}{path}{query}", self.base));
+        let token = ask.token.or(self.has_tokens.then_some(ADMIN)).filter(|token| !token.is_empty());
+        if let Some(token) = token {
+            request = request.bearer_auth(token);
+        }
+        for (name, value) in &ask.headers {
+            request = request.header(name, value);
+        }
+        request = match &ask.body {
+            Some(Body::Json(body)) => request.json(body),
+            Some(Body::Text(media, text)) => request.header("content-type", *media).body(text.clone()),
+            None => request,
+        };
+        request.send().await.unwrap()
+    }
+
+    fn hold(&self, operation: &Operation, status: u16, media: &str, value: &Value, ask: &Ask) {
+        let id = &operation.id;
+        let shown = format!("{id} {ask:?} answered {status}: {value}");
+        let declared = operation.declared["responses"].get(status.to_string());
+        let declared = declared.unwrap_or_else(|| panic!("a status that the document does not declare: {shown}"));
+        self.seen.lock().unwrap().insert((id.clone(), status));
+        match declared["content"].as_object() {
+            None => assert_eq!(value, &json!(""), "{shown}"),
+            Some(contents) => {
+                let essence = media.split(';').next().unwrap();
+                let content = contents.get(essence).unwrap_or_else(|| panic!("of another media type, {media}: {shown}"));
+                if essence.ends_with("json") {
+                    let faults = self.faults(&content["schema"], value);
+                    assert!(faults.is_empty(), "{faults:#?}\n{shown}");
+                }
+            }
+        }
+        if status >= 400 {
+            let codes = declared["description"].as_str().unwrap();
+            assert!(
+                codes.contains(&format!("`{}`", value["code"].as_str().unwrap())),
+                "a code of another status, {codes}: {shown}"
+            );
+            assert_eq!(value["status"], status, "{shown}");
+        }
+    }
+
+    /// Operations with the statuses that they have answered.
+    pub fn seen(&self) -> BTreeSet<(String, u16)> {
+        self.seen.lock().unwrap().clone()
+    }
+}
