@@ -571,11 +571,11 @@ fn answered(schema: &str, field: &str) -> Option<Value> {
         // Counts, ages, rates and moments of our own: none is below zero.
         (
             _,
-            "depth" | "max" | "max_backlog" | "ready" | "scheduled" | "running" | "dead" | "jobs" | "requested" | "attempt"
-            | "attempts" | "done" | "total" | "tries" | "ms" | "seq" | "errors_omitted" | "workers" | "running_total" | "at"
-            | "remaining" | "granted" | "retry_after_ms" | "wait_s" | "returned" | "there" | "failures" | "refused" | "mean_cost"
-            | "achieved_rps" | "learned_rps" | "ask_rps" | "seconds" | "own_jobs" | "overload_s" | "own_overload_s" | "peak"
-            | "own_peak" | "lower_s" | "higher_s" | "stopped_s" | "parked_jobs",
+            "depth" | "max" | "max_backlog" | "ready" | "held_ready" | "scheduled" | "running" | "dead" | "jobs" | "requested"
+            | "attempt" | "attempts" | "done" | "total" | "tries" | "ms" | "seq" | "errors_omitted" | "workers" | "running_total"
+            | "at" | "remaining" | "granted" | "retry_after_ms" | "wait_s" | "returned" | "there" | "failures" | "refused"
+            | "mean_cost" | "achieved_rps" | "learned_rps" | "ask_rps" | "seconds" | "own_jobs" | "overload_s" | "own_overload_s"
+            | "peak" | "own_peak" | "lower_s" | "higher_s" | "stopped_s" | "parked_jobs",
         ) => return Some(from(0)),
         (_, name) if name.ends_with("_s") || name.ends_with("_ms") => from(0),
         _ => return None,
