@@ -1,5 +1,7 @@
-//! A burst of 10,000 jobs of one key against a server with a fixed window, in the four modes of `on_429`, beside the arithmetic:
-//! `make bench-burst`. Jobs of other keys trickle meanwhile, and must start as if the burst were not there.
+//! A burst of 10,000 jobs of one key against a server with a fixed window, in the four modes of
+//! `on_429`, beside the calculated refusals: `make bench-burst`.
+//!
+//! Jobs of other keys trickle in at the same time, and must start as if there were no burst.
 
 mod server;
 
@@ -43,22 +45,22 @@ struct Row {
     knobs: Vec<(&'static str, String)>,
     rules: Rules,
     arithmetic: String,
-    /// Refusals that it may cost.
+    /// The most refusals that meet the goal.
     goal: Option<u64>,
 }
 
-/// Jobs of other keys start within so many milliseconds, ninety-nine of a hundred.
+/// The goal for the start of jobs of other keys, in milliseconds, at the 99th percentile.
 const GOAL_MS: f64 = 50.0;
 
 fn met(is_met: bool) -> &'static str {
     if is_met { "met" } else { "missed" }
 }
 
-/// What a row came to.
 struct Came {
     refused: u64,
     took: Duration,
-    /// From enqueue to the server, jobs of other keys: median and 99th of a hundred, in milliseconds.
+    /// The time from enqueue to the server for jobs of other keys, in milliseconds: median and 99th
+    /// percentile.
     started_ms: (f64, f64),
 }
 

@@ -1,4 +1,5 @@
-//! A server that counts requests of each key in fixed windows of a second and answers 429 beyond its quota.
+//! A server that counts the requests of each key in fixed windows of a second and answers 429
+//! beyond its quota.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -10,21 +11,20 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::routing::post;
 
-/// A window.
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// How the server treats its clients.
+/// The rules by which the server treats its clients.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
-    /// Requests of one key that are answered in a window.
+    /// The requests of one key that are answered in a window.
     pub quota: f64,
-    /// Of those, how many others take of the burst's key, evenly through the window.
+    /// The part of the burst key's quota that other clients use, evenly through the window.
     pub others: f64,
-    /// Every answer tells what is left.
+    /// True if every answer reports the rest of the quota.
     pub tells: bool,
 }
 
-/// What came in.
+/// The requests that came in.
 #[derive(Default)]
 pub struct Seen {
     windows: HashMap<String, (u64, f64)>,
@@ -32,9 +32,9 @@ pub struct Seen {
     pub refused: u64,
     /// Requests of the burst's key that were answered.
     pub served: u64,
-    /// When the last of these was.
+    /// The time of the last answered request of the burst's key.
     pub last: Option<Instant>,
-    /// When each job of another key came, by its key.
+    /// The time of the first request of each other key.
     pub trickled: HashMap<String, Instant>,
 }
 

@@ -25,7 +25,6 @@ const STEADY: (f64, f64) = (0.1, 0.9);
 
 const LONGEST: Duration = Duration::from_secs(600);
 
-/// The results of one round.
 struct Round {
     per_second: Vec<f64>,
     most: Most,
@@ -187,7 +186,7 @@ struct Moment {
     fake_s: f64,
 }
 
-/// Waits until everything was sent; answers the first and the last moment of the steady part.
+/// Waits until everything is sent and returns the first and the last moment of the steady part.
 async fn steady(cli: &Cli, fake: &Fake, world: &World, worker: &mut crate::world::Worker) -> anyhow::Result<(Moment, Moment)> {
     let begun = Instant::now();
     let mut first = None;

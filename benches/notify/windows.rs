@@ -12,7 +12,8 @@ pub struct Most {
 }
 
 impl Most {
-    /// Returns the most of any of these accounts; refused messages count, because they were sent.
+    /// Returns the most of any of these accounts; `fixed` includes refused messages, because they
+    /// were sent.
     pub fn of(fake: &Fake, accounts: &[String]) -> Self {
         let fixed = accounts.iter().flat_map(|account| fake.per_second(account)).map(|second| second.accepted + second.refused);
         let sliding = accounts.iter().map(|account| {

@@ -43,7 +43,6 @@ pub struct Set<'a> {
     pub more: &'a str,
     /// The most messages in flight.
     pub concurrency: usize,
-    /// The connections to Postgres.
     pub connections: u32,
 }
 

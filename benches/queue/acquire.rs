@@ -1,4 +1,5 @@
-//! What one ask for tokens costs, for few and many lanes at once: the part of Redis in the data path.
+//! The cost of one request for tokens, for few and many lanes at once: the part of Redis in the
+//! data path.
 
 use std::time::Instant;
 
@@ -10,7 +11,6 @@ use crate::world::{FAR_ABOVE, THROTTLE, World};
 
 const CALLS: usize = 500;
 
-/// Measures all sizes.
 pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result<()> {
     world.knobs(THROTTLE, &[("rps", FAR_ABOVE)]).await?;
     let table = report

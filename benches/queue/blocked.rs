@@ -1,4 +1,5 @@
-//! Whether lanes that may not run hold up those that may: the same drain with and without jobs of blocked lanes before it.
+//! The effect of blocked lanes on others: the same drain with and without jobs of blocked lanes
+//! before it.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use crate::report::{Report, against, count, median};
 use crate::run::{Drainer, Ran, Run, Stretch, run};
 use crate::world::{FAR_ABOVE, THROTTLE, World};
 
-/// What a drain must keep of its rate.
+/// The least share of its rate that a drain must keep.
 const GOAL: f64 = 0.9;
 
 /// A throttle that lets one job pass in a hundred seconds.
@@ -20,7 +21,7 @@ const SLOW: &str = "slow";
 
 const BATCH: usize = 100;
 
-/// What stands in the way.
+/// The blocked lanes before a drain.
 #[derive(Clone, Copy, Debug)]
 enum Blocked {
     Nothing,
@@ -49,7 +50,7 @@ impl Blocked {
     }
 }
 
-/// Measures every hindrance beside none, by the bare statements and by the runner.
+/// Measures every kind of blocked lanes beside none, by the bare statements and by the runner.
 pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result<()> {
     let (jobs, lanes) = if cli.full { (1_000_000, 50_000) } else { (100_000, 5_000) };
     world.knobs(SLOW, &[("rps", "0.01")]).await?;
@@ -72,7 +73,7 @@ pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result
         }
         for (blocked, rounds) in hindrances.iter().zip(&seen) {
             let over = |figure: fn(&Stretch) -> f64| median(rounds.iter().map(|ran| figure(&ran.whole)));
-            // Each round is held against the unblocked drain of the same minute.
+            // Each round is compared with the unblocked drain of the same minute.
             let of_unblocked = |figure: fn(&Stretch) -> f64| {
                 let value = median(rounds.iter().zip(&seen[0]).map(|(ran, free)| figure(&ran.whole) / figure(&free.whole)));
                 if matches!(blocked, Blocked::Nothing) { String::new() } else { against(value, GOAL, true) }
@@ -93,7 +94,7 @@ pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result
 async fn once(world: &World, cli: &Cli, blocked: Blocked, drainer: Drainer<'_>) -> anyhow::Result<Ran> {
     let (warm, measured) = size(BATCH, cli.full);
     fill::clear(&world.pool).await?;
-    // The blocked jobs are the older ones: whoever looks at the head of the queue stumbles over them.
+    // The blocked jobs are the older ones, so that a reader of the queue's head meets them first.
     if let Some((group, jobs)) = blocked.group() {
         fill::add(&world.pool, group, jobs).await?;
     }

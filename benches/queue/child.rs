@@ -1,7 +1,9 @@
-//! The other side of a measured run: a process of its own that drains the queue, so that its CPU and memory are its own.
+//! The child process of a measured run: it drains the queue in a process of its own, so that its
+//! CPU and memory are its own.
 //!
-//! It says `ready` on standard output, waits for a line on standard input, then tells every few milliseconds how many jobs it
-//! has done: `n COUNT`. When standard input closes it stops in order.
+//! It prints `ready` on standard output, waits for a line on standard input, and then prints every
+//! few milliseconds the number of finished jobs: `n COUNT`. When standard input closes, it stops
+//! gracefully.
 
 use std::io::{BufRead, Write};
 use std::sync::Arc;
@@ -18,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::fill;
 
-/// How often it tells what it has done.
+/// The interval between two reports of the count.
 const TELL_EVERY: Duration = Duration::from_millis(5);
 
 /// What the child is told.
@@ -48,7 +50,7 @@ pub async fn run(args: ChildArgs) -> anyhow::Result<()> {
     if args.clients == 0 { runner(&args, &mut lines, done).await } else { floor(&args, &mut lines, done).await }
 }
 
-/// The real thing: throttles, fences and history.
+/// Drains with the runner: throttles, fences and history.
 async fn runner(args: &ChildArgs, lines: &mut Lines, done: Arc<AtomicU64>) -> anyhow::Result<()> {
     let queue = Queue::connect(&args.database_url, 10, Duration::from_secs(20)).await?;
     let store = Arc::new(RedisStore::connect(&args.redis_url, "")?);
@@ -68,7 +70,7 @@ async fn runner(args: &ChildArgs, lines: &mut Lines, done: Arc<AtomicU64>) -> an
     Ok(())
 }
 
-/// The bare statements, as fast as a minimal loop can send them.
+/// Drains with the bare statements, as fast as a minimal loop can send them.
 async fn floor(args: &ChildArgs, lines: &mut Lines, done: Arc<AtomicU64>) -> anyhow::Result<()> {
     let queue = Queue::connect(&args.database_url, args.clients as u32, Duration::from_secs(20)).await?;
     let kinds = vec!["noop".to_owned()];
@@ -94,7 +96,8 @@ async fn floor(args: &ChildArgs, lines: &mut Lines, done: Arc<AtomicU64>) -> any
     Ok(())
 }
 
-/// Claims one job from each of as many lanes as fit the batch (the fairest case, and the hardest), then finishes them.
+/// Claims one job from each of as many lanes as fit the batch (the fairest case, and the hardest),
+/// then finishes them.
 async fn client_loop(
     queue: &Queue,
     worker: i32,
@@ -125,7 +128,7 @@ async fn client_loop(
     Ok(())
 }
 
-/// Tells the count until standard input closes.
+/// Prints the count until standard input closes.
 async fn tell(done: Arc<AtomicU64>, lines: &mut Lines) {
     let mut told = 0;
     loop {
@@ -148,7 +151,9 @@ async fn tell(done: Arc<AtomicU64>, lines: &mut Lines) {
 
 type Lines = watch::Receiver<u64>;
 
-/// Counts the lines of standard input; closed when that closes, however the parent died.
+/// Counts the lines of standard input.
+///
+/// The channel closes when standard input does, however the parent died.
 fn stdin_lines() -> Lines {
     let (sender, receiver) = watch::channel(0);
     std::thread::spawn(move || {

@@ -1,30 +1,29 @@
 //! CPU time and memory of other processes, read from `/proc`.
 //!
-//! On a shared machine the wall clock says as much about the neighbours as about us, so every rate is also given per second
-//! of CPU that was really spent.
+//! On a shared machine the wall clock depends on the neighbours as much as on us, so every rate is
+//! also given per second of CPU time.
 
 use std::fs;
 
-/// Linux tells user space of clock ticks in this unit, whatever its own.
+/// The clock ticks per second in which Linux reports times to user space, whatever its own rate.
 const TICKS_PER_S: f64 = 100.0;
 
 /// The processes whose CPU is counted.
 #[derive(Clone, Debug)]
 pub struct Servers {
-    /// The postmaster; its children and those that have ended are counted with it.
+    /// The process id of the postmaster; its children, ended ones too, are counted with it.
     pub postmaster: u32,
-    /// Redis.
+    /// The process id of Redis.
     pub redis: u32,
 }
 
 /// Seconds of CPU, user and system together.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cpu {
-    /// Postgres with all its processes.
+    /// The time of Postgres with all its processes.
     pub postgres_s: f64,
-    /// The processes that claim, run and finish.
+    /// The time of the processes that claim, run and finish.
     pub flyball_s: f64,
-    /// Redis.
     pub redis_s: f64,
 }
 
@@ -41,7 +40,7 @@ impl std::ops::Sub for Cpu {
 }
 
 impl Servers {
-    /// What was spent so far by the servers and by the processes `flyball`.
+    /// Returns the CPU time spent so far by the servers and by the processes `flyball`.
     pub fn spent(&self, flyball: &[u32]) -> Cpu {
         let backends: f64 = children(self.postmaster).into_iter().map(spent_s).sum();
         Cpu {
@@ -52,7 +51,7 @@ impl Servers {
     }
 }
 
-/// Peak and present resident memory of a process, in MiB.
+/// Returns the peak and the present resident memory of a process, in MiB.
 pub fn resident_mib(pid: u32) -> (f64, f64) {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let field = |name: &str| {
@@ -63,8 +62,10 @@ pub fn resident_mib(pid: u32) -> (f64, f64) {
     (field("VmHWM:"), field("VmRSS:"))
 }
 
-/// The scheduler's own count is exact to the nanosecond but forgets threads that have ended; clock ticks are coarse and
-/// remember them. The larger of the two is nearer to the truth.
+/// Returns the CPU time of a process, in seconds.
+///
+/// The scheduler's own count is exact to the nanosecond but forgets threads that have ended; clock
+/// ticks are coarse and remember them. The larger of the two is nearer to the truth.
 fn spent_s(pid: u32) -> f64 {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let exact: Option<Vec<f64>> = tasks
@@ -76,15 +77,16 @@ fn spent_s(pid: u32) -> f64 {
     (exact.unwrap_or_default().iter().sum::<f64>() / 1e9).max(ticks_s(pid, [11, 12]))
 }
 
-/// What the ended children of a process spent.
+/// Returns the CPU time of the ended children of a process, in seconds.
 fn reaped_s(pid: u32) -> f64 {
     ticks_s(pid, [13, 14])
 }
 
-/// Two fields of `/proc/PID/stat`, counted from the one after the name, in seconds.
+/// Returns the sum of two fields of `/proc/PID/stat`, counted from the one after the name, in
+/// seconds.
 fn ticks_s(pid: u32, fields: [usize; 2]) -> f64 {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name stands in parentheses and may hold anything.
+    // The name is in parentheses and may contain anything.
     let after = text.rsplit(')').next().unwrap_or_default();
     let values: Vec<&str> = after.split_whitespace().collect();
     let ticks: f64 = fields.iter().filter_map(|field| values.get(*field)?.parse::<f64>().ok()).sum();
@@ -98,7 +100,7 @@ fn children(pid: u32) -> Vec<u32> {
     }
 }
 
-/// Kernels without a list of children tell each process' parent at least.
+/// Finds the children of a process by each process' parent, for kernels without a list of children.
 fn scanned_children(pid: u32) -> Vec<u32> {
     let is_child = |child: &u32| {
         let text = fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();

@@ -1,4 +1,5 @@
-//! How fast the queue drains: the bare statements (the floor), and the runner with throttle, fence and history beside them.
+//! The speed at which the queue drains: the bare statements (the floor), and beside them the runner
+//! with throttle, fence and history.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,16 +11,16 @@ use crate::statements;
 use crate::world::{FAR_ABOVE, THROTTLE, World};
 use crate::{Cli, Variant};
 
-/// What the runner must reach of the floor.
+/// The least share of the floor's rate that the runner must reach.
 const GOAL_OF_FLOOR: f64 = 0.7;
 
-/// What many lanes must reach of one.
+/// The least share of one lane's rate that many lanes must reach.
 const GOAL_OF_LANES: f64 = 0.6;
 
-/// What a deep backlog must reach of none.
+/// The least share of the rate without a backlog that a deep backlog must reach.
 const GOAL_OF_BACKLOG: f64 = 0.67;
 
-/// From this batch on the goals hold.
+/// The smallest batch for which the goals hold.
 const GOAL_BATCH: usize = 100;
 
 /// One cell of the matrix.
@@ -30,7 +31,7 @@ struct Cell {
     batch: usize,
 }
 
-/// How one cell is drained.
+/// A way to drain one cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Way {
     Floor(usize),
@@ -62,7 +63,7 @@ impl Medians {
     }
 }
 
-/// How many jobs warm up and how many are measured.
+/// Returns the number of jobs that warm up and of those that are measured.
 pub fn size(batch: usize, full: bool) -> (u64, u64) {
     let measured = match batch {
         0..=1 => 2_000,
@@ -137,7 +138,8 @@ pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result
     Ok(())
 }
 
-/// The matrix: the short form leaves out what costs minutes and says little that is new.
+/// Returns the cells of the matrix; the short form leaves out those that cost minutes and reveal
+/// little.
 fn cells(cli: &Cli) -> Vec<Cell> {
     let lanes = cli.lanes.clone().unwrap_or_else(|| if cli.full { vec![1, 10_000, 100_000] } else { vec![1, 10_000] });
     let backlogs = cli.backlog.clone().unwrap_or_else(|| if cli.full { vec![0, 5_000_000] } else { vec![0, 200_000] });
@@ -156,7 +158,8 @@ fn cells(cli: &Cli) -> Vec<Cell> {
     cells
 }
 
-/// All ways through a cell take turns, so that a busy minute of the machine hits all alike.
+/// Measures all ways through a cell in turns, so that a busy minute of the machine affects all
+/// alike.
 async fn measure_cell(
     world: &World,
     cli: &Cli,
@@ -174,12 +177,14 @@ async fn measure_cell(
         ways.push(Way::Runner(FAR_ABOVE));
     }
     let mut measured: BTreeMap<Way, Vec<Ran>> = BTreeMap::new();
-    // A deep backlog stays from batch size to batch size; what was taken from it is put back before each run.
+    // A deep backlog is kept from one batch size to the next; the jobs taken from it are replaced
+    // before each run.
     if *filled != Some((cell.lanes, cell.backlog)) {
         fill::clear(&world.pool).await?;
         *filled = Some((cell.lanes, cell.backlog));
         if cell.backlog > 0 {
-            // Pages that were just written are touched for the first time; that is nobody's daily life.
+            // The first run touches freshly written pages, which is not the usual state, so it does
+            // not count.
             once(world, cli, cell, ways[0]).await?;
         }
     }
@@ -197,10 +202,11 @@ async fn measure_cell(
 
 async fn once(world: &World, cli: &Cli, cell: Cell, way: Way) -> anyhow::Result<Ran> {
     let (warm, measured) = size(cell.batch, cli.full);
-    // What finding so many lanes costs at first belongs to the warming up.
+    // The first discovery of so many lanes belongs to the warm-up.
     let found = if cell.batch >= 100 { cell.lanes as u64 } else { 0 };
     let (warm, measured) = (warm.max(found), measured.max(found));
-    // The end of a drain, where claims come back short, is not what is measured; and each lane has at least one job.
+    // The end of a drain, with its short claims, is not measured; and each lane has at least one
+    // job.
     let total = (warm + measured + measured / 4 + 4 * cell.batch as u64) as i64;
     let wanted = total.max(cell.lanes * 5 / 4) + cell.backlog;
     let group = Group { throttle: THROTTLE, name: "", lanes: cell.lanes };
@@ -218,7 +224,8 @@ async fn once(world: &World, cli: &Cli, cell: Cell, way: Way) -> anyhow::Result<
     if cli.statements {
         statements::reset(&world.pool).await?;
     }
-    // Each of the bare loop's clients holds a batch; the runner claims whatever has room, which comes to nearly its concurrency.
+    // Each client of the bare loop holds one batch; the runner claims whatever has room, which
+    // comes close to its concurrency.
     let batch = if let Way::Runner(_) = way { cell.batch * cli.in_flight } else { cell.batch };
     let ran = run(world, Run { drainer, batch, warm, measured, parts: 1, patience }).await;
     if cli.verbose || cli.statements {
@@ -234,20 +241,21 @@ async fn once(world: &World, cli: &Cli, cell: Cell, way: Way) -> anyhow::Result<
     }
     let ran = ran?;
     if cli.statements {
-        // The books also hold what ran before and after the measured stretch, so they are divided by all jobs of the run.
+        // The statistics also cover the time before and after the measured stretch, so they are
+        // divided by all jobs of the run.
         let ended: i64 = sqlx::query_scalar("select count(*) from flyball.attempt").fetch_one(&world.pool).await?;
         statements::tell(&world.pool, ended as f64).await?;
     }
     Ok(ran)
 }
 
-/// The floor is the number of clients that was fastest.
+/// Returns the medians of the fastest number of clients, which are the floor.
 fn best_floor(measured: &BTreeMap<Way, Vec<Ran>>) -> Option<Medians> {
     let floors = measured.iter().filter(|(way, _)| matches!(way, Way::Floor(_)));
     floors.map(|(_, rounds)| Medians::of(rounds)).max_by(|a, b| a.per_s.total_cmp(&b.per_s))
 }
 
-/// What lanes and backlogs cost.
+/// Compares many lanes with one, and deep backlogs with none.
 fn compare(report: Report, seen: &BTreeMap<(Cell, Way), Medians>) {
     let table = report.table("what many lanes and deep backlogs cost", &["of the same batch and way", "wall", "cpu of both"]);
     let line = |label: String, one: &Medians, base: &Medians, goal: f64, batch: usize| {

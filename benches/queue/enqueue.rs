@@ -1,4 +1,4 @@
-//! What enqueueing costs beside a bare insert of equal rows into a plain table, on one connection.
+//! The cost of enqueueing beside a bare insert of equal rows into a plain table, on one connection.
 
 use std::time::Instant;
 
@@ -13,7 +13,7 @@ use crate::fill;
 use crate::report::{Report, against, count, median};
 use crate::world::{THROTTLE, World};
 
-// The columns of a job as its producer says them, without defaults that cost something of their own.
+// The columns of a job as its producer sets them, without defaults that have a cost of their own.
 const PLAIN: &str = "
 drop table if exists bench.plain;
 create table bench.plain (like flyball.job including defaults);
@@ -32,7 +32,7 @@ const ENQUEUE_ONE: &str = "select job_id from flyball.enqueue($1, $2, $3, $4)";
 
 const ENQUEUE_MANY: &str = "select count(*) from flyball.enqueue_many($1)";
 
-/// Single rows per turn.
+/// The number of single rows per turn.
 const SINGLES: i64 = 500;
 
 /// The longest that a single enqueue may take, as a multiple of a bare insert.
@@ -41,7 +41,7 @@ const GOAL_SINGLE: f64 = 1.3;
 /// The least that a bulk enqueue must reach of a bare bulk insert.
 const GOAL_BULK: f64 = 0.5;
 
-/// One turn: seconds and CPU of Postgres.
+/// The wall-clock time and Postgres' CPU time of one turn.
 #[derive(Clone, Copy)]
 struct Turn {
     rows: f64,
@@ -49,7 +49,6 @@ struct Turn {
     postgres_s: f64,
 }
 
-/// Times one turn.
 async fn turn<F: Future<Output = anyhow::Result<()>>>(servers: &Servers, rows: i64, work: F) -> anyhow::Result<Turn> {
     let (begun, before): (Instant, Cpu) = (Instant::now(), servers.spent(&[]));
     work.await?;
@@ -65,7 +64,7 @@ pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result
     sqlx::raw_sql(PLAIN).execute(&mut connection).await?;
     let rounds = cli.rounds() * 2 + 1;
     for asleep in [false, true] {
-        // Producers ring only while a dispatcher sleeps; a busy one is the common case.
+        // Producers notify only a sleeping dispatcher; a busy one is the common case.
         sqlx::query("update flyball.doorbell set asleep = $1").bind(asleep).execute(&mut connection).await?;
         let (mut bare, mut ours) = (Vec::new(), Vec::new());
         for round in 0..rounds {

@@ -1,4 +1,5 @@
-//! Fills the queue with set-based SQL, past the front door: five million jobs must not take an hour.
+//! Set-based SQL that fills the queue past `enqueue`, because five million jobs must not take an
+//! hour.
 
 use sqlx::PgPool;
 
@@ -14,7 +15,7 @@ from generate_series(0, $3 - 1) as n
 cross join lateral (select case when $3 = 1 and $2 = '' then '' else $2 || 'k' || n end as key) k
 on conflict do nothing";
 
-// Lanes that have been seen before stand in the directory; the first sight of one is not what is measured here.
+// The directory already holds the lanes, because their first discovery is not measured here.
 const DIRECTORY: &str = "
 insert into flyball.lane (lane_id, throttle, key)
 select lane_id, $1, key from bench.lane where grp = $2 and n < $3
@@ -33,21 +34,19 @@ kept as (
 insert into flyball.ready (lane_id, priority, job_id, cost, holds_unique)
 select lane_id, 1, id, 1, false from fresh";
 
-/// Most jobs in one statement.
+/// The most jobs in one statement.
 const PART: i64 = 500_000;
 
 /// A group of lanes of one throttle that jobs are spread over evenly.
 #[derive(Clone, Copy, Debug)]
 pub struct Group<'a> {
-    /// The throttle.
     pub throttle: &'a str,
-    /// A word before the keys, so that groups do not share lanes.
+    /// The prefix of the keys, so that groups do not share lanes.
     pub name: &'a str,
-    /// How many lanes.
     pub lanes: i64,
 }
 
-/// Makes what the benchmark itself needs.
+/// Creates the benchmark's own table and registers its kind.
 pub async fn prepare(pool: &PgPool) -> anyhow::Result<()> {
     for statement in SCHEMA {
         sqlx::query(*statement).execute(pool).await?;
@@ -77,7 +76,8 @@ pub async fn add(pool: &PgPool, group: Group<'_>, jobs: i64) -> anyhow::Result<(
         from = to;
     }
     if jobs >= PART {
-        // So much was written that the server would be writing it out for minutes, in the middle of a measurement.
+        // Otherwise the server would write these pages out for minutes, in the middle of a
+        // measurement.
         sqlx::query("checkpoint").execute(pool).await?;
     }
     Ok(())
@@ -99,12 +99,12 @@ pub async fn settle(pool: &PgPool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How many jobs are ready.
+/// Returns the number of ready jobs.
 pub async fn waiting(pool: &PgPool) -> anyhow::Result<i64> {
     Ok(sqlx::query_scalar("select count(*) from flyball.ready").fetch_one(pool).await?)
 }
 
-/// The lanes of a group, in the order of their numbers.
+/// Returns the lanes of a group, in the order of their numbers.
 pub async fn lane_ids(pool: &PgPool, name: &str) -> anyhow::Result<Vec<i64>> {
     Ok(sqlx::query_scalar("select lane_id from bench.lane where grp = $1 order by n").bind(name).fetch_all(pool).await?)
 }

@@ -1,4 +1,5 @@
-//! How long people wait for the lists of the API and the dashboard with a deep queue, over HTTP from a real `flyball serve`.
+//! The response times of the lists of the API and the dashboard with a deep queue, over HTTP from a
+//! real `flyball serve`.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -13,12 +14,12 @@ use crate::report::{Report, count, median, quantile};
 use crate::run::{Drainer, Run, run};
 use crate::world::{FAR_ABOVE, THROTTLE, World};
 
-/// No list may take longer.
+/// The most milliseconds that a list may take.
 const GOAL_MS: f64 = 50.0;
 
 const REQUESTS: usize = 40;
 
-/// What is asked for.
+/// The paths of the measured lists.
 const PATHS: &[&str] = &[
     "/api/v1/throttles",
     "/api/v1/throttles/bench",
@@ -43,7 +44,7 @@ const PATHS: &[&str] = &[
     "/metrics",
 ];
 
-/// Some jobs of every state, so that no list is empty.
+/// Statements that create some jobs of every state, so that no list is empty.
 const OTHERS: &[&str] = &[
     "insert into flyball.dead (job_id, lane_id, priority, attempt, cost, error)
      select job_id, lane_id, priority, 10, cost, 'bench' from flyball.ready order by lane_id limit 500",
@@ -53,7 +54,6 @@ const OTHERS: &[&str] = &[
     "delete from flyball.ready r using flyball.scheduled s where r.lane_id = s.lane_id and r.job_id = s.job_id",
 ];
 
-/// Measures every list.
 pub async fn measure(world: &World, cli: &Cli, report: Report, dir: &Path) -> anyhow::Result<()> {
     let (lanes, jobs) = if cli.full { (100_000, 5_000_000) } else { (10_000, 200_000) };
     let table = report.table(
@@ -63,7 +63,7 @@ pub async fn measure(world: &World, cli: &Cli, report: Report, dir: &Path) -> an
     world.knobs(THROTTLE, &[("rps", FAR_ABOVE)]).await?;
     fill::clear(&world.pool).await?;
     fill::add(&world.pool, Group { throttle: THROTTLE, name: "", lanes }, jobs + 30_000).await?;
-    // A history, too: thirty thousand jobs that have been done.
+    // The history also contains thirty thousand jobs that are done.
     let drainer = Drainer::Floor { clients: 2, group: "" };
     run(world, Run { drainer, batch: 500, warm: 1_000, measured: 29_000, parts: 1, patience: Duration::from_secs(60) }).await?;
     for statement in OTHERS {
@@ -74,7 +74,8 @@ pub async fn measure(world: &World, cli: &Cli, report: Report, dir: &Path) -> an
         sqlx::query(statement).execute(&world.pool).await?;
     }
     let mut served = Served::start(world, dir).await?;
-    // The first look of the process over the lanes must not fall into somebody's request; production runs for days.
+    // The process' first scan of the lanes must not delay a measured request, because production
+    // runs for days.
     tokio::time::sleep(Duration::from_secs(3)).await;
     for path in PATHS {
         match ask(&served, path).await {
@@ -94,7 +95,10 @@ pub async fn measure(world: &World, cli: &Cli, report: Report, dir: &Path) -> an
     Ok(())
 }
 
-/// Milliseconds of each request; spread over seconds, so that what is counted once a second is caught in the act.
+/// Returns the milliseconds of each request.
+///
+/// The requests are spread over seconds, so that some of them meet the counts that run once a
+/// second.
 async fn ask(served: &Served, path: &str) -> anyhow::Result<Vec<f64>> {
     let mut times = Vec::with_capacity(REQUESTS);
     for _ in 0..REQUESTS {
@@ -107,7 +111,6 @@ async fn ask(served: &Served, path: &str) -> anyhow::Result<Vec<f64>> {
     Ok(times)
 }
 
-/// A running `flyball serve`.
 struct Served {
     child: Child,
     client: reqwest::Client,

@@ -1,7 +1,9 @@
-//! What the queue can do, measured on private servers that this program starts itself: `make bench-queue`.
+//! `make bench-queue`: the performance of the queue, measured on private servers that this program
+//! starts itself.
 //!
-//! Every figure is the median of several rounds in one run. Machines are shared and noisy: compare lines of one run with each
-//! other, not with those of another day, and where the wall clock and the CPU-seconds disagree, believe the CPU-seconds.
+//! Every figure is the median of several rounds in one run. Machines are shared and noisy: compare
+//! lines of one run with each other, not with those of another day, and if the wall clock and the
+//! CPU-seconds disagree, believe the CPU-seconds.
 
 mod acquire;
 mod blocked;
@@ -154,7 +156,7 @@ fn main() -> anyhow::Result<()> {
     }
 }
 
-/// Runs the cases; one that fails does not keep the others from being run.
+/// Runs the cases; a failed case does not stop the others.
 async fn measure(world: &World, cli: &Cli, report: Report, dir: &Path) {
     for case in Case::value_variants() {
         if !cli.only.is_empty() && !cli.only.contains(case) {

@@ -1,4 +1,4 @@
-//! How much memory a worker process holds.
+//! The memory of a worker process.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use crate::report::{Report, count, median};
 use crate::run::{Drainer, Run, run};
 use crate::world::{FAR_ABOVE, THROTTLE, World};
 
-/// MiB for a plain drain, and with many lanes and a deep backlog. A goal of so many MB is a little less in MiB.
+/// The goals in MiB, for a plain drain, and with many lanes and a deep backlog: 30 and 100 MB.
 const GOALS_MIB: (f64, f64) = (28.6, 95.4);
 
-/// Measures both.
+/// Measures the memory in both cases.
 pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result<()> {
     world.knobs(THROTTLE, &[("rps", FAR_ABOVE)]).await?;
     let table = report.table(

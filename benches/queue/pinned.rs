@@ -1,4 +1,5 @@
-//! Whether a forgotten reader slows the queue down: its snapshot keeps every dead row from being removed.
+//! The effect of a forgotten reader on the queue: its snapshot keeps every dead row from being
+//! removed.
 
 use std::time::Duration;
 
@@ -11,12 +12,12 @@ use crate::run::{Drainer, Ran, Run, Stretch, run};
 use crate::statements;
 use crate::world::{FAR_ABOVE, THROTTLE, World};
 
-/// What the later half of a drain must keep of an undisturbed one.
+/// The least share of an undisturbed drain's rate that the later half of a drain must keep.
 const GOAL: f64 = 0.75;
 
 const BATCH: usize = 500;
 
-/// One drain, and what the hot tables held at its end.
+/// One drain, with the sizes of the hot tables at its end.
 struct Pinned {
     ran: Ran,
     ready_mib: (f64, f64),
@@ -106,7 +107,7 @@ async fn once(world: &World, cli: &Cli, lanes: i64, drainer: Drainer<'_>, pinned
     Ok(Pinned { ran: ran?, ready_mib, lease_mib })
 }
 
-/// Heap and indexes.
+/// Returns the size of a table's heap and of its indexes, in MiB.
 async fn size_mib(world: &World, table: &str) -> anyhow::Result<(f64, f64)> {
     let sizes = "select pg_relation_size($1::regclass) / 1048576.0::float8, pg_indexes_size($1::regclass) / 1048576.0::float8";
     let row = sqlx::query(sizes).bind(table).fetch_one(&world.pool).await?;

@@ -1,4 +1,4 @@
-//! Several worker processes on one queue: they must share, and not stand in each other's way.
+//! Several worker processes on one queue, which must share the work without hindering each other.
 
 use std::time::Duration;
 

@@ -1,11 +1,12 @@
-//! Tables that grow line by line, so that a long run can be watched; as text for people or as markdown for the docs.
+//! Tables that grow line by line, so that a long run can be watched; as text for people or as
+//! markdown for the docs.
 
 use std::io::Write;
 
-/// How tables are printed.
+/// The format of the tables.
 #[derive(Clone, Copy, Debug)]
 pub struct Report {
-    /// Markdown instead of aligned text.
+    /// True for markdown instead of aligned text.
     pub markdown: bool,
 }
 
@@ -59,18 +60,18 @@ impl Table {
         let _ = std::io::stdout().flush();
     }
 
-    /// Prints a line that says why there are no figures.
+    /// Prints a line with the error in place of the figures.
     pub fn failed(&self, what: &str, error: &anyhow::Error) {
         self.row([format!("{what}: failed: {error:#}")]);
     }
 }
 
-/// The median; NaN of nothing.
+/// Returns the median; NaN of no values.
 pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     quantile(values, 0.5)
 }
 
-/// A quantile by the nearest rank; NaN of nothing.
+/// Returns a quantile by the nearest rank; NaN of no values.
 pub fn quantile(values: impl IntoIterator<Item = f64>, at: f64) -> f64 {
     let mut sorted: Vec<f64> = values.into_iter().filter(|value| !value.is_nan()).collect();
     sorted.sort_by(f64::total_cmp);
@@ -78,7 +79,7 @@ pub fn quantile(values: impl IntoIterator<Item = f64>, at: f64) -> f64 {
     sorted.get(place).copied().unwrap_or(f64::NAN)
 }
 
-/// A rate or a count: `61,300`, or `-` where there is none.
+/// Formats a rate or a count: `61,300`, or `-` if there is none.
 pub fn count(value: f64) -> String {
     if !value.is_finite() {
         return "-".to_owned();
@@ -94,12 +95,12 @@ pub fn count(value: f64) -> String {
     if value < 0.0 { format!("-{text}") } else { text }
 }
 
-/// A ratio with two decimals.
+/// Formats a ratio with two decimals.
 pub fn ratio(value: f64) -> String {
     if value.is_finite() { format!("{value:.2}") } else { "-".to_owned() }
 }
 
-/// A ratio beside its goal.
+/// Formats a ratio beside its goal.
 pub fn against(value: f64, goal: f64, at_least: bool) -> String {
     if !value.is_finite() {
         return "-".to_owned();

@@ -1,4 +1,4 @@
-//! One measured run: processes that drain the queue, and what was spent between two marks.
+//! One measured run: processes that drain the queue, and the time and CPU between two marks.
 
 use std::process::Stdio;
 use std::sync::Arc;
@@ -12,22 +12,21 @@ use tokio::process::{Child, Command};
 use crate::cpu::{Cpu, resident_mib};
 use crate::world::World;
 
-/// How often the driver looks at the counts.
+/// The interval at which the driver checks the counts.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
-/// What drains the queue.
+/// The processes that drain the queue.
 #[derive(Clone, Copy, Debug)]
 pub enum Drainer<'a> {
-    /// Bare statements by so many clients in one process, claiming from the lanes of a group.
+    /// Bare statements by concurrent clients in one process, which claim from the lanes of a group.
     Floor {
-        /// Concurrent clients.
         clients: usize,
-        /// The group of lanes.
+        /// The name of the group of lanes.
         group: &'a str,
     },
-    /// So many worker processes.
+    /// The runner in worker processes.
     Runner {
-        /// Processes.
+        /// The number of worker processes.
         processes: usize,
     },
 }
@@ -35,74 +34,70 @@ pub enum Drainer<'a> {
 /// A run to be measured.
 #[derive(Clone, Copy, Debug)]
 pub struct Run<'a> {
-    /// What drains.
+    /// The processes that drain the queue.
     pub drainer: Drainer<'a>,
-    /// Jobs per claim; four times as many may run at once.
+    /// The jobs per claim; the runner may run four times as many at once.
     pub batch: usize,
-    /// Jobs done before measuring begins.
+    /// The jobs finished before measuring begins.
     pub warm: u64,
-    /// Jobs that are measured.
     pub measured: u64,
-    /// Into how many equal parts the measured jobs are cut.
+    /// The number of equal parts into which the measured jobs are divided.
     pub parts: u64,
-    /// Give up after this.
+    /// The time limit of the run.
     pub patience: Duration,
 }
 
-/// What a stretch of a run came to.
+/// The results of a stretch of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stretch {
-    /// Jobs that ended.
+    /// The number of jobs that ended.
     pub jobs: f64,
-    /// Seconds that passed.
     pub wall_s: f64,
-    /// What was spent.
     pub cpu: Cpu,
 }
 
 impl Stretch {
-    /// Jobs per second of the wall clock.
+    /// Returns the jobs per second of the wall clock.
     pub fn per_s(&self) -> f64 {
         self.jobs / self.wall_s
     }
 
-    /// Jobs per CPU-second of Postgres.
+    /// Returns the jobs per CPU-second of Postgres.
     pub fn per_postgres_s(&self) -> f64 {
         self.jobs / self.cpu.postgres_s
     }
 
-    /// Jobs per CPU-second of the draining processes.
+    /// Returns the jobs per CPU-second of the draining processes.
     pub fn per_flyball_s(&self) -> f64 {
         self.jobs / self.cpu.flyball_s
     }
 
-    /// Jobs per CPU-second of Postgres and the draining processes together.
+    /// Returns the jobs per CPU-second of Postgres and the draining processes together.
     pub fn per_both_s(&self) -> f64 {
         self.jobs / (self.cpu.postgres_s + self.cpu.flyball_s)
     }
 
-    /// Jobs per CPU-second of Redis.
+    /// Returns the jobs per CPU-second of Redis.
     pub fn per_redis_s(&self) -> f64 {
         self.jobs / self.cpu.redis_s
     }
 }
 
-/// What a whole run came to.
+/// The results of a whole run.
 #[derive(Clone, Debug)]
 pub struct Ran {
     /// The measured stretch.
     pub whole: Stretch,
-    /// Its parts.
+    /// The parts of the measured stretch.
     pub parts: Vec<Stretch>,
-    /// Most memory that any draining process held, in MiB.
+    /// The most memory that any draining process held, in MiB.
     pub peak_mib: f64,
-    /// What it held at the end of the measured stretch, in MiB.
+    /// The most memory that any draining process held at the end of the measured stretch, in MiB.
     pub resident_mib: f64,
-    /// Seconds from the word to go until the first job was done.
+    /// The seconds from the start signal until the first job was done.
     pub first_s: f64,
 }
 
-/// A draining process.
 struct Drain {
     child: Child,
     pid: u32,
@@ -142,7 +137,7 @@ impl Drain {
         Ok(stdin.flush().await?)
     }
 
-    /// Closes its standard input and waits until it has stopped in order.
+    /// Closes its standard input and waits until it has stopped gracefully.
     async fn stop(mut self) -> anyhow::Result<()> {
         drop(self.child.stdin.take());
         let status =
@@ -165,7 +160,7 @@ fn between(from: &Mark, to: &Mark) -> Stretch {
     Stretch { jobs: to.jobs - from.jobs, wall_s: (to.at - from.at).as_secs_f64(), cpu: to.cpu - from.cpu }
 }
 
-/// Runs, measures, stops.
+/// Starts the processes, measures the run, and stops them.
 pub async fn run(world: &World, what: Run<'_>) -> anyhow::Result<Ran> {
     let processes = match what.drainer {
         Drainer::Floor { .. } => 1,
@@ -201,8 +196,10 @@ pub async fn run(world: &World, what: Run<'_>) -> anyhow::Result<Ran> {
     })
 }
 
-/// What was done counts only when its end has been written, so the history is counted where it is short enough for that to
-/// cost nothing; on a long drain the handlers' own count is close enough.
+/// Takes a mark of the run.
+///
+/// A job counts only when its end is written, so the history is counted if it is short enough for
+/// that to cost nothing; on a long drain the handlers' own count is close enough.
 async fn mark(world: &World, pids: &[u32], drains: &[Drain], exact: bool) -> anyhow::Result<Mark> {
     let (at, cpu, handled) = (Instant::now(), world.servers.spent(pids), total(drains));
     let jobs = if exact {

@@ -1,8 +1,8 @@
-//! Where Postgres spends its time, by statement: for those who tune. Keeping book costs some per cent, so it is asked for.
+//! Postgres' time by statement, for tuning; it is optional because the statistics themselves cost a
+//! few per cent.
 
 use sqlx::{PgPool, Row};
 
-/// Forgets what was booked.
 const RESET: &str = "select pg_stat_statements_reset()";
 
 const TOP: &str = "
@@ -12,13 +12,13 @@ where dbid = (select oid from pg_database where datname = current_database())
 order by total_exec_time desc
 limit 12";
 
-/// Begins anew.
 pub async fn reset(pool: &PgPool) -> anyhow::Result<()> {
     sqlx::query(RESET).execute(pool).await?;
     Ok(())
 }
 
-/// Tells on standard error what took longest since then, also per job of a run of `jobs` jobs.
+/// Prints to standard error the statements that took longest since the reset, also per job of a run
+/// of `jobs` jobs.
 pub async fn tell(pool: &PgPool, jobs: f64) -> anyhow::Result<()> {
     eprintln!("  {:>8} {:>9} {:>9} {:>9} {:>9}  statement", "calls", "rows", "ms", "ms/call", "µs/job");
     for row in sqlx::query(TOP).fetch_all(pool).await? {

@@ -1,6 +1,7 @@
-//! A crowd that is due in one second: how late a critical job of another throttle starts, and one of the same priority.
+//! The lateness beside a crowd that is due in one second: of a critical job of another throttle,
+//! and of one with the crowd's priority.
 //!
-//! The worker runs in this process, because only then do the two moments stand on one clock.
+//! The worker runs in this process, because only then are both times on one clock.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,22 +18,23 @@ use crate::fill;
 use crate::report::{Report, count, median, quantile};
 use crate::world::{THROTTLE, World};
 
-/// The throttle of the crowd, and what it lets through each second.
+/// The throttle of the crowd, and its rate in jobs per second.
 const CROWD: (&str, &str) = ("crowd", "1000");
 
-/// Lanes of the crowd.
+/// The number of lanes of the crowd.
 const LANES: i64 = 1000;
 
-/// Most jobs in one statement.
+/// The most jobs in one statement.
 const PART: i64 = 500_000;
 
-/// How long before it is due a job is enqueued.
+/// The time between the enqueueing of a job and its due time.
 const AHEAD: Duration = Duration::from_millis(200);
 
-/// Milliseconds from its time to the start of its handler, for the 99th percentile of critical jobs.
+/// The goal for the 99th percentile of critical jobs, in milliseconds from the due time to the
+/// start of the handler.
 const GOAL_MS: f64 = 1000.0;
 
-/// Longest watch of one storm.
+/// The time limit for watching one storm.
 const LONGEST: Duration = Duration::from_secs(60);
 
 const FILL: &str = "
@@ -51,7 +53,6 @@ from fresh";
 const PROBE: &str = "
 select job_id from flyball.enqueue('noop', $1, $2, priority => $3, run_at => clock_timestamp() + make_interval(secs => $4))";
 
-/// Measures all rounds.
 pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result<()> {
     let jobs = if cli.full { 5_000_000 } else { 300_000 };
     let table = report.table(
@@ -86,7 +87,8 @@ pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result
     Ok(())
 }
 
-/// Milliseconds of lateness of critical jobs and of those of the crowd's priority, and jobs of the crowd that were promoted a second.
+/// Returns the lateness of critical jobs and of jobs with the crowd's priority in milliseconds, and
+/// the crowd's jobs promoted per second.
 async fn once(world: &World) -> anyhow::Result<(Vec<f64>, Vec<f64>, f64)> {
     let (sender, mut receiver) = mpsc::unbounded_channel::<(u64, Instant)>();
     let mut kinds = Kinds::default();

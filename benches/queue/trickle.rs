@@ -1,6 +1,6 @@
-//! How soon a job starts on an idle system: 100 jobs a second, enqueued one by one.
+//! The delay until a job starts on an idle system: 100 jobs a second, enqueued one by one.
 //!
-//! The worker runs in this process, because only then do the two moments stand on one clock.
+//! The worker runs in this process, because only then are both times on one clock.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,10 +21,10 @@ const ENQUEUE: &str = "select job_id from flyball.enqueue('noop', $1, $2, $3)";
 
 const PER_S: u64 = 100;
 
-/// Milliseconds from the commit to the start of the handler: median and 99th percentile.
+/// The goals for the time from the commit to the start of the handler, in milliseconds: median and
+/// 99th percentile.
 const GOAL_MS: (f64, f64) = (2.0, 6.0);
 
-/// Measures all rounds.
 pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result<()> {
     let table = report.table(
         "enqueue to start on an idle system, 100 jobs/s one by one",
@@ -52,7 +52,8 @@ pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result
     Ok(())
 }
 
-/// Milliseconds from the return and from the start of each enqueue to the start of its handler.
+/// Returns the milliseconds from the return and from the start of each enqueue to the start of its
+/// handler.
 async fn once(world: &World, jobs: u64) -> anyhow::Result<(Vec<f64>, Vec<f64>)> {
     let (sender, mut receiver) = mpsc::unbounded_channel::<(u64, Instant)>();
     let mut kinds = Kinds::default();
@@ -65,7 +66,7 @@ async fn once(world: &World, jobs: u64) -> anyhow::Result<(Vec<f64>, Vec<f64>)> 
     let queue = Queue::connect(&world.database_url, 10, Duration::from_secs(20)).await?;
     let worker = Worker::start(config, queue, Arc::clone(&world.store), kinds, metrics).await?;
     let mut connection = PgConnection::connect(&world.database_url).await?;
-    // The first second belongs to connections and plans.
+    // The first second is spent on connections and query plans.
     let warm = PER_S;
     let mut tick = tokio::time::interval(Duration::from_secs(1) / PER_S as u32);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -90,7 +91,8 @@ async fn once(world: &World, jobs: u64) -> anyhow::Result<(Vec<f64>, Vec<f64>)> 
     let (mut from_return, mut from_start) = (Vec::new(), Vec::new());
     for ((begun, returned), at) in moments.iter().zip(&started).skip(warm as usize) {
         let Some(at) = at else { continue };
-        // A handler may start before the producer has read the answer to its commit: that counts as nothing.
+        // A handler may start before the producer has read the answer to its commit, which counts
+        // as zero.
         from_return.push(at.saturating_duration_since(*returned).as_secs_f64() * 1e3);
         from_start.push(at.saturating_duration_since(*begun).as_secs_f64() * 1e3);
     }

@@ -1,4 +1,4 @@
-//! The private servers of a run, and the ways to them.
+//! The private servers of a run, with the connections to them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,23 +16,20 @@ use sqlx::postgres::PgPoolOptions;
 use crate::cpu::Servers;
 use crate::fill;
 
-/// The throttle that all measured jobs pass through, unless a case says otherwise.
+/// The throttle of all measured jobs, unless a case names another.
 pub const THROTTLE: &str = "bench";
 
-/// A finite rate that no machine reaches: the buckets are really counted down, and nobody waits.
+/// A finite rate that no machine reaches: the buckets are really counted down, but no job waits.
 pub const FAR_ABOVE: &str = "10000000";
 
-/// What the whole program uses. Dropping it stops the servers.
+/// The servers of the whole program, which stop when this is dropped.
 pub struct World {
-    /// Postgres.
     pub database_url: String,
-    /// Redis.
     pub redis_url: String,
-    /// Connections with the server's own settings, for filling and looking.
+    /// Connections with the server's own settings, for filling and inspecting.
     pub pool: PgPool,
-    /// The queue as the product connects to it.
+    /// The queue, connected as the product does.
     pub queue: Queue,
-    /// The throttles.
     pub store: Arc<dyn Store>,
     /// The servers' processes.
     pub servers: Servers,
@@ -40,13 +37,14 @@ pub struct World {
 }
 
 impl World {
-    /// Starts Postgres and Redis in `dir` and migrates. With `statements`, Postgres keeps book of what each statement took.
+    /// Starts Postgres and Redis in `dir` and migrates; with `statements`, Postgres keeps
+    /// statistics of every statement.
     pub async fn start(dir: &Path, statements: bool) -> anyhow::Result<Self> {
         let options = Options {
             program: Some(PathBuf::from(env!("CARGO_BIN_EXE_flyball"))),
             ephemeral: true,
             said: Some(dir.join("services.log")),
-            // What is not started takes no CPU: no case needs Prometheus.
+            // Servers that are not started take no CPU, and no case needs Prometheus.
             prometheus_url: Some("http://127.0.0.1:9".to_owned()),
             ..Options::default()
         };
@@ -59,7 +57,7 @@ impl World {
             running.stop(Part::Postgres)?;
             running.start(Part::Postgres)?;
         }
-        // What is measured and counted belongs to the server, and so to its superuser.
+        // The server's statistics and counts require its superuser.
         let pool = PgPoolOptions::new().max_connections(4).connect(&as_superuser(&urls.database_url)).await?;
         if statements {
             sqlx::query("create extension if not exists pg_stat_statements").execute(&pool).await?;
@@ -76,7 +74,7 @@ impl World {
         Ok(world)
     }
 
-    /// Turns knobs of a throttle, which is made if it does not exist.
+    /// Sets knobs of a throttle, which is created if it does not exist.
     pub async fn knobs(&self, throttle: &str, fields: &[(&str, &str)]) -> anyhow::Result<()> {
         let fields: BTreeMap<_, _> = fields.iter().map(|(name, text)| ((*name).to_owned(), Some((*text).to_owned()))).collect();
         let change = Change { fields, create: true, by: "bench".into(), ..Change::default() };
@@ -85,7 +83,7 @@ impl World {
     }
 }
 
-/// Long runs would otherwise be cut by checkpoints at moments of their own choosing.
+/// Makes checkpoints rare, because they would interrupt long runs at arbitrary moments.
 async fn tune(pool: &PgPool) -> anyhow::Result<()> {
     for setting in ["max_wal_size = '16GB'", "checkpoint_timeout = '1h'"] {
         sqlx::query(sqlx::AssertSqlSafe(format!("alter system set {setting}"))).execute(pool).await?;
@@ -94,7 +92,7 @@ async fn tune(pool: &PgPool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The server itself knows best: the first line of this file is the postmaster's process id.
+/// Returns the postmaster's process id, which is the first line of this file of the server.
 async fn postmaster(pool: &PgPool) -> anyhow::Result<u32> {
     let text: String =
         sqlx::query_scalar("select split_part(pg_read_file('postmaster.pid'), chr(10), 1)").fetch_one(pool).await?;

@@ -1,4 +1,5 @@
-//! Commanded and achieved rates, for one and for eight who ask: slow ones in virtual time, fast ones as they come.
+//! Commanded and achieved rates, for one client and for eight: slow rates in virtual time, fast
+//! ones in real time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -10,24 +11,23 @@ use crate::child::What;
 use crate::report::{Report, count};
 use crate::world::World;
 
-/// Rates that nobody has the time to wait for.
+/// Rates that are too slow to measure in real time, in tokens per second.
 const VIRTUAL: [&str; 5] = ["0.0001", "0.001", "0.01", "0.1", "0.7"];
 
-/// Rates in real time, and for how many seconds.
+/// Rates that are measured in real time, in tokens per second, each with its duration in seconds.
 const REAL: [(&str, f64); 5] = [("1", 20.0), ("10", 10.0), ("100", 6.0), ("1000", 6.0), ("10000", 6.0)];
 
 const ASKERS: [usize; 2] = [1, 8];
 
-/// Tokens of a run in virtual time.
+/// The tokens of a run in virtual time.
 const TOKENS: f64 = 1000.0;
 
-/// How far a rate may be off.
+/// The largest relative error of a rate.
 const ALLOWED: f64 = 0.002;
 
-/// Where virtual time begins, unix microseconds.
+/// The start of virtual time, in unix microseconds.
 const START: i64 = 1_795_000_000_000_000;
 
-/// Measures all rates.
 pub async fn measure(world: &World, report: Report) -> anyhow::Result<()> {
     let columns = ["commanded rate, tokens/s", "who asks", "time", "granted", "achieved, tokens/s", "off by"];
     let table = report.table("commanded and achieved rates (at most 0.2 % off)", &columns);
@@ -58,7 +58,8 @@ pub async fn measure(world: &World, report: Report) -> anyhow::Result<()> {
         };
         let mut grants: Vec<(i64, f64)> = said.iter().flatten().filter_map(read).collect();
         grants.sort_by_key(|grant| grant.0);
-        // Each grant empties the bucket, so what came after the first is what was refilled until the last.
+        // Each grant empties the bucket, so the tokens after the first grant are those refilled
+        // until the last.
         let (Some(first), Some(last)) = (grants.first(), grants.last()) else { anyhow::bail!("nothing was granted at {rps}") };
         let granted: f64 = grants.iter().skip(1).map(|grant| grant.1).sum();
         let took = (last.0 - first.0) as f64 / 1e6;
@@ -67,7 +68,9 @@ pub async fn measure(world: &World, report: Report) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Lets clients come when they were told to, each for one token; answers what was granted in how many seconds.
+/// Lets each client ask for one token, again after each advised wait.
+///
+/// Returns the tokens granted after the first one, and the seconds since that one.
 async fn in_virtual_time(world: &World, rps: &str, clients: usize) -> anyhow::Result<(f64, f64)> {
     let now = Arc::new(AtomicI64::new(START));
     let store = |_| {

@@ -1,7 +1,7 @@
-//! The other side of a measured round: a process of its own that asks.
+//! The child process of a measured round, which asks for tokens.
 //!
-//! It says `ready` on standard output, waits for a line on standard input, asks for as long as it was told, and then says what
-//! came of it, one line for each thing.
+//! It prints `ready` on standard output, waits for a line on standard input, asks for the given
+//! time, and then prints its results, one per line.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,13 +13,12 @@ use futures_util::future::try_join_all;
 
 use crate::report::median;
 
-/// The bare script that the law is held against.
+/// The bare script with which the throttle's script is compared.
 const BARE: &str = "return redis.call('INCR', KEYS[1])";
 
-/// Asks that are under way at once, where the time of an answer is not what is measured.
+/// The requests in flight, in cases that do not measure the time of an answer.
 const IN_FLIGHT: usize = 8;
 
-/// Lanes of one call.
 pub const LANES: usize = 100;
 
 /// What the child is told.
@@ -39,7 +38,7 @@ pub struct ChildArgs {
     seconds: f64,
 }
 
-/// What a process asks.
+/// The requests of a process.
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
 pub enum What {
     /// A script that counts
@@ -57,7 +56,7 @@ pub enum What {
 }
 
 impl What {
-    /// As it is given on the command line.
+    /// Returns the value on the command line.
     pub fn word(self) -> &'static str {
         match self {
             Self::Bare => "bare",
@@ -70,7 +69,7 @@ impl What {
     }
 }
 
-/// Asks, and says what came of it.
+/// Asks for tokens and prints the results.
 pub async fn run(args: ChildArgs) -> anyhow::Result<()> {
     let redis: Arc<dyn Store> = Arc::new(RedisStore::connect(&args.redis_url, "")?.with_bound(Duration::from_secs(10)));
     let throttle = Name::new(args.throttle.as_str())?;
@@ -79,7 +78,7 @@ pub async fn run(args: ChildArgs) -> anyhow::Result<()> {
         lanes: (0..lanes).map(|n| LaneAsk { key: n.to_string(), want, ..LaneAsk::default() }).collect(),
         holder: None,
     };
-    // So that the first connection is not measured.
+    // The first connection is not measured.
     redis.peek(&lanes(1, 1)).await;
     println!("ready");
     std::io::stdin().read_line(&mut String::new())?;
@@ -125,14 +124,14 @@ async fn asked(store: &Arc<dyn Store>, ask: &Ask, in_flight: usize, begun: Insta
     Ok(try_join_all((0..in_flight).map(|_| one())).await?.iter().sum())
 }
 
-/// Asks so many times in each millisecond, as a handler that does something with every token.
+/// The requests per millisecond, as from a handler that does some work with every token.
 const A_MILLISECOND: u32 = 20;
 
-/// After this time what is leased is what is spent.
+/// The time after which leases match the consumption.
 const SETTLED: Duration = Duration::from_secs(2);
 
-/// Says how many were decided in which time, how long one took at the median of all milliseconds, and how many there were with
-/// those before everything had settled.
+/// Prints the number of decisions, the seconds that they took, the median time of one in
+/// microseconds, and the number including those before the lease had settled.
 async fn leased(redis: Arc<dyn Store>, ask: &Ask, time: Duration) -> anyhow::Result<()> {
     let store = LeasedStore::new(redis, MAX_HORIZON);
     let (mut each_us, mut before_that) = (Vec::new(), 0);
@@ -160,7 +159,8 @@ async fn leased(redis: Arc<dyn Store>, ask: &Ask, time: Duration) -> anyhow::Res
     Ok(())
 }
 
-/// Comes when it was told to; says when it was granted how much, by Redis' clock.
+/// Asks again after each advised wait; prints the time of each grant, by Redis' clock, and its
+/// tokens.
 async fn pace(store: &dyn Store, ask: &Ask, begun: Instant, time: Duration) -> anyhow::Result<()> {
     let mut granted = Vec::new();
     while begun.elapsed() < time {

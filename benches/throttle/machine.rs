@@ -1,4 +1,4 @@
-//! What this was measured on: figures without their machine mean nothing.
+//! The machine of a measurement, without which its figures mean nothing.
 
 use std::fs;
 
@@ -20,7 +20,8 @@ pub fn describe(report: Report, world: &World) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints how busy the machine is: before and after a run it says how far the wall clock can be believed.
+/// Prints the load of the machine; before and after a run it shows how far the wall clock can be
+/// trusted.
 pub fn load(report: Report) {
     let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let three: Vec<&str> = text.split_whitespace().take(3).collect();

@@ -1,7 +1,9 @@
-//! What throttles can do, measured on a Redis that this program starts itself: `make bench-throttle`.
+//! `make bench-throttle`: the performance of throttles, measured on a Redis that this program
+//! starts itself.
 //!
-//! Those who ask are processes of their own. Every figure is the median of several rounds in one run; the rounds of what is
-//! compared take turns. Compare lines of one run with each other, not with those of another day.
+//! The clients are processes of their own. Every figure is the median of several rounds in one run;
+//! cases that are compared take turns in their rounds. Compare lines of one run with each other,
+//! not with those of another day.
 
 mod accuracy;
 mod child;
@@ -63,7 +65,7 @@ enum Case {
 fn main() -> anyhow::Result<()> {
     let cli = Cli::parse();
     if let Some(Hidden::Child(args)) = cli.command {
-        // One thread, as a process that has better things to do.
+        // One thread, as in a process that is busy with other work.
         return tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(child::run(args));
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;

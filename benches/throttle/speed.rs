@@ -1,4 +1,5 @@
-//! Decisions per second, and what each costs Redis and whoever asks, beside a bare script in the same run.
+//! Decisions per second, and the cost of each for Redis and for the client, beside a bare script in
+//! the same run.
 
 use flyball::throttle::{Ask, LaneAsk, Name};
 
@@ -7,17 +8,17 @@ use crate::child::{LANES, What};
 use crate::report::{Report, against, count, median};
 use crate::world::World;
 
-/// What is asked, of which throttle, and with what knobs along its chain.
+/// A case: the request, the throttle, and the knobs along its chain.
 struct Row {
     name: &'static str,
     what: What,
     lanes: usize,
     chain: &'static [(&'static str, &'static [(&'static str, &'static str)])],
-    /// Microseconds of Redis for one decision that are allowed.
+    /// The goal for one decision, in microseconds of Redis.
     goal_us: Option<f64>,
 }
 
-/// A rate that no machine reaches: the buckets are really counted down, and nobody waits.
+/// A rate that no machine reaches: the buckets are really counted down, but no request waits.
 const FAR: &str = "100000000";
 
 const ROWS: [Row; 6] = [
@@ -53,10 +54,9 @@ const ROWS: [Row; 6] = [
     },
 ];
 
-/// A decision from a lease is allowed so many microseconds of the process.
+/// The goal for a decision from a lease, in microseconds of the process.
 const LEASED_GOAL_US: f64 = 1.0;
 
-/// What one round has shown.
 #[derive(Clone, Copy)]
 struct Round {
     per_s: f64,
@@ -65,11 +65,10 @@ struct Round {
     redis_us: f64,
 }
 
-/// Measures all rows.
 pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result<()> {
     for (throttle, knobs) in ROWS.iter().flat_map(|row| row.chain) {
         world.knobs(throttle, knobs).await?;
-        // A new bucket begins with one token, and fills from the first ask on.
+        // A new bucket begins with one token and fills from the first request on.
         let ask = Ask { throttle: Name::new(*throttle)?, lanes: vec![LaneAsk::default()], holder: None };
         world.store.acquire(&ask).await;
     }
@@ -105,7 +104,8 @@ fn once(world: &World, row: &Row, processes: usize, seconds: f64) -> anyhow::Res
     let (mut decisions, mut per_s, mut busy_s, mut known_decisions) = (0.0, 0.0, 0.0, 0.0);
     for line in said.iter().flatten() {
         let numbers: Vec<f64> = line.split(' ').map(str::parse).collect::<Result<_, _>>()?;
-        // Who asks now and then tells how long an answer took, and of how many Redis knows.
+        // A client that asks at intervals also prints the time of one answer, and the number of
+        // decisions that Redis saw.
         let (count, took, busy, known) = match numbers[..] {
             [count, took] => (count, took, took, count),
             [count, took, each_us, all] => (count, took, each_us * count / 1e6, all),
@@ -125,7 +125,8 @@ fn once(world: &World, row: &Row, processes: usize, seconds: f64) -> anyhow::Res
     })
 }
 
-/// How many scripts Redis has run since its counters were reset, and the microseconds that they took.
+/// Returns the number of scripts that Redis has run since its counters were reset, and the
+/// microseconds that they took.
 fn scripts(redis: &mut redis::Connection) -> anyhow::Result<(f64, f64)> {
     let stats: String = redis::cmd("INFO").arg("commandstats").query(redis)?;
     let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:")).unwrap_or_default();

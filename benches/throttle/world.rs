@@ -1,4 +1,4 @@
-//! The private Redis of a run, and the processes that ask it.
+//! The private Redis of a run, and the processes that ask it for tokens.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
@@ -10,14 +10,13 @@ use flyball::throttle::{Change, Name, RedisStore, Store};
 use crate::child::What;
 use crate::throttle_redis::Server;
 
-/// What the whole program uses. Dropping it stops Redis.
+/// The Redis of the whole program, which stops when this is dropped.
 pub struct World {
-    /// The throttles.
     pub store: Arc<dyn Store>,
     server: Server,
 }
 
-/// Processes that are ready to ask.
+/// Processes that are ready to ask for tokens.
 pub struct Askers(Vec<Child>);
 
 impl World {
@@ -27,12 +26,11 @@ impl World {
         Ok(Self { store: Arc::new(RedisStore::connect(&server.url(), "")?), server })
     }
 
-    /// Where Redis is.
     pub fn url(&self) -> String {
         self.server.url()
     }
 
-    /// Turns knobs of a throttle, which is made if it does not exist.
+    /// Sets knobs of a throttle, which is created if it does not exist.
     pub async fn knobs(&self, throttle: &str, knobs: &[(&str, &str)]) -> anyhow::Result<()> {
         let fields = knobs.iter().map(|(name, text)| ((*name).to_owned(), Some((*text).to_owned()))).collect();
         let change = Change { fields, create: true, by: "bench".into(), ..Change::default() };
@@ -40,12 +38,12 @@ impl World {
         Ok(())
     }
 
-    /// A connection for what is no throttle's business.
+    /// Opens a connection for everything outside the throttles.
     pub fn redis(&self) -> anyhow::Result<redis::Connection> {
         Ok(redis::Client::open(self.url())?.get_connection()?)
     }
 
-    /// Starts processes and waits until they are ready.
+    /// Starts processes that wait for [`Askers::go`].
     pub fn askers(&self, what: What, throttle: &str, seconds: f64, processes: usize) -> anyhow::Result<Askers> {
         let start = || {
             Command::new(std::env::current_exe()?)
@@ -61,7 +59,8 @@ impl World {
 }
 
 impl Askers {
-    /// Waits until all are ready, lets them go, and answers what each of them said.
+    /// Waits until all are ready, calls `begin`, starts them, and returns the lines that each of
+    /// them printed.
     pub fn go(mut self, begin: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<Vec<Vec<String>>> {
         let take = |child: &mut Child| child.stdout.take().context("a pipe").map(|out| BufReader::new(out).lines());
         let mut outs = self.0.iter_mut().map(take).collect::<anyhow::Result<Vec<_>>>()?;

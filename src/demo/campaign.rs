@@ -336,7 +336,7 @@ const STORY: [(f64, Happens); 4] =
 
 /// Returns true if a learned quota moved by a twentieth or more.
 ///
-/// Each refusal moves it a little, and a line for each would say nothing.
+/// Each refusal moves it a little, and a line for each would carry no information.
 fn is_news(known: Option<f64>, learned: Option<f64>) -> bool {
     learned.is_some_and(|learned| known.is_none_or(|known| (learned - known).abs() >= 0.05 * known))
 }

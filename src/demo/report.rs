@@ -12,7 +12,6 @@ const RATE_OVER_S: f64 = 2.0;
 pub struct Sample {
     /// Seconds since the watch began.
     pub t_s: f64,
-    /// The store's load.
     pub load: f64,
     /// Documents indexed by the store since it started.
     pub documents: f64,
@@ -21,20 +20,15 @@ pub struct Sample {
     pub rps: Option<f64>,
 }
 
-/// The report of one run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// Flyball's version.
     pub version: String,
     /// The time of the first document, RFC 3339.
     pub began_at: String,
-    /// The settings of the run.
     pub settings: Settings,
     /// The machine and the build of the run.
     pub machine: Machine,
-    /// Counts of the indexed documents.
     pub documents: Documents,
-    /// Statistics of the store's load.
     pub load: LoadFigures,
     /// The number of times the breaker opened.
     pub trips: i64,
@@ -116,7 +110,6 @@ pub struct LoadFigures {
 pub struct Point {
     /// Seconds since the first document.
     pub t_s: f64,
-    /// The store's load.
     pub load: f64,
     /// Documents indexed per second, over the last 2 s.
     pub rate: f64,

@@ -17,9 +17,7 @@ use crate::{stack, throttle};
 pub struct AppSettings {
     /// The URL of Postgres, which is not migrated yet.
     pub database_url: String,
-    /// The URL of Redis.
     pub redis_url: String,
-    /// The URL of Prometheus.
     pub prometheus_url: String,
     /// The address on which the API listens.
     pub listen: String,
@@ -45,7 +43,7 @@ pub struct AppHandle {
     pub stop: BoxFuture<'static, ()>,
 }
 
-/// A missing installation; the text is the one line that says how to help. Commands exit with 69.
+/// A missing installation, with one line on the remedy; commands exit with 69.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Unavailable(pub String);

@@ -17,7 +17,6 @@ use super::run::Unavailable;
 const READY_WITHIN: Duration = Duration::from_secs(150);
 const STOPPED_WITHIN: Duration = Duration::from_secs(20);
 
-/// A running search store.
 pub(super) struct StoreProcess {
     /// The base URL of the store.
     pub(super) url: String,

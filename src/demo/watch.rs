@@ -39,12 +39,10 @@ impl Watch {
         Self { seen, _looking: looking }
     }
 
-    /// Returns all samples so far.
     pub(super) fn samples(&self) -> Vec<Sample> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Returns the last sample.
     pub(super) fn last(&self) -> Option<Sample> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).last().cloned()
     }

@@ -16,7 +16,7 @@ pub enum Fate {
     Failed,
     /// Reported as spam by the recipient.
     Complained,
-    /// Followed by the recipient's unsubscription.
+    /// An unsubscription by the recipient.
     Unsubscribed,
 }
 
@@ -57,7 +57,6 @@ pub struct Told {
     pub id: String,
     /// The recipient of the message.
     pub to: String,
-    /// The fate of the message.
     pub fate: Fate,
     /// The URL to which the event is posted.
     pub callback: String,

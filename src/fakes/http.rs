@@ -20,7 +20,6 @@ use super::wire::{Asked, Came, Read, Reply, Wire};
 #[error("no answer is given")]
 pub(super) struct Silent;
 
-/// Answers one request.
 pub(super) async fn answer(
     server: Arc<Server>,
     wire: Arc<dyn Wire>,

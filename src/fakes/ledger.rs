@@ -73,13 +73,12 @@ impl Book {
     }
 }
 
-/// The decision on a request.
 pub(super) enum Verdict {
     /// Accepted as the message of this number; the fault may delay or suppress the answer.
     Accepted { number: u64, standing: Standing, fault: Option<Fault> },
     /// Failed by this fault.
     Faulty(Fault),
-    /// Refused because a quota of this party is exceeded for this time.
+    /// Refused because the quota of this party is used up for this time.
     Over(Whom, Duration),
 }
 

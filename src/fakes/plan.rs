@@ -8,11 +8,9 @@ use std::time::Duration;
 /// A provider without a form for it answers in the form for its account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Whom {
-    /// The account.
     Account,
-    /// The connection.
     Connection,
-    /// The sender's number or address.
+    /// The sender, by its number or address.
     Sender,
     /// The recipient: a chat, a channel, a device, a mailbox.
     Recipient,

@@ -51,7 +51,6 @@ pub(super) struct Server {
     pub is_closed: AtomicBool,
     /// The number of connections ever opened.
     pub opened: AtomicU64,
-    /// The number of open connections.
     pub open: AtomicU64,
     /// The number of requests not answered yet.
     pub under_way: AtomicU64,

@@ -11,13 +11,10 @@ use super::{Fault, Whom};
 
 /// A request as received.
 pub struct Came {
-    /// The HTTP method.
     pub method: Method,
     /// Path and query.
     pub uri: Uri,
-    /// The HTTP headers.
     pub headers: HeaderMap,
-    /// The body as bytes.
     pub body: Bytes,
     /// The time of arrival, in unix milliseconds.
     pub now_ms: u64,
@@ -89,16 +86,12 @@ pub enum Read {
 /// An HTTP answer of a fake.
 #[derive(Clone, Debug, Default)]
 pub struct Reply {
-    /// The HTTP status code.
     pub status: u16,
-    /// The HTTP headers.
     pub headers: Vec<(&'static str, String)>,
-    /// The body as text.
     pub body: String,
 }
 
 impl Reply {
-    /// Creates an answer in JSON.
     pub fn json(status: u16, body: &serde_json::Value) -> Self {
         Self { status, headers: vec![("content-type", "application/json".to_owned())], body: body.to_string() }
     }
@@ -108,7 +101,6 @@ impl Reply {
         Self { status, headers: vec![("content-type", "text/plain; charset=utf-8".to_owned())], body: body.to_owned() }
     }
 
-    /// Adds a header.
     pub fn with(mut self, name: &'static str, value: impl ToString) -> Self {
         self.headers.push((name, value.to_string()));
         self

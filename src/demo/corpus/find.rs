@@ -9,7 +9,7 @@ pub const FILES: [(char, &str); 4] = [('n', "data.noun"), ('v', "data.verb"), ('
 
 /// Returns the directory that holds WordNet's files.
 ///
-/// The error is one line that says how to install them.
+/// The error is one line with the command that installs them.
 pub fn find(given: Option<&Path>) -> Result<PathBuf, Unavailable> {
     let complete = |dir: &PathBuf| FILES.iter().all(|(_, file)| dir.join(file).is_file());
     if let Some(dir) = given {

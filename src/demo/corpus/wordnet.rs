@@ -21,7 +21,6 @@ pub struct Corpus {
     places: HashMap<(char, u32), usize>,
 }
 
-/// A document of the demo.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Document {
     /// The document's number, from 1 and without gaps.
@@ -53,7 +52,6 @@ impl Corpus {
         }
     }
 
-    /// Returns the number of documents.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
@@ -103,8 +101,9 @@ impl Corpus {
     }
 }
 
-/// Reads one line: `offset lexfile type count (word id)… pointers (symbol offset part
-/// source/target)… | gloss`.
+/// Parses one line of a data file:
+///
+/// `offset lexfile type count (word id)… pointers (symbol offset part source/target)… | gloss`.
 fn entry(line: &str) -> Option<(u32, Entry)> {
     let (head, gloss) = line.split_once(" | ")?;
     let mut fields = head.split(' ');

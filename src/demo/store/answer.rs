@@ -11,7 +11,6 @@ pub(super) enum Done {
     Created,
     /// Replaced an older document with the same id.
     Updated,
-    /// Removed.
     Deleted,
     /// Found no document to remove.
     NotFound,

@@ -101,7 +101,6 @@ impl Engine {
         Ok(if stored { Done::Created } else { Done::Exists })
     }
 
-    /// Removes one document.
     pub(super) async fn delete(&self, index: &str, id: &str) -> Result<Done, sqlx::Error> {
         if !self.exists(index).await? {
             return Ok(Done::NotFound);

@@ -1,4 +1,5 @@
-//! A server with a document, and what the document promises of it: answers are held against it, requests are made from it.
+//! A server and the promises of its OpenAPI document: requests are built from the document, and
+//! answers are compared with it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -18,12 +19,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Database, database, patient_store, redis_prefix, tools};
 
-/// The token of whoever may do everything, where the server has tokens.
+/// The token with all permissions, on a server with tokens.
 pub const ADMIN: &str = "0123456789-admin";
-/// The token of somebody who may do nothing.
+/// The token without any permission.
 pub const NOBODY: &str = "0123456789-nobody";
 
-/// Takes any arguments.
+/// A handler that accepts any arguments.
 struct Anything;
 
 impl Handler for Anything {
@@ -139,7 +140,7 @@ pub struct Ask {
 #[derive(Clone, Debug)]
 pub enum Body {
     Json(Value),
-    /// Of a media type.
+    /// A body of this media type.
     Text(&'static str, String),
 }
 
@@ -181,24 +182,27 @@ pub struct Operation {
 }
 
 impl Operation {
-    /// The schema of its JSON body, where it takes one.
+    /// Returns the schema of its JSON body, if it takes one.
     pub fn body(&self) -> Option<&Value> {
         self.declared.pointer("/requestBody/content/application~1json/schema")
     }
 
-    /// Its parameters of one place.
+    /// Returns its parameters in one place, such as `path` or `query`.
     pub fn parameters(&self, place: &str) -> Vec<&Value> {
         let all = self.declared["parameters"].as_array().map(Vec::as_slice).unwrap_or_default();
         all.iter().filter(|parameter| parameter["in"] == place).collect()
     }
 
-    /// The statuses that are declared, but for the default.
+    /// Returns the declared statuses, without the default.
     pub fn statuses(&self) -> Vec<u16> {
         self.declared["responses"].as_object().unwrap().keys().filter_map(|status| status.parse().ok()).collect()
     }
 }
 
-/// Schemas of answers allow more fields, for clients of tomorrow; a server of today shows none that is not declared.
+/// Forbids undeclared fields in a schema.
+///
+/// Schemas of answers allow further fields for future versions, but the present server must show
+/// none.
 fn strict(value: &Value) -> Value {
     match value {
         Value::Array(items) => items.iter().map(strict).collect(),
@@ -236,7 +240,7 @@ impl Contract {
         self.operations().into_iter().find(|one| one.id == id).unwrap_or_else(|| panic!("no operation {id}"))
     }
 
-    /// Builds a judge of values from a schema of the document.
+    /// Returns the validator of a schema of the document.
     pub fn judge(&self, schema: &Value) -> Arc<Validator> {
         let mut validators = self.validators.lock().unwrap();
         let built = validators.entry(schema.to_string()).or_insert_with(|| {
@@ -248,12 +252,12 @@ impl Contract {
         built.clone()
     }
 
-    /// Everything that a schema holds against a value.
+    /// Returns all violations of a schema by a value.
     pub fn faults(&self, schema: &Value, value: &Value) -> Vec<String> {
         self.judge(schema).iter_errors(value).map(|fault| format!("{}: {fault}", fault.instance_path())).collect()
     }
 
-    /// Sends a request; whatever it is, the answer must be one that the document declares.
+    /// Sends a request and checks that the document declares its answer.
     pub async fn ask(&self, operation: &Operation, ask: &Ask) -> (u16, Value) {
         let response = self.send(operation, ask).await;
         let status = response.status().as_u16();
@@ -320,7 +324,7 @@ impl Contract {
         }
     }
 
-    /// Operations with the statuses that they have answered.
+    /// Returns the operations, each with the statuses that it has answered.
     pub fn seen(&self) -> BTreeSet<(String, u16)> {
         self.seen.lock().unwrap().clone()
     }

@@ -8,7 +8,6 @@ use super::{stack, unique};
 
 /// A page with one metric.
 pub struct Exporter {
-    /// The URL of the page.
     pub page: String,
     /// The unique name of the metric.
     pub metric: String,

@@ -84,7 +84,6 @@ impl PgBouncer {
         [("DATABASE_URL", &self.url), ("DATABASE_POOLER", "transaction")]
     }
 
-    /// Returns its log.
     pub fn log(&self) -> String {
         let mut said = String::new();
         let _ = std::fs::File::open(self._dir.path().join("log")).and_then(|mut log| log.read_to_string(&mut said));

@@ -292,9 +292,7 @@ struct Shared {
 /// The calls that must wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
-    /// No calls.
     Open,
-    /// All calls.
     Closed,
     /// The first call of each path.
     ClosedToTheFirst,

@@ -9,7 +9,6 @@ use flyball::throttle::{Ask, LaneAsk, Limit, Name, Store};
 /// One call of a client.
 #[derive(Clone, Copy)]
 pub struct Entry {
-    /// The number of the client.
     pub client: usize,
     /// The time of the call, since the beginning of the timeline.
     pub begin: Duration,
